@@ -89,6 +89,9 @@ TIERS = {"auto": 0, "host": 1, "nvme": 2}
 DEVICES = {"cpu": 1, "cuda": 2}
 STEP_SKIP_MISSING = 1
 STEP_GRADIENTS_ARRIVE = 2
+UNITS_CAN_ABANDON = 1
+UNIT_FROZEN = 1
+FORWARD, BACKWARD = 0, 1
 
 LogCallback = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
@@ -140,6 +143,36 @@ class StepResult(Sized):
                 ("gradient_norm", c_double), ("clip_coefficient", c_double)]
 
 
+GradientSink = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int64, c_int64, c_void_p)
+
+
+class UnitsOptions(Sized):
+    _fields_ = [("struct_size", c_uint32), ("threads", c_int32), ("host_memory_bytes", c_uint64),
+                ("nvme", POINTER(NvmeDirectory)), ("nvme_count", c_uint32), ("io_engine", c_int32),
+                ("parameter_tier", c_int32), ("gradient_tier", c_int32), ("optimizer_tier", c_int32),
+                ("saved_tier", c_int32), ("compute_dtype", c_int32), ("micro_batches", c_int32), ("rule", c_char_p),
+                ("hyperparameters", POINTER(Hyperparameter)), ("hyperparameter_count", c_uint32),
+                ("flags", c_uint32), ("weight_decay", c_double), ("max_grad_norm", c_double),
+                ("log", LogCallback), ("log_user", c_void_p)]
+
+
+class UnitOptions(Sized):
+    _fields_ = [("struct_size", c_uint32), ("flags", c_uint32), ("name", c_char_p), ("element_count", c_int64),
+                ("decayed_elements", c_int64), ("saved_bytes", c_uint64)]
+
+
+class UnitMemory(Sized):
+    _fields_ = [("struct_size", c_uint32), ("dtype", c_int32), ("parameters", c_void_p), ("gradient", c_void_p),
+                ("saved", c_void_p), ("adds_gradient", c_int32), ("reserved", c_int32)]
+
+
+class StateRange(ctypes.Structure):
+    _fields_ = [("unit", c_int32), ("reserved", c_int32), ("field", c_char_p), ("first_element", c_int64),
+                ("element_count", c_int64), ("out", c_void_p)]
+
+
+StateSource = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(StateRange))
+
 _FUNCTIONS = {
     "terrace_session_create": [POINTER(SessionOptions), POINTER(c_void_p)],
     "terrace_session_destroy": [c_void_p],
@@ -165,6 +198,19 @@ _FUNCTIONS = {
     "terrace_load": [c_void_p, c_char_p],
     "terrace_ledger_json": [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)],
     "terrace_metrics_json": [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)],
+    "terrace_units_create": [POINTER(UnitsOptions), POINTER(c_void_p)],
+    "terrace_units_destroy": [c_void_p],
+    "terrace_unit_add": [c_void_p, POINTER(UnitOptions), POINTER(c_int32)],
+    "terrace_units_record": [c_void_p, c_int32, c_int32, c_int32],
+    "terrace_units_prepare": [c_void_p],
+    "terrace_units_fill": [c_void_p, c_int64, StateSource, c_void_p],
+    "terrace_units_step_begin": [c_void_p, c_double],
+    "terrace_unit_acquire": [c_void_p, c_int32, c_int32, c_int32, POINTER(UnitMemory)],
+    "terrace_unit_release": [c_void_p, c_int32],
+    "terrace_units_step_abandon": [c_void_p, GradientSink, c_void_p],
+    "terrace_units_step_end": [c_void_p, POINTER(StepResult)],
+    "terrace_units_state_read": [c_void_p, c_int32, c_char_p, c_int64, POINTER(Buffer)],
+    "terrace_units_ledger_json": [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)],
 }
 
 

@@ -216,7 +216,10 @@ std::vector<NamedValue> named_values(const terrace_hyperparameter* values, std::
 }
 
 UnitSessionOptions units_options_of(const terrace_units_options& options) {
-  check_zero(options.reserved, "reserved of terrace_units_options");
+  if ((options.flags & ~TERRACE_UNITS_CAN_ABANDON) != 0) {
+    refuse(fmt::format("flags of terrace_units_options are {:#x}", options.flags),
+           "set TERRACE_UNITS_CAN_ABANDON or nothing");
+  }
   check_pointer(options.rule, "rule of terrace_units_options");
   UnitSessionOptions units;
   units.threads = threads_of(options.threads);
@@ -238,6 +241,7 @@ UnitSessionOptions units_options_of(const terrace_units_options& options) {
   units.hyperparameters = named_values(options.hyperparameters, options.hyperparameter_count);
   units.weight_decay = options.weight_decay;
   units.max_grad_norm = options.max_grad_norm;
+  units.can_abandon = (options.flags & TERRACE_UNITS_CAN_ABANDON) != 0;
   return units;
 }
 

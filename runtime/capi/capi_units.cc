@@ -48,6 +48,21 @@ void fill_from(UnitSession& units, std::int64_t steps, terrace_state_source sour
   });
 }
 
+void read_field(UnitSession& units, std::int32_t unit, std::string_view field, std::int64_t begin,
+                const terrace_buffer& out) {
+  const bool is_parameter = field == "parameter";
+  if (!is_parameter || units.compute_type() == DType::kF32) {
+    return units.read_state(unit, is_parameter ? "master" : field, begin, floats_of(out, "out"));
+  }
+  const TensorView elements = view_of(out, "out");
+  if (elements.dtype != units.compute_type()) {
+    throw SessionError(SessionProblem::kDType, "parameters are read that the units have in bf16",
+                       "set the dtype of out to TERRACE_DTYPE_BF16");
+  }
+  units.read_parameters(unit, begin,
+                        {elements.as<Bf16>(), static_cast<std::size_t>(elements.elements())});
+}
+
 }  // namespace
 }  // namespace terrace
 
@@ -124,15 +139,26 @@ terrace_error terrace_unit_release(terrace_units* units, int32_t unit) {
   return with_units(units, [&](UnitSession& own) { own.release(unit); });
 }
 
+terrace_error terrace_units_step_abandon(terrace_units* units, terrace_gradient_sink sink,
+                                         void* user) {
+  return with_units(units, [&](UnitSession& own) {
+    if (sink == nullptr) check_pointer(nullptr, "sink");
+    own.abandon_step([=](std::int32_t unit, std::int64_t begin, std::span<const float> gradient) {
+      sink(user, unit, begin, static_cast<std::int64_t>(gradient.size()), gradient.data());
+    });
+  });
+}
+
 terrace_error terrace_units_step_end(terrace_units* units, terrace_step_result* result) {
   return with_units(units, [&](UnitSession& own) {
     terrace::check_result(result);
-    const double norm = own.end_step().gradient_norm;
+    const terrace::StepResult step = own.end_step();
     if (result == nullptr) return;
     result->skipped_tensors = 0;
     result->step = own.steps();
-    result->gradient_norm = norm;
-    result->clip_coefficient = terrace::clip_coefficient(norm, units->max_grad_norm);
+    result->gradient_norm = step.gradient_norm;
+    result->clip_coefficient =
+        step.was_skipped ? 0 : terrace::clip_coefficient(step.gradient_norm, units->max_grad_norm);
   });
 }
 
@@ -141,7 +167,7 @@ terrace_error terrace_units_state_read(terrace_units* units, int32_t unit, const
   return with_units(units, [&](UnitSession& own) {
     check_pointer(field, "field");
     check_pointer(out, "out");
-    own.read_state(unit, field, first_element, terrace::floats_of(*out, "out"));
+    terrace::read_field(own, unit, field, first_element, *out);
   });
 }
 

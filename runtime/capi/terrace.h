@@ -393,6 +393,10 @@ typedef struct terrace_units terrace_units;
 
 typedef enum terrace_pass { TERRACE_PASS_FORWARD = 0, TERRACE_PASS_BACKWARD = 1 } terrace_pass;
 
+/* Updates wait for the norm also where gradients are not clipped. Then a step can be abandoned, and
+ * one whose gradients are not finite changes nothing and does not end the session. */
+#define TERRACE_UNITS_CAN_ABANDON 1u
+
 typedef struct terrace_units_options {
   uint32_t struct_size;
   int32_t threads;                    /* that update; 0: as suits the machine; else as above */
@@ -409,7 +413,7 @@ typedef struct terrace_units_options {
   const char* rule;      /* as in terrace_group_options, as are the next two */
   const terrace_hyperparameter* hyperparameters;
   uint32_t hyperparameter_count;
-  uint32_t reserved; /* 0 */
+  uint32_t flags; /* TERRACE_UNITS_CAN_ABANDON */
   double weight_decay;
   double max_grad_norm;     /* 0: gradients are not clipped */
   terrace_log_callback log; /* NULL: silent */
@@ -490,12 +494,23 @@ TERRACE_EXPORT terrace_error terrace_unit_acquire(terrace_units* units, int32_t 
                                                   int32_t micro_batch, terrace_unit_memory* memory);
 /* Gives back the unit that is acquired: its task is computed. ORDER. */
 TERRACE_EXPORT terrace_error terrace_unit_release(terrace_units* units, int32_t unit);
+/* Takes elements of a unit's gradient. Called by a thread of the library. */
+typedef void (*terrace_gradient_sink)(void* user, int32_t unit, int64_t first_element,
+                                      int64_t element_count, const float* gradient);
+/* Gives up the step that is under way, at any time before terrace_units_step_end(): that call will
+ * update nothing, and give what the step has added to gradients to the sink, each element once. The
+ * remaining tasks are acquired and released before it as ever; a backward that has nothing to add
+ * writes zeros where adds_gradient is 0. ORDER, also without TERRACE_UNITS_CAN_ABANDON. */
+TERRACE_EXPORT terrace_error terrace_units_step_abandon(terrace_units* units,
+                                                        terrace_gradient_sink sink, void* user);
 /* Waits for the norm of the step, whose tasks are all released, and ends it. `result` may be NULL.
- * ORDER (names the task that is missing, and changes nothing); NOT_FINITE, IO, CORRUPT, FULL_DISK:
- * the session has failed. */
+ * ORDER (names the task that is missing, and changes nothing); IO, CORRUPT, FULL_DISK: the session
+ * has failed; NOT_FINITE: likewise, but with TERRACE_UNITS_CAN_ABANDON nothing has changed, and
+ * another step may be begun. */
 TERRACE_EXPORT terrace_error terrace_units_step_end(terrace_units* units,
                                                     terrace_step_result* result);
-/* As terrace_state_read(), of a unit; waits for the last updates. */
+/* As terrace_state_read(), of a unit; waits for the last updates. The field "parameter" is what a
+ * step computes with, in the type of `out`: fp32, or bf16 where that is the compute_dtype. */
 TERRACE_EXPORT terrace_error terrace_units_state_read(terrace_units* units, int32_t unit,
                                                       const char* field, int64_t first_element,
                                                       const terrace_buffer* out);

@@ -363,7 +363,15 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   const double loss = sum_of_losses(op) / static_cast<double>(input.target_tokens);
   if (model_.scales_loss) return scaled_norm_finish(op, input, loss, norm);
   if (input.result != nullptr) *input.result = {loss, norm};
-  if (!std::isfinite(loss) || !std::isfinite(norm)) {
+  const bool is_finite = std::isfinite(loss) && std::isfinite(norm);
+  if (sink_ != nullptr || (!is_finite && optimizer_.skips_not_finite)) {
+    if (input.result != nullptr) input.result->was_skipped = true;
+    StepScalars scalars = input.scalars;
+    scalars.skips = 1;
+    scalars.gradient_scale = 0.0F;
+    return set_step_scalars(op, scalars);
+  }
+  if (!is_finite) {
     throw NotFinite(
         fmt::format("step {}: loss {}, gradient norm {}", input.step, printable(loss),
                     printable(norm)),
@@ -422,6 +430,9 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   const std::int64_t first = model_.chunk_begin(op.unit, op.chunk) + part.begin;
   ParameterUpdate update;
   update.gradient = view(data(op, Role::kGradient), model_.gradient_type, part.count);
+  if (sink_ != nullptr) {
+    (*sink_)(op.unit, first, {update.gradient.as<float>(), static_cast<std::size_t>(part.count)});
+  }
   update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);
   set_state_views(update, model_.state_format, data(op, Role::kState), part.count);
   update.options = optimizer_.numbers;

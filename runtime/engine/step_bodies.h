@@ -2,6 +2,8 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,11 @@ struct StepComputation {
 // The most buffers between the steps of a unit's pass.
 inline constexpr std::size_t kMostBetween = 32;
 
+// Takes elements [begin, begin + gradient.size()) of the finished gradient of a unit. Called by the
+// lane that updates.
+using GradientSink =
+    std::function<void(std::int32_t unit, std::int64_t begin, std::span<const float> gradient)>;
+
 // What the ops of a program do: the compute of units, sums and norms of gradients, collectives,
 // optimizer updates. The update lane works on host memory with the CPU's kernels, the compute lane
 // on the compute tier with those of the device.
@@ -54,6 +61,10 @@ class StepBodies final : public OpBodies {
   // the end of its step before the timeout. A loss or norm that is not a number all ranks see for
   // themselves, in the same step: their collectives go on, and each ends with that error.
   bool failed(const std::exception_ptr& error) noexcept override;
+  // From now on steps update nothing: what their updates would take goes to the sink. Null: steps
+  // update again. Called before the norm of the first such step may be computed, and after the
+  // updates of the last.
+  void give_gradients_to(const GradientSink* sink) { sink_ = sink; }
 
  private:
   void compute(const Op& op, const RunInput& input, NativeStream stream);
@@ -111,6 +122,7 @@ class StepBodies final : public OpBodies {
   StepRanks ranks_;
   const UpdateChecksums update_checksums_;
   const bool has_backward_;  // else the program evaluates
+  const GradientSink* sink_ = nullptr;
   std::atomic<bool> compute_failed_{false};
   // Of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;

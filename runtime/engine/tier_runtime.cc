@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "base/usage_error.h"
@@ -301,6 +302,9 @@ RunInput TierRuntime::input_for(Slot& slot, const TierStep& step) {
 
 void TierRuntime::begin_step(const TierStep& step) {
   check_good("begin_step()");
+  if (sink_ || updates_are_skipped_) {
+    throw UsageError("begin_step(): the last step has updated nothing", "call drain() first");
+  }
   if (!options_.trains) {
     throw UsageError("begin_step(): the plan has no training",
                      "set TierRuntimeOptions::trains before it is made");
@@ -331,6 +335,7 @@ TierStepOutcome TierRuntime::finish_step() {
   const Slot& slot = slots_.at(static_cast<std::size_t>(finished_ % 2));
   const RunReport& report = retire(*executor_);
   ++finished_;
+  updates_are_skipped_ = slot.result.was_skipped && !plan_.model.scales_loss;
   return {&report, slot.result};
 }
 
@@ -361,7 +366,29 @@ const RunReport* TierRuntime::drain() {
   input.step = last_step_;
   executor_->start(Part::kDrain, input);
   updates_pending_ = false;
-  return &retire(*executor_);
+  const RunReport& report = retire(*executor_);
+  if (updates_are_skipped_) {
+    bodies_->give_gradients_to(nullptr);
+    sink_ = nullptr;
+    updates_are_skipped_ = false;
+    --last_step_;
+  }
+  return &report;
+}
+
+void TierRuntime::abandon_step(GradientSink sink) {
+  check_good("abandon_step()");
+  if (unfinished_steps() != 1 || sink_) {
+    throw UsageError(fmt::format("abandon_step(): {} steps are unfinished", unfinished_steps()),
+                     "abandon one step at a time, before finish_step()");
+  }
+  if (options_.optimizer.max_grad_norm <= 0 || plan_.model.scales_loss ||
+      plan_.model.ranks() != 1 || options_.gradient_type != DType::kF32) {
+    throw UsageError("abandon_step(): updates may run before the step is known to be complete",
+                     "set max_grad_norm, use one rank, and fp32 gradients");
+  }
+  sink_ = std::move(sink);
+  bodies_->give_gradients_to(&sink_);
 }
 
 double TierRuntime::evaluate(std::span<const std::byte> input) {

@@ -101,6 +101,11 @@ class TierRuntime {
   // wait for the norm may be still to come. Throws what failed it, the earliest of all: what the
   // compute threw, NotFinite, IoError, CorruptData, CommError, DeviceError; and UsageError.
   TierStepOutcome finish_step();
+  // Gives up the only unfinished step: it updates nothing, and the gradient that each unit has gets
+  // at its end goes to the sink, by finish_step() and drain(), which follow in this order. The next
+  // step has the same number. Before the step's last task is computed, else its norm may be known.
+  // Of fp32 gradients of one rank, with max_grad_norm. Throws UsageError.
+  void abandon_step(GradientSink sink);
   // After all steps are finished: runs the updates that the last one left, and waits for them. None
   // left: null. Throws as finish_step() does.
   const RunReport* drain();
@@ -175,6 +180,8 @@ class TierRuntime {
   bool has_state_ = false;
   bool updates_pending_ = false;
   bool has_failed_ = false;
+  GradientSink sink_;                 // of a step that is given up
+  bool updates_are_skipped_ = false;  // of the last step, whose number the next one gets
   std::optional<LossScaleState> resumed_loss_scale_;
   std::unique_ptr<LaneExecutor> executor_;  // last: its lanes use all of the above
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "memory/host/host_limits.h"
@@ -179,6 +180,13 @@ TierRuntimeOptions UnitSession::runtime_options() const {
   options.optimizer.rule = rules_.groups().front().rule;
   options.optimizer.numbers = rules_.groups().front().options;
   options.optimizer.max_grad_norm = options_.max_grad_norm;
+  if (options_.can_abandon) {
+    options.optimizer.skips_not_finite = true;
+    // Clips nothing that is finite.
+    if (options_.max_grad_norm == 0) {
+      options.optimizer.max_grad_norm = std::numeric_limits<float>::max();
+    }
+  }
   options.nvme = options_.nvme;
   options.update_threads = options_.threads.value_or(threads.update);
   options.evaluates = false;
@@ -235,6 +243,7 @@ void UnitSession::begin_step(double learning_rate) {
   }
   runtime_->begin_step({.step = steps_ + 1, .learning_rate = learning_rate});
   next_ = 0;
+  is_abandoned_ = false;
   phase_ = Phase::kStepping;
 }
 
@@ -290,7 +299,25 @@ void UnitSession::release(std::int32_t number) {
                 "acquire it first");
   }
   is_acquired_ = false;
-  gate_.give_back();
+  // Behind the last task comes the norm, and then it is too late to abandon the step.
+  is_last_held_ = options_.can_abandon && next_ == tasks_.size();
+  if (!is_last_held_) gate_.give_back();
+}
+
+void UnitSession::abandon_step(GradientSink sink) {
+  expect(Phase::kStepping, "a step is abandoned");
+  if (!options_.can_abandon) {
+    refuse_turn("a step is abandoned, whose updates may have begun",
+                "set TERRACE_UNITS_CAN_ABANDON in terrace_units_options");
+  }
+  if (is_abandoned_) refuse_turn("a step is abandoned twice", "end it");
+  runtime_->abandon_step([this, sink = std::move(sink)](std::int32_t number, std::int64_t begin,
+                                                        std::span<const float> gradient) {
+    const std::int64_t there = std::clamp<std::int64_t>(unit(number).elements - begin, 0,
+                                                        static_cast<std::int64_t>(gradient.size()));
+    if (there > 0) sink(number, begin, gradient.first(static_cast<std::size_t>(there)));
+  });
+  is_abandoned_ = true;
 }
 
 StepResult UnitSession::end_step() {
@@ -302,10 +329,16 @@ StepResult UnitSession::end_step() {
                 "go through all of the step first");
   }
   phase_ = Phase::kFailed;
+  if (is_last_held_) gate_.give_back();
+  is_last_held_ = false;
   const StepResult result = runtime_->finish_step().result;
-  ++steps_;
+  if (result.was_skipped) runtime_->drain();
+  if (!result.was_skipped) ++steps_;
   phase_ = Phase::kReady;
-  return result;
+  if (!result.was_skipped || is_abandoned_) return result;
+  throw NotFinite(
+      fmt::format("step {}: the norm of its gradients is {}", steps_ + 1, result.gradient_norm),
+      "look at the data of this step, or lower the learning rate; nothing was updated");
 }
 
 std::string_view UnitSession::name_of(StateField field) const {
@@ -339,6 +372,17 @@ void UnitSession::read_state(std::int32_t number, std::string_view field, std::i
   runtime_->drain();
   runtime_->read_state(*found, number, begin, out);
   phase_ = Phase::kReady;
+}
+
+void UnitSession::read_parameters(std::int32_t number, std::int64_t begin, std::span<Bf16> out) {
+  constexpr std::size_t kPiece = std::size_t{1} << 16;
+  std::vector<float> piece;
+  for (std::size_t at = 0; at < out.size(); at += kPiece) {
+    piece.resize(std::min(kPiece, out.size() - at));
+    read_state(number, "master", begin + static_cast<std::int64_t>(at), piece);
+    std::ranges::transform(piece, out.begin() + static_cast<std::ptrdiff_t>(at),
+                           [](float value) { return to_bf16_ties_away(value); });
+  }
 }
 
 std::string UnitSession::describe_ledger() const {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/half.h"
 #include "base/log.h"
 #include "runtime/engine/tier_runtime.h"
 #include "runtime/session/parameter_table.h"
@@ -27,6 +28,7 @@ struct UnitSessionOptions {
   std::vector<NamedValue> hyperparameters = {};
   double weight_decay = 0;
   double max_grad_norm = 0;
+  bool can_abandon = false;  // a step: its updates then wait for its norm
 };
 
 // A unit's parameters: one flat sequence.
@@ -71,6 +73,9 @@ class UnitSession {
   void begin_step(double learning_rate);
   AcquiredUnit acquire(const StepTask& task);
   void release(std::int32_t unit);
+  // The step that is under way will update nothing: its end_step() gives the gradients to the sink.
+  void abandon_step(GradientSink sink);
+  // Where a gradient is not finite it throws NotFinite; with can_abandon nothing has changed then.
   StepResult end_step();
 
   std::int64_t steps() const { return steps_; }
@@ -79,6 +84,8 @@ class UnitSession {
   DType compute_type() const { return options_.compute_type; }
   void read_state(std::int32_t unit, std::string_view field, std::int64_t begin,
                   std::span<float> out);
+  // Parameters in bf16, as a step computes with them.
+  void read_parameters(std::int32_t unit, std::int64_t begin, std::span<Bf16> out);
   std::string describe_ledger() const;
 
  private:
@@ -98,6 +105,8 @@ class UnitSession {
   std::vector<StepTask> tasks_;  // of a step, in order
   std::size_t next_ = 0;         // of them, to be acquired
   bool is_acquired_ = false;     // the one before it is not released
+  bool is_last_held_ = false;    // the last task is released, and the lane does not know
+  bool is_abandoned_ = false;    // the step that is under way
   std::int64_t steps_ = 0;
   TierRuntimeOptions runtime_options_;
   std::optional<TierPlan> plan_;

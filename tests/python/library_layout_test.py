@@ -17,7 +17,9 @@ from terrace import library  # noqa: E402
 STRUCTS = {"terrace_buffer": library.Buffer, "terrace_nvme_directory": library.NvmeDirectory,
            "terrace_hyperparameter": library.Hyperparameter, "terrace_session_options": library.SessionOptions,
            "terrace_group_options": library.GroupOptions, "terrace_tensor_options": library.TensorOptions,
-           "terrace_step_options": library.StepOptions, "terrace_step_result": library.StepResult}
+           "terrace_step_options": library.StepOptions, "terrace_step_result": library.StepResult,
+           "terrace_units_options": library.UnitsOptions, "terrace_unit_options": library.UnitOptions,
+           "terrace_unit_memory": library.UnitMemory, "terrace_state_range": library.StateRange}
 ERRORS = {f"TERRACE_ERROR_{name}": error.code for name, error in {
     "ARGUMENT": library.ArgumentError, "ORDER": library.OrderError, "DTYPE": library.DTypeError,
     "UNSUPPORTED": library.UnsupportedError, "DOES_NOT_FIT": library.DoesNotFitError,
@@ -31,7 +33,9 @@ ENUMS = {**{f"TERRACE_TIER_{name.upper()}": value for name, value in library.TIE
          "TERRACE_DTYPE_FP32": library.DTYPES["float32"], "TERRACE_DTYPE_BF16": library.DTYPES["bfloat16"],
          "TERRACE_DTYPE_FP16": library.DTYPES["float16"], "TERRACE_ABI_VERSION": library.ABI_VERSION,
          "TERRACE_STEP_SKIP_MISSING": library.STEP_SKIP_MISSING,
-         "TERRACE_STEP_GRADIENTS_ARRIVE": library.STEP_GRADIENTS_ARRIVE}
+         "TERRACE_STEP_GRADIENTS_ARRIVE": library.STEP_GRADIENTS_ARRIVE,
+         "TERRACE_UNITS_CAN_ABANDON": library.UNITS_CAN_ABANDON, "TERRACE_UNIT_FROZEN": library.UNIT_FROZEN,
+         "TERRACE_PASS_FORWARD": library.FORWARD, "TERRACE_PASS_BACKWARD": library.BACKWARD}
 
 
 def main():

@@ -6,7 +6,8 @@
 Importing changes nothing of torch. docs/embedding.md of Terrace has the whole page.
 """
 
+from terrace.torch.offload import materialize, offload
 from terrace.torch.rules import SGD, AdamW, Lion
 from terrace.torch.trainer import attach
 
-__all__ = ["SGD", "AdamW", "Lion", "attach"]
+__all__ = ["SGD", "AdamW", "Lion", "attach", "materialize", "offload"]

@@ -11,6 +11,8 @@ from terrace.session import directories_of
 from terrace.torch.backward import BackwardUpdates
 from terrace.torch.gradients import give_gradients_to, has_several_ranks, tensor_buffer
 from terrace.torch.groups import SessionGroups
+from terrace.torch.movement import movement_of_parameters
+from terrace.torch.offloaded_optimizer import offloaded_class
 from terrace.torch.shards import coefficient_of, local_gradient, local_of, square_sums_of_all
 from terrace.torch.state import SavedState
 from terrace.torch.waiting import ParameterWaits
@@ -44,6 +46,13 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
 
     def __init__(self, params, defaults, *, max_grad_norm=0.0, state="host", host_memory=None, nvme=(),
                  updates="step", model=None, take_gradients=None, threads=0):
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        movement = movement_of_parameters(params)
+        if movement is not None:
+            self.__class__ = offloaded_class(type(self))
+            return self._init_offloaded(movement, params, defaults, max_grad_norm, {
+                "state": state, "host_memory": host_memory, "nvme": nvme, "updates": updates, "threads": threads,
+                "take_gradients": take_gradients})
         if updates not in ("step", "forward", "backward"):
             raise lib.ArgumentError(f"updates={updates!r}: give 'step', 'forward' or 'backward'")
         if updates == "forward" and model is None:

@@ -1,0 +1,208 @@
+"""A model's parameters as slots, one for each storage, and its units: modules whose parameters come and go together."""
+
+import ctypes
+
+import torch
+
+from terrace import library as lib
+
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+class Slot:
+    """The storage of a parameter, or of several that are tied. While it is evicted the storage has no memory; its
+    parameters keep their identity, shape and device."""
+
+    def __init__(self, unit, name, parameter):
+        self.unit = unit
+        self.names = [name]
+        self.parameters = [parameter]
+        self.shape = tuple(parameter.shape)
+        self.count = parameter.numel()
+        self.dtype = parameter.dtype
+        self.size = self.count * self.dtype.itemsize
+        self.values = None        # where they are read from while no compiled step has them
+        self._storage = None
+        self._versions = ()
+        self.is_hooked = False
+
+    @property
+    def name(self):
+        return self.names[0]
+
+    @property
+    def trains(self):
+        return any(parameter.requires_grad for parameter in self.parameters)
+
+    @property
+    def address(self):
+        return self._storage.data_ptr()
+
+    @property
+    def is_resident(self):
+        return self._storage.nbytes() != 0
+
+    def allocate(self):
+        if not self.is_resident:
+            self._storage.resize_(self.size)
+            self._versions = [parameter._version for parameter in self.parameters]
+
+    def fill_from(self, address):
+        # Not by a tensor's copy_(), after which autograd would call the parameter changed.
+        ctypes.memmove(self.address, address, self.size)
+
+    def bind(self):
+        """Takes over the storages as they are now."""
+        self._storage = self.parameters[0].untyped_storage()
+        self._versions = [parameter._version for parameter in self.parameters]
+
+    def evict(self):
+        if not self.is_resident:
+            return
+        written = [parameter._version for parameter in self.parameters] != self._versions
+        self._storage.resize_(0)
+        if written:
+            raise lib.ParameterChangedError(
+                f"{self.name} was written while it was in memory, and what was written is lost: only the optimizer "
+                "changes parameters of an offloaded model; change them before terrace.torch.offload()")
+
+
+class ModelUnit:
+    """Modules whose parameters are used together."""
+
+    def __init__(self, name):
+        self.name = name
+        self.slots = []
+        self.users = 0               # forwards within, now
+        self.backward_uses = set()   # whose backward has begun and needs the parameters
+        self.fired = set()           # slots whose gradients came in that backward
+
+    @property
+    def is_resident(self):
+        return all(slot.is_resident for slot in self.slots)
+
+    @property
+    def is_idle(self):
+        return self.users == 0 and not self.backward_uses
+
+    def evict(self):
+        for slot in self.slots:
+            slot.evict()
+
+
+def _unit_modules(model):
+    """The (name, module) pairs that are units, and whether each has all that is within it."""
+    found = []
+
+    def walk(prefix, module):
+        for name, child in module.named_children():
+            path = f"{prefix}{name}"
+            if isinstance(child, torch.nn.ModuleList) and len(child) > 1:
+                found.extend((f"{path}.{i}", block, True) for i, block in enumerate(child))
+            elif any(True for _ in child.parameters(recurse=False)) or _is_torchs_own(child):
+                found.append((path, child, True))
+            else:
+                walk(f"{path}.", child)
+
+    if any(True for _ in model.parameters(recurse=False)):
+        found.append(("(model)", model, False))
+    walk("", model)
+    return found
+
+
+def _is_torchs_own(module):
+    """Whether a module of torch made of others may read their parameters without calling them."""
+    plain = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+    return type(module).__module__.startswith("torch.nn.modules") and not isinstance(module, plain)
+
+
+class ModelUnits:
+    """The units and slots of a model. `modules` has the unit of each module that is one."""
+
+    def __init__(self, model):
+        self.units = []
+        self.slots = []
+        self.modules = []        # (module, units that it uses)
+        self._slot_of = {}       # by the key of a storage
+        for name, module, is_whole in _unit_modules(model):
+            self._add(name, module, is_whole)
+        self._by_id = {id(p): slot for slot in self.slots for p in slot.parameters}
+        lost = [n for n, p in model.named_parameters() if id(p) not in self._by_id]
+        if lost:
+            raise lib.UnsupportedError(f"{lost[0]} is in no module whose forward could bring it")
+        self._check_types()
+
+    def _add(self, prefix, module, is_whole):
+        unit = ModelUnit(prefix)
+        used = {}
+        for name, parameter in module.named_parameters(recurse=is_whole, remove_duplicate=False):
+            path = name if prefix == "(model)" else f"{prefix}.{name}"
+            slot = self._slot(unit, path, parameter)
+            used[id(slot.unit)] = slot.unit
+        if unit.slots:
+            self.units.append(unit)
+        if used:
+            # Its own last: that one is held in its backward, for its gradient.
+            self.modules.append((module, sorted(used.values(), key=lambda other: other is unit)))
+
+    def _slot(self, unit, name, parameter):
+        on_meta = parameter.device.type == "meta"
+        key = id(parameter) if on_meta or parameter.numel() == 0 else parameter.untyped_storage().data_ptr()
+        slot = self._slot_of.get(key)
+        if slot is None:
+            self._check(name, parameter)
+            slot = self._slot_of[key] = Slot(unit, name, parameter)
+            unit.slots.append(slot)
+            self.slots.append(slot)
+        else:
+            if parameter.shape != slot.shape or (not on_meta and not parameter.is_contiguous()):
+                raise lib.UnsupportedError(f"{name} is another view of the memory of {slot.name}: give each a memory of "
+                                           "its own")
+            if name not in slot.names:
+                slot.names.append(name)
+            if all(parameter is not other for other in slot.parameters):
+                slot.parameters.append(parameter)
+        return slot
+
+    @staticmethod
+    def _check(name, parameter):
+        if parameter.device.type not in ("cpu", "meta"):
+            raise lib.UnsupportedError(f"{name} is on {parameter.device}: offload() takes models on the CPU or on the "
+                                       "meta device")
+        if parameter.dtype not in _DTYPES:
+            raise lib.DTypeError(f"{name} is {parameter.dtype}: parameters of an offloaded model are float32 or "
+                                 "bfloat16")
+        if parameter.numel() == 0:
+            raise lib.UnsupportedError(f"{name} has no elements: remove it")
+        if parameter.device.type == "cpu":
+            size = parameter.numel() * parameter.dtype.itemsize
+            if not parameter.is_contiguous() or parameter.untyped_storage().nbytes() != size:
+                raise lib.UnsupportedError(f"{name} is a part of a larger tensor, or not contiguous: use its "
+                                           ".detach().clone() as the parameter")
+            if not parameter.untyped_storage().resizable():
+                raise lib.UnsupportedError(f"{name} is in memory that torch does not own (a mapping, or another "
+                                           "library's): use its .detach().clone() as the parameter")
+
+    def _check_types(self):
+        if not self.slots:
+            raise lib.ArgumentError("the model has no parameters: there is nothing to offload")
+        first = self.slots[0]
+        for slot in self.slots:
+            if slot.dtype != first.dtype:
+                raise lib.UnsupportedError(f"{slot.name} is {slot.dtype} and {first.name} is {first.dtype}: all "
+                                           "parameters of an offloaded model are of one type")
+
+    def slot_of(self, parameter):
+        """The slot of a parameter; None where it is none of the model's."""
+        for slot in self.slots:
+            if any(parameter is other for other in slot.parameters):
+                return slot
+        return None
+
+    @property
+    def dtype(self):
+        return self.slots[0].dtype
+
+    @property
+    def dtype_name(self):
+        return _DTYPES[self.dtype]

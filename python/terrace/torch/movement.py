@@ -1,0 +1,544 @@
+"""Brings the parameters of an offloaded model where a forward or a backward uses them, and takes its gradients."""
+
+import contextlib
+import dataclasses
+import os
+import warnings
+import weakref
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from terrace import library as lib
+from terrace.library import BACKWARD, FORWARD
+from terrace.torch.compiled_step import CompiledStep, SavedState
+from terrace.torch.recording import Recording
+from terrace.torch.saved_tensors import SavedTensors
+from terrace.torch.values import ScratchFile
+
+
+def _graph_task():
+    """The number of the backward that runs on this thread; -1 outside of one."""
+    return torch._C._current_graph_task_id()
+
+
+def _tensors_in(value):
+    """The tensors in what a module takes or returns."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _tensors_in(getattr(value, field.name))
+
+
+# Of each parameter of an offloaded model, what moves it.
+_movements = WeakTensorKeyDictionary()
+
+
+def remember(units, movement):
+    for slot in units.slots:
+        for parameter in slot.parameters:
+            _movements[parameter] = weakref.ref(movement)
+
+
+def movement_of_parameters(groups):
+    """The Movement of the offloaded model that has one of these parameters, or None. `groups` are what an optimizer
+    takes: parameters, (name, parameter) pairs, or groups of them."""
+    for item in groups:
+        if isinstance(item, dict):
+            item["params"] = [item["params"]] if isinstance(item["params"], torch.Tensor) else list(item["params"])
+            found = movement_of_parameters(item["params"])
+        else:
+            parameter = item[1] if isinstance(item, tuple) else item
+            known = _movements.get(parameter) if isinstance(parameter, torch.Tensor) else None
+            found = known() if known is not None else None
+        if found is not None:
+            return found
+    return None
+
+
+class Use:
+    """One forward of a module, and its backward."""
+
+    def __init__(self, module, units, micro_batch):
+        self.module = module
+        self.units = units
+        self.micro_batch = micro_batch
+        self.graph_task = None     # the backward that has begun it
+        self.inputs_left = 0       # whose gradients are still to come
+        self.saved = None          # the SavedTensors of a forward that Terrace keeps them for
+
+
+class Movement:
+    """The state of an offloaded model. Its steps run on demand until the first step of an optimizer, which compiles
+    what was recorded; then in the order of that step, as long as the trainer keeps to it. Another way is recorded
+    again, and the step that took it made up for at its end. Used by one thread at a time."""
+
+    def __init__(self, model, units, options):
+        self.model = weakref.ref(model)
+        self.units = units
+        self.options = options
+        self.owner = os.getpid()
+        self.optimizer = None        # a weak reference
+        self.compiled = None
+        self.pending_state = None    # a SavedState that the next compiled step begins with
+        self._recording = None       # the step that runs on demand
+        self._runs_compiled = False  # the step that is under way
+        self._other_way = None       # tasks of the last step that was no compiled one
+        self._fired = set()          # slots with a gradient, in this step
+        self._saved_bytes = {}       # of each unit, the most that a forward has saved
+        self._micro_batches = 0      # forwards that may train, of this step
+        self._depth = 0
+        self._trains = False         # the outermost forward may have a backward
+        self._uses = []              # forwards under way
+        self._lingering = set()      # units that were brought by a recomputation
+        self._watched = set()        # backwards whose end is waited for
+        self._in_backward = {}       # of each backward, the uses that it has begun
+        self._kept = 0               # materialize() that are under way
+        self._hook(model)
+
+    # ---- hooks -------------------------------------------------------------------------------------------
+
+    def _hook(self, model):
+        units_of = {id(module): units for module, units in self.units.modules}
+        own = weakref.ref(self)
+        for module in model.modules():
+            units = units_of.get(id(module))
+            if units is None and not any(id(inner) in units_of for inner in module.modules()):
+                continue
+
+            def before(module, args, kwargs, units=units):
+                if own() is not None:
+                    own()._before(module, units, (args, kwargs))
+
+            def after(module, args, output):
+                if own() is not None:
+                    own()._after(module, output)
+
+            module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+            module.register_forward_hook(after, always_call=True)
+
+    def _watch_gradients(self):
+        own = weakref.ref(self)
+        for slot in self.units.slots:
+            if slot.is_hooked or not slot.trains:
+                continue
+            slot.is_hooked = True
+            for parameter in slot.parameters:
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(
+                        lambda p, slot=slot: own() is not None and own()._take(slot, p))
+
+    def check_process(self):
+        if os.getpid() != self.owner:
+            raise lib.ForkedError("an offloaded model is used in a process that was forked from its own: start workers "
+                                  "by 'spawn', and load the model there")
+
+    def _before(self, module, units, inputs):
+        self.check_process()
+        in_backward = _graph_task() != -1
+        if self._depth == 0 and not in_backward:
+            self._enter_model()
+        self._depth += 1
+        use = Use(module, units or (), self._micro_batches - 1 if self._micro_batches else 0)
+        self._uses.append(use)
+        for unit in use.units:
+            self._enter_unit(unit, use, in_backward)
+        if use.units and self._trains and torch.is_grad_enabled():
+            self._watch_inputs(use, inputs)
+            if not in_backward:
+                self._keep_saved(use)
+
+    def _enter_model(self):
+        self._clean_up()
+        self._trains = torch.is_grad_enabled()
+        if self._trains:
+            self._micro_batches += 1
+            self._watch_gradients()
+
+    def _enter_unit(self, unit, use, in_backward):
+        unit.users += 1
+        if not self._trains:
+            return self._bring_on_demand(unit)
+        if in_backward:
+            self._drop_lingering(but=unit)
+            if unit.is_resident:
+                return None
+        elif unit.users > 1:
+            return None
+        return self._task((unit, FORWARD, use.micro_batch))
+
+    def _after(self, module, output):
+        while self._uses:
+            use = self._uses.pop()
+            self._depth -= 1
+            self._leave_units(use)
+            if use.module is module:
+                break
+        else:
+            return
+        if use.units and self._trains and torch.is_grad_enabled():
+            self._watch_outputs(use, output)
+
+    def _leave_units(self, use):
+        in_backward = _graph_task() != -1
+        if use.saved is not None:
+            use.saved.close()
+        for unit in use.units:
+            unit.users -= 1
+            if not unit.is_idle:
+                continue
+            if in_backward:
+                self._lingering.add(unit)
+            else:
+                self._evict(unit)
+        if use.units and not in_backward and self._runs_compiled:
+            self.compiled.leave()
+
+    def _watch_outputs(self, use, output):
+        own = weakref.ref(self)
+
+        def begins(gradient):
+            if own() is not None:
+                own()._begin_backward(use)
+
+        for tensor in _tensors_in(output):
+            if tensor.requires_grad:
+                tensor.register_hook(begins)
+
+    def _watch_inputs(self, use, inputs):
+        own = weakref.ref(self)
+
+        def ends(gradient):
+            use.inputs_left -= 1
+            if use.inputs_left == 0 and own() is not None:
+                own()._end_backward(use)
+
+        for tensor in _tensors_in(inputs):
+            if tensor.requires_grad:
+                use.inputs_left += 1
+                tensor.register_hook(ends)
+
+    # ---- a backward --------------------------------------------------------------------------------------
+
+    def _begin_backward(self, use):
+        task = _graph_task()
+        if use.graph_task == task:
+            return
+        use.graph_task = task
+        self._in_backward.setdefault(task, []).append(use)
+        if task not in self._watched:
+            self._watched.add(task)
+            own = weakref.ref(self)
+            torch.autograd.Variable._execution_engine.queue_callback(
+                lambda: own() is not None and own()._end_graph(task))
+        for unit in use.units:
+            self._lingering.discard(unit)
+            unit.backward_uses.add(use)
+            unit.fired.clear()
+            self._task((unit, BACKWARD, use.micro_batch), use)
+            self._drop_lingering()
+
+    def _end_backward(self, use):
+        for unit in use.units:
+            unit.backward_uses.discard(use)
+            if unit.is_idle:
+                self._evict(unit)
+
+    def _end_graph(self, task):
+        self._watched.discard(task)
+        for use in self._in_backward.pop(task, ()):
+            self._end_backward(use)
+        self._drop_lingering()
+        if self._runs_compiled and not self._in_backward:
+            self.compiled.leave()
+
+    def _drop_lingering(self, but=None):
+        for unit in [unit for unit in self._lingering if unit is not but]:
+            self._lingering.discard(unit)
+            if unit.is_idle:
+                self._evict(unit)
+
+    def _take(self, slot, parameter):
+        """Takes a gradient away as soon as autograd has it."""
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            return
+        if gradient.layout != torch.strided:
+            raise lib.UnsupportedError(f"the gradient of {slot.name} is sparse: use sparse=False in its embedding")
+        self.check_process()
+        self._begin_step()
+        self._fired.add(slot)
+        with torch.no_grad():
+            if self._runs_compiled and not self.compiled.add_gradient(slot, gradient):
+                self._deviate()
+            if not self._runs_compiled:
+                self._recording.sums.add(slot, gradient)
+        unit = slot.unit
+        unit.fired.add(slot)
+        if unit.backward_uses and all(other in unit.fired for other in unit.slots):
+            # Each node that needs a parameter's values gives its gradient, too: none is to come.
+            unit.backward_uses.clear()
+            if unit.is_idle:
+                self._evict(unit)
+
+    # ---- parameters --------------------------------------------------------------------------------------
+
+    def _task(self, task, use=None):
+        """A unit is used: the next task of the step."""
+        self._begin_step()
+        if self._runs_compiled and not self.compiled.has_next(task):
+            self._deviate()
+        if self._runs_compiled:
+            self.compiled.enter(task)
+        else:
+            self._recording.tasks.append(task)
+            self._load(task[0])
+
+    def _begin_step(self):
+        if self._runs_compiled or self._recording is not None:
+            return
+        optimizer = self.optimizer and self.optimizer()
+        if self.compiled is not None and optimizer is not None:
+            self._renew_if_outgrown(optimizer)
+            self.compiled.begin(optimizer.learning_rate)
+            self._runs_compiled = True
+        else:
+            self._recording = Recording(self._scratch())
+
+    def _scratch(self):
+        return self.options.gradient_directory
+
+    def _bring_on_demand(self, unit):
+        if self._runs_compiled and not unit.is_resident:
+            self._deviate()  # state can be read between steps only
+        self._load(unit)
+
+    def _load(self, unit):
+        for slot in unit.slots:
+            self.load_slot(slot)
+
+    def load_slot(self, slot):
+        if slot.is_resident:
+            return
+        slot.allocate()
+        try:
+            self.read_slot(slot, 0, slot.count, slot.address)
+        except BaseException:
+            slot.evict()
+            raise
+
+    def read_slot(self, slot, first, count, address):
+        """Writes elements of a slot as a step computes with them."""
+        if self.compiled is not None and self.compiled.holds(slot):
+            self.compiled.read(slot, "parameter", first, count, address, self.units.dtype_name)
+        else:
+            slot.values.read(first, count, address, slot.dtype)
+
+    def _evict(self, unit):
+        if self._kept == 0:
+            unit.evict()
+
+    def _clean_up(self):
+        """Gives up what a forward or a backward that has failed has left."""
+        self._depth = 0
+        for use in self._uses:
+            if use.saved is not None:
+                use.saved.close()
+        self._uses.clear()
+        self._lingering.clear()
+        self._in_backward.clear()
+        self._watched.clear()
+        for unit in self.units.units:
+            unit.users = 0
+            unit.backward_uses.clear()
+            self._evict(unit)
+
+    # ---- activations -------------------------------------------------------------------------------------
+
+    def _keep_saved(self, use):
+        """Takes what the forward saves for its backward."""
+        if self.options.activations is None or SavedTensors.are_others():
+            return
+        use.saved = SavedTensors(self, use)
+
+    def store(self, saved, tensor, task, end):
+        """Stores what a task's forward saves, the first `end` bytes of it so far."""
+        compiled = self.compiled if self._runs_compiled else None
+        if compiled is not None and compiled.keep_saved(saved, tensor, task, end):
+            return
+        directory = self.options.activation_directory
+        if compiled is not None or directory is None:
+            saved.tensor = tensor  # more than was recorded, or what is in memory anyway
+            return
+        if self._recording.saved is None:
+            self._recording.saved = ScratchFile(directory)
+        saved.file = self._recording.saved
+        with torch.no_grad():
+            dense = torch.empty_strided(saved.shape, saved.stride, dtype=saved.dtype).copy_(tensor)
+        size = saved.count * saved.dtype.itemsize
+        saved.offset = saved.file.reserve(size)
+        saved.file.write(saved.offset, dense.data_ptr(), size)
+
+    def unpack(self, saved):
+        """What a node of autograd gets for what it has saved."""
+        if isinstance(saved, torch.Tensor):
+            return saved
+        if saved.tensor is not None:
+            return saved.tensor
+        if saved.file is not None:
+            return saved.from_file()
+        address = self.compiled.saved_address(saved.task, BACKWARD) if self._runs_compiled else None
+        if address is None:
+            raise lib.OrderError(f"a backward reads what unit {saved.task[0].name} has saved, and has not reached it: "
+                                 "leave its activations with torch, by activations=None")
+        return saved.at(address)
+
+    def note_saved(self, unit, size):
+        self._saved_bytes[unit] = max(size, self._saved_bytes.get(unit, 0))
+
+    # ---- a step ------------------------------------------------------------------------------------------
+
+    @property
+    def has_gradients(self):
+        return bool(self._fired)
+
+    def _deviate(self, forget=False):
+        """Gives the compiled step up; the rest of the step runs on demand."""
+        if self._runs_compiled:
+            self._recording = Recording(self._scratch(), self.compiled.tasks[:self.compiled.position])
+            self._runs_compiled = False
+            self.compiled.abandon(self._recording.sums)
+        if forget and self._recording is not None:
+            self._recording.forget_gradients(self._scratch())
+
+    def forget_gradients(self):
+        if self._fired:
+            self._deviate(forget=True)
+            self._fired.clear()
+            if not any(unit.backward_uses for unit in self.units.units):
+                self._end_step()
+
+    def _end_step(self):
+        self._recording = None
+        self._runs_compiled = False
+        self._fired.clear()
+        self._micro_batches = 0
+
+    def step(self, optimizer):
+        """Updates; returns the step's lib.StepResult, or None where there are no gradients."""
+        self.check_process()
+        if not self._fired:
+            return None
+        missing = [slot for slot in self.units.slots if slot.trains and slot not in self._fired]
+        if missing:
+            raise lib.MissingGradientError(f"{missing[0].name} has no gradient in this step, nor have "
+                                           f"{len(missing) - 1} more: freeze parameters that a step does not use, by "
+                                           "requires_grad_(False)")
+        for unit in self.units.units:
+            if unit.is_idle:
+                self._evict(unit)
+        settings = optimizer.unit_settings()
+        if self._runs_compiled and (self.compiled.learning_rate != optimizer.learning_rate
+                                    or not self._fits(settings)):
+            self._warn_of_changed_settings()
+            self._deviate()
+        try:
+            if self._runs_compiled:
+                return self.compiled.end()
+            return self._make_up(optimizer, settings)
+        finally:
+            self._end_step()
+
+    def _warn_of_changed_settings(self):
+        if not getattr(self, "_has_warned", False):
+            self._has_warned = True
+            warnings.warn("the learning rate, or which parameters train, changed between forward and step(), so the "
+                          "step is computed a second time: change it before the forward", stacklevel=6)
+
+    def _fits(self, settings):
+        compiled = self.compiled
+        return (compiled.settings == settings
+                and all(slot.trains != part.is_frozen for slot, part in compiled._part_of.items()))
+
+    def _make_up(self, optimizer, settings):
+        """A step that was recorded: its gradients go through a compiled one."""
+        tasks, sums = self._complete(self._recording.tasks), self._recording.sums
+        if self.compiled is None or not self._fits(settings) or self._lacks_backward(tasks):
+            self._compile(tasks, settings)
+        elif tasks != self.compiled.tasks:
+            if tasks == self._other_way:
+                self._compile(tasks, settings)
+            self._other_way = tasks
+        self.compiled.begin(optimizer.learning_rate)
+        return self.compiled.end(sums)
+
+    def _lacks_backward(self, tasks):
+        has = set(self.compiled._last_backward)
+        return any(slot.unit not in has for slot in self.units.slots if slot.trains)
+
+    def _renew_if_outgrown(self, optimizer):
+        compiled = self.compiled
+        outgrown = any(part.saved_bytes and self._saved_bytes.get(unit, 0) > part.saved_bytes
+                       for unit, parts in compiled.parts.items() for part in parts[-1:])
+        if outgrown or self.pending_state is not None:
+            self._compile(compiled.tasks, optimizer.unit_settings())
+
+    def _compile(self, tasks, settings):
+        """Another compiled step, with the state of the last one."""
+        state = self.pending_state
+        if self.compiled is not None:
+            if state is None:
+                state = SavedState.of(self.compiled, self.options.scratch_directory)
+            for slot in self.compiled._part_of:
+                slot.values = state.field(slot, "master")
+            self.compiled.close()
+            self.compiled = None
+        self.compiled = CompiledStep(tasks, settings, self.options.for_units(self.units.dtype_name),
+                                     self._saved_bytes, state)
+        self.pending_state = None
+
+    def _complete(self, tasks):
+        """A unit that trains has a backward at its place, also where its gradient came without one."""
+        has = {unit for unit, task_pass, _ in tasks if task_pass == BACKWARD}
+        lacking = [unit for unit in self.units.units
+                   if unit not in has and any(slot.trains for slot in unit.slots)]
+        return tasks + [(unit, p, 0) for unit in lacking for p in (FORWARD, BACKWARD)]
+
+    # ---- all parameters ----------------------------------------------------------------------------------
+
+    def settle(self):
+        """Makes state readable: a compiled step that is under way goes on on demand."""
+        self.check_process()
+        if self._runs_compiled:
+            self._deviate()
+
+    @contextlib.contextmanager
+    def keep_resident(self, slots):
+        self.settle()
+        self._kept += 1
+        try:
+            for slot in slots:
+                self.load_slot(slot)
+            yield
+        finally:
+            self._kept -= 1
+            for unit in self.units.units:
+                if unit.is_idle:
+                    self._evict(unit)
+
+    def __deepcopy__(self, memo):
+        raise lib.UnsupportedError("an offloaded model has memory and files of its own and cannot be copied: copy it "
+                                   "before terrace.torch.offload(), or load what save_pretrained() wrote")
+
+    def __reduce__(self):
+        raise lib.UnsupportedError("an offloaded model has memory and files of its own and cannot be pickled: use "
+                                   "save_pretrained() or state_dict()")
+
+

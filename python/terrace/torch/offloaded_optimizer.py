@@ -1,0 +1,140 @@
+"""The optimizers of terrace.torch over the parameters of an offloaded model."""
+
+import dataclasses
+import math
+import weakref
+
+import torch
+
+from terrace import library as lib
+
+
+@dataclasses.dataclass
+class UnitSettings:
+    """What a compiled step is made with."""
+
+    rule: str
+    fields: tuple
+    hyperparameters: dict
+    weight_decay: float
+    max_grad_norm: float
+    decayed: frozenset      # slots with weight decay
+
+    def decays(self, slot):
+        return slot in self.decayed
+
+
+def offloaded_class(optimizer_class):
+    """The class of an optimizer over offloaded parameters: one of AdamW, Lion or SGD, too."""
+    return type(f"Offloaded{optimizer_class.__name__}", (OffloadedOptimizer, optimizer_class), {})
+
+
+class OffloadedOptimizer:
+    """Takes the place of what TieredOptimizer does for parameters in the trainer's memory. One rule and one set of
+    hyperparameters; groups may differ in weight_decay where that is 0 in one of them. lr may change in each step,
+    and is to be set before the forward."""
+
+    def _init_offloaded(self, movement, params, defaults, max_grad_norm, given):
+        standard = {"state": "host", "host_memory": None, "nvme": (), "updates": "step", "take_gradients": None,
+                    "threads": 0}
+        for name, value in given.items():
+            if name in standard and value != standard[name]:
+                raise lib.ArgumentError(f"{name}={value!r} is of no use with an offloaded model: give "
+                                        "terrace.torch.offload() what says where state lives")
+        self.max_grad_norm = float(max_grad_norm or 0.0)
+        if not 0 <= self.max_grad_norm < math.inf:
+            raise lib.ArgumentError(f"max_grad_norm={max_grad_norm}: give more than 0, or 0 for no clipping")
+        self._movement = movement
+        self._grad_norm = None
+        torch.optim.Optimizer.__init__(self, params, defaults)
+        self.unit_settings()  # refuses at once what cannot be
+        other = movement.optimizer and movement.optimizer()
+        if other is not None and other is not self and movement.compiled is not None:
+            raise lib.OrderError("the offloaded model was trained by another optimizer that still exists: delete that "
+                                 "one first")
+        movement.optimizer = weakref.ref(self)
+
+    def add_param_group(self, param_group):
+        if getattr(self, "_movement", None) is not None and self._movement.compiled is not None:
+            raise lib.OrderError("a group cannot be added after the first step: make a new optimizer")
+        torch.optim.Optimizer.add_param_group(self, param_group)
+
+    # ---- settings ----------------------------------------------------------------------------------------
+
+    @property
+    def learning_rate(self):
+        rates = {float(group["lr"]) for group in self.param_groups}
+        if len(rates) > 1:
+            raise lib.UnsupportedError(f"groups have several learning rates, {sorted(rates)}: an offloaded model has "
+                                       "one")
+        return rates.pop()
+
+    def unit_settings(self):
+        """The UnitSettings that the groups have now. Raises UnsupportedError and names what differs."""
+        values = [{name: float(value) for name, value in self.hyperparameters_of(group).items()}
+                  for group in self.param_groups]
+        for other in values[1:]:
+            for name, value in other.items():
+                if value != values[0][name]:
+                    raise lib.UnsupportedError(f"groups differ in {name} ({values[0][name]} and {value}): groups of an "
+                                               "offloaded model may differ in weight_decay alone, 0 in some")
+        decays = sorted({float(group["weight_decay"]) for group in self.param_groups} - {0.0})
+        if len(decays) > 1:
+            raise lib.UnsupportedError(f"groups have weight_decay {decays[0]} and {decays[1]}: an offloaded model has "
+                                       "one value, and 0")
+        self.learning_rate
+        decay_of = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                slot = self._movement.units.slot_of(parameter)
+                if slot is None:
+                    raise lib.ArgumentError("a parameter is none of the offloaded model's: give each model an optimizer "
+                                            "of its own")
+                decay_of[slot] = float(group["weight_decay"])
+        left = [slot for slot in self._movement.units.slots if slot.trains and slot not in decay_of]
+        if left:
+            raise lib.UnsupportedError(f"{left[0].name} trains and is in no group: freeze it by requires_grad_(False)")
+        return UnitSettings(self.rule, self.fields, values[0], decays[0] if decays else 0.0, self.max_grad_norm,
+                            frozenset(slot for slot, decay in decay_of.items() if decay > 0))
+
+    # ---- a step ------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Updates all parameters that train. Raises MissingGradientError where one has no gradient, NotFiniteError
+        where a gradient is infinite or NaN: then nothing was updated."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        result = self._movement.step(self)
+        if result is not None:
+            self._grad_norm = result.gradient_norm
+        return loss
+
+    def finish_step(self):
+        """A step is complete when step() returns, as far as anybody can see."""
+
+    @property
+    def takes_gradients(self):
+        return True
+
+    @property
+    def grad_norm(self):
+        """Norm over all gradients of the last step, before clipping; None before the first."""
+        return self._grad_norm
+
+    def zero_grad(self, set_to_none=True):
+        """Forgets the gradients since the last step."""
+        torch.optim.Optimizer.zero_grad(self, set_to_none=set_to_none)
+        self._movement.forget_gradients()
+
+    def adopt(self, parameters):
+        raise lib.UnsupportedError("parameters of an offloaded model cannot be changed from outside: change them before "
+                                   "terrace.torch.offload()")
+
+    def ledger(self):
+        """What of host memory and drives is used for what, and the budgets: of the compiled step."""
+        if self._movement.compiled is None:
+            raise lib.OrderError("there is no ledger before the first step, which is recorded")
+        return self._movement.compiled.units.ledger()

@@ -1,0 +1,60 @@
+"""A step as it is recorded: its tasks, and the gradients that it has given so far."""
+
+import torch
+
+from terrace.torch.values import ScratchFile, tensor_at
+
+
+class GradientSums:
+    """Sums of gradients in fp32, one for each slot, added in the order of the calls. In a file where a directory is
+    given, else in memory."""
+
+    def __init__(self, directory):
+        self._file = ScratchFile(directory) if directory is not None else None
+        self._sums = {}   # of each slot: its tensor, or where in the file it is
+
+    def __contains__(self, slot):
+        return slot in self._sums
+
+    def add(self, slot, gradient):
+        gradient = gradient.reshape(-1)
+        if self._file is None:
+            if slot in self._sums:
+                self._sums[slot] += gradient
+            else:
+                self._sums[slot] = gradient.to(torch.float32, copy=True)
+            return
+        total = gradient.to(torch.float32).contiguous()
+        if slot in self._sums:
+            total = self.read(slot).add_(total)
+        else:
+            self._sums[slot] = self._file.reserve(4 * slot.count)
+        self._file.write(self._sums[slot], total.data_ptr(), 4 * slot.count)
+
+    def set_range(self, slot, first, count, address):
+        """Sets a part of a sum that is set part by part."""
+        if slot not in self._sums:
+            self._sums[slot] = torch.zeros(slot.count) if self._file is None else self._file.reserve(4 * slot.count)
+        if self._file is None:
+            self._sums[slot][first:first + count].copy_(tensor_at(address, count, torch.float32))
+        else:
+            self._file.write(self._sums[slot] + 4 * first, address, 4 * count)
+
+    def read(self, slot):
+        if self._file is None:
+            return self._sums[slot]
+        total = torch.empty(slot.count)
+        self._file.read(self._sums[slot], total.data_ptr(), 4 * slot.count)
+        return total
+
+
+class Recording:
+    """The tasks of a step that runs on demand: (unit, pass, micro-batch), in order."""
+
+    def __init__(self, directory, tasks=()):
+        self.tasks = list(tasks)
+        self.sums = GradientSums(directory)
+        self.saved = None    # a ScratchFile of what forwards have saved
+
+    def forget_gradients(self, directory):
+        self.sums = GradientSums(directory)

@@ -1,0 +1,141 @@
+"""Values of parameters in memory, in files without a name and in safetensors files, read and written by address, so
+that no mapping of a file counts as memory of the process."""
+
+import ctypes
+import errno
+import json
+import os
+import tempfile
+
+import torch
+
+from terrace import library as lib
+
+PIECE_BYTES = 8 << 20
+_SAFETENSORS_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
+                       "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+                       "U8": torch.uint8, "BOOL": torch.bool}
+
+
+def memory_at(address, size):
+    """The bytes at an address, as a buffer of Python."""
+    return (ctypes.c_ubyte * size).from_address(address)
+
+
+def tensor_at(address, count, dtype):
+    """The elements at an address, as a tensor that does not own them."""
+    if count == 0:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(memory_at(address, count * dtype.itemsize), dtype=dtype)
+
+
+def read_at(file, offset, address, size):
+    """Fills memory from a file."""
+    while size > 0:
+        done = os.preadv(file.fileno(), [memory_at(address, min(size, 1 << 30))], offset)
+        if done <= 0:
+            raise lib.StorageError(f"{file.name} ends at byte {offset}: it is not what it was when it was opened")
+        offset, address, size = offset + done, address + done, size - done
+
+
+class ScratchFile:
+    """A file without a name, which is gone when this is. Its content is cache of the system, and no memory of the
+    process. `directory` None: that of Python's temporary files."""
+
+    def __init__(self, directory=None):
+        self._directory = directory
+        self._file = tempfile.TemporaryFile(dir=directory, buffering=0)
+        self._end = 0
+
+    def reserve(self, size):
+        """Returns where so many bytes may be written."""
+        offset = self._end
+        self._end += (size + 4095) // 4096 * 4096
+        return offset
+
+    def write(self, offset, address, size):
+        try:
+            while size > 0:
+                done = os.pwritev(self._file.fileno(), [memory_at(address, min(size, 1 << 30))], offset)
+                offset, address, size = offset + done, address + done, size - done
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise lib.FullDiskError(f"{self._directory or tempfile.gettempdir()} has no room for scratch files: "
+                                    "name another directory in nvme=, or set TMPDIR") from error
+
+    def read(self, offset, address, size):
+        read_at(self._file, offset, address, size)
+
+    def mapping(self, offset, count, dtype):
+        """A tensor whose memory is the file's, from its start to `count` elements behind `offset`."""
+        first = offset // dtype.itemsize
+        os.truncate(self._file.fileno(), max(self._end, os.fstat(self._file.fileno()).st_size))
+        return torch.from_file(f"/proc/self/fd/{self._file.fileno()}", shared=True, size=first + count,
+                               dtype=dtype)[first:]
+
+
+class MemoryValues:
+    """Values in host memory."""
+
+    def __init__(self, tensor):
+        self._tensor = tensor.detach().reshape(-1)
+
+    def read(self, first, count, address, dtype):
+        tensor_at(address, count, dtype).copy_(self._tensor[first:first + count])
+
+
+class FileValues:
+    """Values of a type in a file; `owner` has the file, and read(offset, address, size)."""
+
+    def __init__(self, owner, offset, dtype):
+        self._owner, self._offset, self._dtype = owner, offset, dtype
+
+    def read(self, first, count, address, dtype):
+        """Writes elements in `dtype` to an address."""
+        size = self._dtype.itemsize
+        if dtype == self._dtype:
+            return self._owner.read(self._offset + first * size, address, count * size)
+        target = tensor_at(address, count, dtype)
+        for begin in range(0, count, PIECE_BYTES // size):
+            piece = torch.empty(min(PIECE_BYTES // size, count - begin), dtype=self._dtype)
+            self._owner.read(self._offset + (first + begin) * size, piece.data_ptr(), piece.numel() * size)
+            target[begin:begin + piece.numel()].copy_(piece)
+        return None
+
+
+class _OpenFile:
+    def __init__(self, path):
+        self._file = open(path, "rb", buffering=0)
+
+    def read(self, offset, address, size):
+        read_at(self._file, offset, address, size)
+
+    def bytes(self, offset, size):
+        return os.pread(self._file.fileno(), size, offset)
+
+
+def read_safetensors(directory):
+    """Returns of each tensor in the safetensors files of a directory its values, shape and type, by name."""
+    names = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
+    index = os.path.join(directory, "model.safetensors.index.json")
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as file:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+    if not names:
+        raise lib.ArgumentError(f"{directory} has no safetensors file: save the model there by save_pretrained()")
+    tensors = {}
+    for name in names:
+        file = _OpenFile(os.path.join(directory, name))
+        size = int.from_bytes(file.bytes(0, 8), "little")
+        header = json.loads(file.bytes(8, size)) if 0 < size < 100_000_000 else {}
+        for key, entry in header.items():
+            if key == "__metadata__":
+                continue
+            dtype = _SAFETENSORS_DTYPES.get(entry["dtype"])
+            if dtype is None:
+                raise lib.DTypeError(f"{key} in {name} is {entry['dtype']}, which is not read here: convert the "
+                                     "checkpoint to float32 or bfloat16")
+            begin, _ = entry["data_offsets"]
+            tensors[key] = (FileValues(file, 8 + size + begin, dtype), tuple(entry["shape"]), dtype)
+    return tensors

@@ -1,0 +1,116 @@
+"""Units whose parameters, gradients and optimizer state the library has and moves, by a step that is recorded before
+the first one runs. Addresses are whole numbers, so this needs no other package; terrace.torch.offload is made of it.
+"""
+
+import ctypes
+import json
+import os
+import weakref
+from ctypes import byref, c_int32, c_void_p
+
+from terrace import library as lib
+from terrace.session import bytes_of, directories_of
+
+
+def _destroy(library, handle):
+    library.terrace_units_destroy(handle)
+
+
+class Units:
+    """Add units, record a step's tasks, prepare(), fill(), and for each step begin_step(), acquire() and release() of
+    each task in order, end_step(). Used by one thread at a time. What is raised is of terrace.library. `tiers` has
+    "parameters", "gradients", "optimizer" and "saved", each "auto", "host" or "nvme"."""
+
+    def __init__(self, rule, hyperparameters, *, tiers, compute_dtype="float32", micro_batches=1, weight_decay=0.0,
+                 max_grad_norm=0.0, host_memory=None, nvme=(), threads=0):
+        directories = directories_of(nvme)
+        paths = (lib.NvmeDirectory * max(1, len(directories)))()
+        for place, directory in zip(paths, directories):
+            place.path = os.fsencode(directory)
+        values = (lib.Hyperparameter * max(1, len(hyperparameters)))()
+        for place, (name, value) in zip(values, hyperparameters.items()):
+            place.name, place.value = name.encode(), value
+        options = lib.UnitsOptions(
+            threads=threads, host_memory_bytes=bytes_of(host_memory), nvme=paths, nvme_count=len(directories),
+            parameter_tier=lib.TIERS[tiers["parameters"]], gradient_tier=lib.TIERS[tiers["gradients"]],
+            optimizer_tier=lib.TIERS[tiers["optimizer"]], saved_tier=lib.TIERS[tiers["saved"]],
+            compute_dtype=lib.DTYPES[compute_dtype], micro_batches=micro_batches, rule=rule.encode(),
+            hyperparameters=values, hyperparameter_count=len(hyperparameters), flags=lib.UNITS_CAN_ABANDON,
+            weight_decay=weight_decay, max_grad_norm=max_grad_norm, log=lib.LogCallback())
+        handle = c_void_p()
+        lib.call("terrace_units_create", byref(options), byref(handle))
+        self._handle = handle
+        self._sink = None
+        self._finalizer = weakref.finalize(self, _destroy, lib.library(), handle)
+
+    def close(self):
+        """Ends a step that is under way, and gives back memory and files."""
+        self._finalizer()
+        self._handle = None
+
+    def add(self, name, element_count, *, decayed_elements=0, saved_bytes=0, is_frozen=False):
+        """Returns the number of the unit. Weight decay applies to `decayed_elements` at its start."""
+        options = lib.UnitOptions(flags=lib.UNIT_FROZEN if is_frozen else 0, name=name.encode(),
+                                  element_count=element_count, decayed_elements=decayed_elements,
+                                  saved_bytes=saved_bytes)
+        unit = c_int32()
+        lib.call("terrace_unit_add", self._handle, byref(options), byref(unit))
+        return unit.value
+
+    def record(self, unit, task_pass, micro_batch):
+        lib.call("terrace_units_record", self._handle, unit, task_pass, micro_batch)
+
+    def prepare(self):
+        lib.call("terrace_units_prepare", self._handle)
+
+    def fill(self, steps, source):
+        """source(unit, field, first_element, element_count, address) writes fp32 elements; it is called by several
+        threads. What it raises is raised here."""
+        problems = []
+
+        def ask(_, place):
+            asked = place.contents
+            try:
+                source(asked.unit, asked.field.decode(), asked.first_element, asked.element_count, asked.out)
+                return 0
+            except BaseException as problem:  # ctypes would print it, and go on
+                problems.append(problem)
+                return 1
+
+        try:
+            lib.call("terrace_units_fill", self._handle, steps, lib.StateSource(ask), None)
+        except lib.ArgumentError:
+            if problems:
+                raise problems[0]
+            raise
+
+    def begin_step(self, learning_rate):
+        lib.call("terrace_units_step_begin", self._handle, learning_rate)
+
+    def acquire(self, unit, task_pass, micro_batch):
+        """Returns the lib.UnitMemory of a task, the next of the step."""
+        memory = lib.UnitMemory()
+        lib.call("terrace_unit_acquire", self._handle, unit, task_pass, micro_batch, byref(memory))
+        return memory
+
+    def release(self, unit):
+        lib.call("terrace_unit_release", self._handle, unit)
+
+    def abandon_step(self, sink):
+        """The step that is under way updates nothing: its end_step() calls sink(unit, first_element, element_count,
+        address) with the gradients. The sink must not raise."""
+        self._sink = lib.GradientSink(lambda _, *gradient: sink(*gradient))
+        lib.call("terrace_units_step_abandon", self._handle, self._sink, None)
+
+    def end_step(self):
+        """Returns the step's lib.StepResult."""
+        result = lib.StepResult()
+        lib.call("terrace_units_step_end", self._handle, byref(result))
+        return result
+
+    def read_state(self, unit, field, out, first_element=0):
+        """Fills `out`, a buffer of terrace.session, from "parameter", "master" or what the rule keeps."""
+        lib.call("terrace_units_state_read", self._handle, unit, field.encode(), first_element, byref(out))
+
+    def ledger(self):
+        return json.loads(lib.text_of("terrace_units_ledger_json", self._handle))
