@@ -7,7 +7,9 @@ Importing changes nothing of torch. docs/embedding.md of Terrace has the whole p
 """
 
 from terrace.torch.offload import materialize, offload
+from terrace.torch.offload import load_pretrained, materialize, offload
 from terrace.torch.rules import SGD, AdamW, Lion
 from terrace.torch.trainer import attach
 
-__all__ = ["SGD", "AdamW", "Lion", "attach", "materialize", "offload"]
+__all__ = ["SGD", "AdamW", "Lion", "attach", "load_pretrained", "materialize", "offload",
+           "parameters_on_meta"]

@@ -266,6 +266,13 @@ class SavedState:
     def set(self, slot, field, values):
         self._fields[slot, field] = values
 
+    def replaced_by(self, other):
+        """This state with what another has, if there is one."""
+        if other is not None:
+            self.steps = other.steps
+            self._fields.update(other._fields)
+        return self
+
     @classmethod
     def of(cls, compiled, directory):
         """Copies all state, in pieces."""

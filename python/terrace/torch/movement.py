@@ -101,6 +101,7 @@ class Movement:
         self._watched = set()        # backwards whose end is waited for
         self._in_backward = {}       # of each backward, the uses that it has begun
         self._kept = 0               # materialize() that are under way
+        self.updates = 0             # steps, and loads of a state: values change with it
         self._hook(model)
 
     # ---- hooks -------------------------------------------------------------------------------------------
@@ -454,6 +455,7 @@ class Movement:
                 return self.compiled.end()
             return self._make_up(optimizer, settings)
         finally:
+            self.updates += 1
             self._end_step()
 
     def _warn_of_changed_settings(self):
@@ -490,12 +492,20 @@ class Movement:
         if outgrown or self.pending_state is not None:
             self._compile(compiled.tasks, optimizer.unit_settings())
 
+    def load_state(self, loaded, optimizer):
+        """Goes on from a SavedState, which may lack masters: parameters then stay as they are."""
+        self.settle()
+        self.pending_state = loaded
+        self._end_step()
+        self.updates += 1
+        if self.compiled is not None:
+            self._compile(self.compiled.tasks, optimizer.unit_settings())
+
     def _compile(self, tasks, settings):
         """Another compiled step, with the state of the last one."""
         state = self.pending_state
         if self.compiled is not None:
-            if state is None:
-                state = SavedState.of(self.compiled, self.options.scratch_directory)
+            state = SavedState.of(self.compiled, self.options.scratch_directory).replaced_by(state)
             for slot in self.compiled._part_of:
                 slot.values = state.field(slot, "master")
             self.compiled.close()
@@ -532,13 +542,5 @@ class Movement:
             for unit in self.units.units:
                 if unit.is_idle:
                     self._evict(unit)
-
-    def __deepcopy__(self, memo):
-        raise lib.UnsupportedError("an offloaded model has memory and files of its own and cannot be copied: copy it "
-                                   "before terrace.torch.offload(), or load what save_pretrained() wrote")
-
-    def __reduce__(self):
-        raise lib.UnsupportedError("an offloaded model has memory and files of its own and cannot be pickled: use "
-                                   "save_pretrained() or state_dict()")
 
 

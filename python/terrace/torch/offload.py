@@ -6,8 +6,9 @@ import torch
 
 from terrace import library as lib
 from terrace.session import bytes_of, directories_of
-from terrace.torch.movement import Movement, remember
 from terrace.torch.model_units import ModelUnits
+from terrace.torch.movement import Movement, remember
+from terrace.torch.offload_guards import StateDicts
 from terrace.torch.values import FileValues, MemoryValues, ScratchFile
 
 _ATTRIBUTE = "_terrace_movement"
@@ -78,12 +79,20 @@ def offload(model, *, nvme=(), host_memory=None, parameters="auto", gradients="a
     Parameters are float32 or bfloat16, all of one type, dense, each in memory of its own or tied as a whole."""
     if _ATTRIBUTE in model.__dict__:
         raise lib.OrderError("the model is offloaded already")
+    options = options_of(nvme=nvme, host_memory=host_memory, parameters=parameters, gradients=gradients,
+                         optimizer=optimizer, activations=activations, threads=threads)
+    return offload_with(model, options, initialize, {})
+
+
+def options_of(*, nvme=(), host_memory=None, parameters="auto", gradients="auto", optimizer="auto", activations=None,
+               threads=0):
+    """OffloadOptions of what offload() is given."""
     tiers = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer}
-    options = OffloadOptions(nvme, host_memory, tiers, activations, threads)
-    return _offload(model, options, initialize, {})
+    return OffloadOptions(nvme, host_memory, tiers, activations, threads)
 
 
-def _offload(model, options, initialize, values):
+def offload_with(model, options, initialize, values):
+    """Offloads a model whose parameters have their values from `values`, by name, or as offload() says."""
     units = ModelUnits(model)
     lacking = [slot.name for slot in units.slots
                if slot.parameters[0].device.type == "meta" and initialize is None and slot.name not in values]
@@ -96,6 +105,7 @@ def _offload(model, options, initialize, values):
     _Values(options).give(units, model, initialize, values)
     movement = model.__dict__[_ATTRIBUTE] = Movement(model, units, options)
     remember(units, movement)
+    movement.state_dicts = StateDicts(model, movement)
     return model
 
 

@@ -7,6 +7,9 @@ import weakref
 import torch
 
 from terrace import library as lib
+from terrace.torch.compiled_step import SavedState
+from terrace.torch.mapped_tensors import mapped_tensor
+from terrace.torch.values import MemoryValues
 
 
 @dataclasses.dataclass
@@ -45,6 +48,7 @@ class OffloadedOptimizer:
         if not 0 <= self.max_grad_norm < math.inf:
             raise lib.ArgumentError(f"max_grad_norm={max_grad_norm}: give more than 0, or 0 for no clipping")
         self._movement = movement
+        self._own_settings = tuple(defaults)
         self._grad_norm = None
         torch.optim.Optimizer.__init__(self, params, defaults)
         self.unit_settings()  # refuses at once what cannot be
@@ -132,6 +136,73 @@ class OffloadedOptimizer:
     def adopt(self, parameters):
         raise lib.UnsupportedError("parameters of an offloaded model cannot be changed from outside: change them before "
                                    "terrace.torch.offload()")
+
+    # ---- state -------------------------------------------------------------------------------------------
+
+    def _fill_state(self):
+        """For state_dict(), which is as TieredOptimizer has it."""
+        movement = self._movement
+        movement.settle()
+        compiled = movement.compiled
+        if compiled is None or compiled.steps == 0:
+            return
+        directory = movement.options.scratch_directory
+        names = self.fields + (() if movement.units.dtype == torch.float32 else ("master",))
+        for slot in movement.units.slots:
+            if not slot.trains or not compiled.holds(slot):
+                continue
+            fields = {"step": torch.tensor(float(compiled.steps))}
+            for name in names:
+                fields[name] = mapped_tensor(
+                    slot.shape, torch.float32,
+                    lambda first, count, address, slot=slot, name=name:
+                        compiled.read(slot, name, first, count, address, "float32"), directory)
+            for parameter in slot.parameters:
+                self.state[parameter] = fields
+
+    def load_state_dict(self, state_dict):
+        """Takes a state_dict() of this class, or of torch.optim's of the same rule, with the parameters that the
+        model has. The tensors are read by the next step, or at once where there was one."""
+        groups = state_dict["param_groups"]
+        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
+            raise lib.StateMismatchError("the state is of other groups of parameters")
+        loaded = None
+        for group, saved in zip(self.param_groups, groups):
+            self._check_settings(saved)
+            for parameter, place in zip(group["params"], saved["params"]):
+                fields = state_dict["state"].get(place)
+                if fields:
+                    loaded = self._take_fields(loaded, self._movement.units.slot_of(parameter), fields)
+        torch.optim.Optimizer.load_state_dict(self, {**state_dict, "state": {}})
+        self.unit_settings()
+        if loaded is not None:
+            self._movement.load_state(loaded, self)
+
+    def _take_fields(self, loaded, slot, fields):
+        steps = int(fields.get("step", 1))
+        loaded = loaded or SavedState(steps)
+        if steps != loaded.steps:
+            raise lib.UnsupportedError(f"{slot.name} was updated {steps} times and another parameter {loaded.steps} "
+                                       "times: parameters of an offloaded model are updated together")
+        for name in self.fields + (("master",) if "master" in fields else ()):
+            values = fields.get(name)
+            if values is None:
+                raise lib.StateMismatchError(f"the state of {slot.name} has no {name}: it is of another optimizer")
+            if tuple(values.shape) != slot.shape:
+                raise lib.StateMismatchError(f"{name} of {slot.name} is of shape {tuple(values.shape)}, not "
+                                             f"{slot.shape}")
+            loaded.set(slot, name, MemoryValues(values.contiguous()))
+        return loaded
+
+    def save(self, directory):
+        raise lib.UnsupportedError("the state of an offloaded model is saved by state_dict(), whose tensors are in files "
+                                   "and not in memory: torch.save(optimizer.state_dict(), path)")
+
+    def load(self, directory):
+        raise lib.UnsupportedError("the state of an offloaded model is loaded by load_state_dict()")
+
+    def metrics(self):
+        raise lib.UnsupportedError("an offloaded model keeps no metrics: see ledger()")
 
     def ledger(self):
         """What of host memory and drives is used for what, and the budgets: of the compiled step."""

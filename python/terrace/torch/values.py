@@ -107,8 +107,16 @@ class FileValues:
 class _OpenFile:
     def __init__(self, path):
         self._file = open(path, "rb", buffering=0)
+        self._stamp = self._stamp_now()
+
+    def _stamp_now(self):
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
 
     def read(self, offset, address, size):
+        if self._stamp_now() != self._stamp:
+            raise lib.StorageError(f"{self._file.name} was changed after load_pretrained() opened it, and is read until "
+                                   "the first step: save into another directory")
         read_at(self._file, offset, address, size)
 
     def bytes(self, offset, size):

@@ -1,0 +1,80 @@
+"""What a model does that is offloaded, beside its forward: state_dict() has all values, and what would move, copy or
+overwrite parameters that are not in memory is refused."""
+
+import weakref
+
+import torch
+
+from terrace import library as lib
+from terrace.torch.mapped_tensors import mapped_tensor
+
+
+class _StaysHere:
+    """Takes the place of a module's _apply(), by which to(), half() and the like move it."""
+
+    def __init__(self, module, dtype):
+        self._module = weakref.ref(module)
+        self._dtype = dtype
+
+    def __call__(self, fn, recurse=True):
+        probe = torch.empty(0, dtype=self._dtype)
+        moved = fn(probe)
+        if moved.dtype != probe.dtype or moved.device != probe.device:
+            raise lib.UnsupportedError(f"an offloaded model stays in {probe.dtype} on the CPU: choose the type before "
+                                       "terrace.torch.offload(), or by dtype= of load_pretrained()")
+        return self._module()
+
+
+def _refuse_copies(*_):
+    raise lib.UnsupportedError("a module of an offloaded model has no values that could be copied: copy it before "
+                               "terrace.torch.offload(), or load what save_pretrained() wrote")
+
+
+def _refuse_pickling(*_):
+    raise lib.UnsupportedError("a module of an offloaded model cannot be pickled: use save_pretrained() or state_dict()")
+
+
+def _refuse_loading(*_):
+    raise lib.UnsupportedError("values cannot be loaded into an offloaded model: load them before "
+                               "terrace.torch.offload(), or use load_pretrained()")
+
+
+class StateDicts:
+    """Completes the state_dict() of a model and of its modules with tensors that are mappings of files."""
+
+    def __init__(self, model, movement):
+        self._movement = weakref.ref(movement)
+        self._mapped = weakref.WeakValueDictionary()   # by slot and updates: tied parameters have one tensor
+        own = weakref.ref(self)
+
+        def complete(module, state_dict, prefix, _):
+            if own() is not None:
+                own()._complete(module, state_dict, prefix)
+
+        for module in model.modules():
+            # Of the object and not of its class, which other models have too.
+            module.__dict__["_apply"] = _StaysHere(module, movement.units.dtype)
+            module.__dict__["__deepcopy__"] = _refuse_copies
+            module.__dict__["__reduce_ex__"] = _refuse_pickling
+            if any(True for _ in module.parameters(recurse=False)):
+                module.register_state_dict_post_hook(complete)
+                module.register_load_state_dict_pre_hook(_refuse_loading)
+
+    def _complete(self, module, state_dict, prefix):
+        movement = self._movement()
+        if movement is None:
+            return
+        movement.settle()
+        for name, parameter in module._parameters.items():
+            if parameter is not None and prefix + name in state_dict:
+                state_dict[prefix + name] = self._tensor(movement, movement.units.slot_of(parameter))
+
+    def _tensor(self, movement, slot):
+        key = (id(slot), movement.updates)
+        tensor = self._mapped.get(key)
+        if tensor is None:
+            tensor = mapped_tensor(slot.shape, slot.dtype,
+                                   lambda *part: movement.read_slot(slot, *part),
+                                   movement.options.scratch_directory)
+            self._mapped[key] = tensor
+        return tensor

@@ -1,0 +1,90 @@
+"""Models of transformers straight from their safetensors files into the tiers, never whole in memory."""
+
+import os
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from terrace import library as lib
+from terrace.torch.offload import offload_with, options_of
+from terrace.torch.values import read_safetensors
+
+
+class parameters_on_meta(TorchFunctionMode):  # noqa: N801, a context like torch.no_grad
+    """A context in which modules get parameters on the meta device, without memory, for offload(initialize=...).
+    They make their matrices by torch.empty(), which is all that it changes: what is computed, such as tables of rotary
+    embeddings and masks, is made as ever."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is torch.empty and kwargs.get("device") is None and kwargs.get("out") is None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def load_pretrained(directory, *, dtype=None, model_class=None, **options):
+    """Loads a model that save_pretrained() wrote, and offloads it: the files are read unit by unit where a forward
+    uses them, until the first step has moved all parameters to where `options` say, which are those of offload().
+
+    dtype          of parameters: torch.float32 or torch.bfloat16; None: the one of the configuration
+    model_class    a class of transformers; None: AutoModelForCausalLM"""
+    import transformers
+
+    if "initialize" in options:
+        raise lib.ArgumentError("initialize= is of offload(): load_pretrained() takes values from files")
+    options = options_of(**options)
+    config = transformers.AutoConfig.from_pretrained(directory)
+    dtype = dtype or getattr(config, "dtype", None) or torch.float32
+    with parameters_on_meta():
+        chosen = model_class or transformers.AutoModelForCausalLM
+        make = chosen.from_config if hasattr(chosen, "from_config") else chosen._from_config
+        model = make(config, dtype=dtype)
+    model.tie_weights()
+    if os.path.exists(os.path.join(directory, "generation_config.json")):
+        model.generation_config = transformers.GenerationConfig.from_pretrained(directory)
+    files = _Files(directory, getattr(model, "base_model_prefix", ""))
+    files.fill_buffers(model)
+    return offload_with(model.eval(), options, None, files.values_of(model))
+
+
+class _Files:
+    def __init__(self, directory, prefix):
+        self._directory = directory
+        self._tensors = read_safetensors(directory)
+        self._prefix = prefix + "."
+
+    def _find(self, name):
+        """A tensor under its name, or under that which it has in a model with or without a head."""
+        for other in (name, self._prefix + name, name.removeprefix(self._prefix)):
+            if other in self._tensors:
+                return self._tensors[other]
+        return None
+
+    def values_of(self, model):
+        """The values of each parameter, under its name and those of the parameters that are tied to it."""
+        names = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), (parameter, []))[1].append(name)
+        values = {}
+        for parameter, alike in names.values():
+            found = next((tensor for tensor in map(self._find, alike) if tensor is not None), None)
+            if found is None:
+                raise lib.ArgumentError(f"{self._directory} has no tensor {alike[0]}: it is of another kind of model, or "
+                                        "transformers renames its tensors; load it by from_pretrained() and offload()")
+            kept, shape, _ = found
+            if shape != tuple(parameter.shape):
+                raise lib.ArgumentError(f"{alike[0]} in {self._directory} is of shape {shape}, not "
+                                        f"{tuple(parameter.shape)}")
+            values.update(dict.fromkeys(alike, kept))
+        return values
+
+    def fill_buffers(self, model):
+        for name, buffer in model.named_buffers():
+            found = self._find(name)
+            if found is None or buffer.device.type == "meta":
+                continue
+            kept, shape, dtype = found
+            if shape == tuple(buffer.shape) and buffer.numel():
+                values = torch.empty(shape, dtype=dtype)
+                kept.read(0, values.numel(), values.data_ptr(), dtype)
+                buffer.copy_(values)
