@@ -366,6 +366,7 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   const bool is_finite = std::isfinite(loss) && std::isfinite(norm);
   if (sink_ != nullptr || (!is_finite && optimizer_.skips_not_finite)) {
     if (input.result != nullptr) input.result->was_skipped = true;
+    is_giving_ = sink_ != nullptr;
     StepScalars scalars = input.scalars;
     scalars.skips = 1;
     scalars.gradient_scale = 0.0F;
@@ -430,7 +431,7 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   const std::int64_t first = model_.chunk_begin(op.unit, op.chunk) + part.begin;
   ParameterUpdate update;
   update.gradient = view(data(op, Role::kGradient), model_.gradient_type, part.count);
-  if (sink_ != nullptr) {
+  if (is_giving_) {
     (*sink_)(op.unit, first, {update.gradient.as<float>(), static_cast<std::size_t>(part.count)});
   }
   update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);

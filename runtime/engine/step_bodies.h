@@ -63,8 +63,11 @@ class StepBodies final : public OpBodies {
   bool failed(const std::exception_ptr& error) noexcept override;
   // From now on steps update nothing: what their updates would take goes to the sink. Null: steps
   // update again. Called before the norm of the first such step may be computed, and after the
-  // updates of the last.
-  void give_gradients_to(const GradientSink* sink) { sink_ = sink; }
+  // updates of the last one.
+  void give_gradients_to(const GradientSink* sink) {
+    sink_ = sink;
+    is_giving_ = false;
+  }
 
  private:
   void compute(const Op& op, const RunInput& input, NativeStream stream);
@@ -123,6 +126,7 @@ class StepBodies final : public OpBodies {
   const UpdateChecksums update_checksums_;
   const bool has_backward_;  // else the program evaluates
   const GradientSink* sink_ = nullptr;
+  bool is_giving_ = false;  // from the norm on: before it come updates of the step before
   std::atomic<bool> compute_failed_{false};
   // Of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;

@@ -62,6 +62,8 @@ struct UnitChoice {
   std::int32_t tier = TERRACE_TIER_HOST;
   std::string nvme = {};
   std::vector<UnitTask> order = {};  // none: nothing is recorded
+  std::uint32_t flags = 0;
+  double max_grad_norm = 50;
 };
 
 using UnitState = std::map<std::string, std::vector<float>>;  // of each unit and field
@@ -79,7 +81,8 @@ terrace_units_options units_options(const UnitChoice& choice,
   options.micro_batches = kMicroBatches;
   options.rule = "adamw";
   options.weight_decay = 0.1;
-  options.max_grad_norm = 50;
+  options.max_grad_norm = choice.max_grad_norm;
+  options.flags = choice.flags;
   return options;
 }
 
@@ -166,7 +169,51 @@ class UnitTraining {
       const float gradient = toy_gradient(parameter, task, number, i);
       memory.gradient[i] = memory.adds_gradient != 0 ? memory.gradient[i] + gradient : gradient;
     }
+    if (memory.gradient != nullptr) {
+      gradients_[task.unit].assign(memory.gradient, memory.gradient + kUnitElements[task.unit]);
+    }
     EXPECT_DONE(terrace_unit_release(units_, task.unit));
+  }
+
+  // Gives a step up before its task of this number, and goes through what is left. The gradients
+  // are to come, each element once.
+  void abandon(std::size_t before, std::int32_t number) {
+    using Gradients = std::map<std::int32_t, std::vector<float>>;
+    Gradients told;
+    const auto sink = [](void* user, std::int32_t unit, std::int64_t first, std::int64_t count,
+                         const float* gradient) {
+      std::vector<float>& of_unit = (*static_cast<Gradients*>(user))[unit];
+      EXPECT_EQ(static_cast<std::int64_t>(of_unit.size()), first);
+      of_unit.insert(of_unit.end(), gradient, gradient + count);
+    };
+    EXPECT_DONE(terrace_units_step_begin(units_, 0.5));
+    gradients_.clear();
+    for (std::size_t i = 0; i <= order_.size(); ++i) {
+      if (i == before) {
+        EXPECT_DONE(terrace_units_step_abandon(units_, sink, &told));
+      }
+      if (i < order_.size()) compute(order_[i], number);
+    }
+    expect_error(terrace_units_step_abandon(units_, sink, &told), TERRACE_ERROR_ORDER, "twice");
+    terrace_step_result result = {};
+    result.struct_size = sizeof result;
+    EXPECT_DONE(terrace_units_step_end(units_, &result));
+    EXPECT_EQ(result.step, number - 1);
+    EXPECT_EQ(told, gradients_);
+  }
+
+  void expect_parameters_of_masters() {
+    for (std::int32_t u = 0; u < kUnits; ++u) {
+      std::vector<float> masters(static_cast<std::size_t>(kUnitElements[u]));
+      std::vector<Bf16> parameters(masters.size());
+      terrace_buffer out = buffer_of(masters.data(), kUnitElements[u], TERRACE_DTYPE_FP32);
+      EXPECT_DONE(terrace_units_state_read(units_, u, "master", 0, &out));
+      out = buffer_of(parameters.data(), kUnitElements[u], TERRACE_DTYPE_BF16);
+      EXPECT_DONE(terrace_units_state_read(units_, u, "parameter", 0, &out));
+      for (std::size_t i = 0; i < masters.size(); ++i) {
+        ASSERT_EQ(to_float(parameters[i]), to_float(to_bf16_ties_away(masters[i])));
+      }
+    }
   }
 
   UnitState state() {
@@ -185,6 +232,7 @@ class UnitTraining {
  private:
   const std::int32_t dtype_;
   std::vector<UnitTask> order_;
+  std::map<std::int32_t, std::vector<float>> gradients_;  // as the step's backwards left them
   terrace_units* units_ = nullptr;
 };
 
@@ -265,6 +313,47 @@ TEST(CapiUnits, TrainOnNvme) {
   EXPECT_TRUE(std::filesystem::is_empty(drive.path()));
 }
 
+TEST(CapiUnits, AnAbandonedStepLeavesNoTrace) {
+  const TemporaryDirectory drive;
+  for (const bool on_drive : {false, true}) {
+    for (const std::int32_t dtype : {TERRACE_DTYPE_FP32, TERRACE_DTYPE_BF16}) {
+      UnitTraining training({.dtype = dtype,
+                             .tier = on_drive ? TERRACE_TIER_NVME : TERRACE_TIER_HOST,
+                             .nvme = on_drive ? drive.path() : std::string(),
+                             .flags = TERRACE_UNITS_CAN_ABANDON});
+      training.begin();
+      std::vector<double> clips;
+      for (std::int32_t step = 1; step <= kUnitSteps; ++step) {
+        const std::size_t tasks = training.order().size();
+        for (const std::size_t before : {std::size_t{0}, tasks / 2, tasks}) {
+          training.abandon(before, step);
+        }
+        clips.push_back(training.step(step).clip_coefficient);
+      }
+      EXPECT_EQ(training.state(), defined_state(dtype, clips));
+      if (dtype == TERRACE_DTYPE_BF16) training.expect_parameters_of_masters();
+    }
+  }
+}
+
+TEST(CapiUnits, StepsThatCanBeAbandonedAreTheSame) {
+  UnitTraining plain({.max_grad_norm = 0});
+  UnitTraining training({.flags = TERRACE_UNITS_CAN_ABANDON, .max_grad_norm = 0});
+  for (UnitTraining* each : {&plain, &training}) {
+    each->begin();
+    for (std::int32_t step = 1; step <= kUnitSteps; ++step) {
+      EXPECT_EQ(each->step(step).clip_coefficient, 1);
+    }
+  }
+  EXPECT_EQ(training.state(), plain.state());
+  const auto sink = [](void*, std::int32_t, std::int64_t, std::int64_t, const float*) {};
+  expect_error(terrace_units_step_abandon(training.get(), sink, nullptr), TERRACE_ERROR_ORDER,
+               "no step");
+  ASSERT_DONE(terrace_units_step_begin(plain.get(), 0.1));
+  expect_error(terrace_units_step_abandon(plain.get(), sink, nullptr), TERRACE_ERROR_ORDER,
+               "TERRACE_UNITS_CAN_ABANDON");
+}
+
 TEST(CapiUnits, GoOnInAnotherSession) {
   const TemporaryDirectory drive;
   UnitTraining whole({});
@@ -332,9 +421,7 @@ TEST(CapiUnits, EndInTheMiddleOfAStep) {
   }
 }
 
-TEST(CapiUnits, AGradientThatIsNotFiniteEndsTheSession) {
-  UnitTraining training({});
-  training.begin();
+void expect_not_finite(UnitTraining& training) {
   ASSERT_DONE(terrace_units_step_begin(training.get(), 0.01));
   for (const UnitTask& task : training.order()) {
     terrace_unit_memory memory = {};
@@ -348,6 +435,23 @@ TEST(CapiUnits, AGradientThatIsNotFiniteEndsTheSession) {
     ASSERT_DONE(terrace_unit_release(training.get(), task.unit));
   }
   expect_error(terrace_units_step_end(training.get(), nullptr), TERRACE_ERROR_NOT_FINITE, "");
+}
+
+TEST(CapiUnits, AGradientThatIsNotFiniteChangesNothing) {
+  UnitTraining training({.flags = TERRACE_UNITS_CAN_ABANDON});
+  training.begin();
+  std::vector<double> clips;
+  for (std::int32_t step = 1; step <= kUnitSteps; ++step) {
+    expect_not_finite(training);
+    clips.push_back(training.step(step).clip_coefficient);
+  }
+  EXPECT_EQ(training.state(), defined_state(TERRACE_DTYPE_FP32, clips));
+}
+
+TEST(CapiUnits, AGradientThatIsNotFiniteEndsTheSession) {
+  UnitTraining training({});
+  training.begin();
+  expect_not_finite(training);
   expect_error(terrace_units_step_begin(training.get(), 0.01), TERRACE_ERROR_FAILED, "destroy");
 }
 

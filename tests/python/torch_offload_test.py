@@ -5,6 +5,11 @@ PACKAGE_FOLDER
 Needs TERRACE_LIBRARY, the library of this build.
 """
 
+import copy
+import filecmp
+import multiprocessing
+import os
+import pickle
 import sys
 import tempfile
 import unittest
@@ -17,6 +22,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 import terrace.torch as tt  # noqa: E402
+from terrace import library as lib  # noqa: E402
 from terrace.torch.offload import movement_of  # noqa: E402
 
 torch.set_num_threads(1)
@@ -206,6 +212,9 @@ class Trainings(OffloadTest):
             with self.assertRaises(IndexError):
                 model(input_ids=torch.full((2, 16), VOCABULARY))
             told += [one_step(model, optimizer, 11 + i) for i in range(2)]
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad = "h.0." not in name and "layers.0." not in name
+            told += [one_step(model, optimizer, 13 + i) for i in range(3)]
             return told
 
         for make in (llama, gpt2):
@@ -233,6 +242,258 @@ class Trainings(OffloadTest):
         layer = 4 * sum(p.numel() for p in model.model.layers[0].parameters())
         embedding = 4 * model.lm_head.weight.numel()
         self.assertLessEqual(max(most), max(layer, embedding))
+
+
+class Files(OffloadTest):
+    def trained_pair(self, make, dtype=torch.float32):
+        """A model that was saved, loaded by transformers and by Terrace, each after two steps."""
+        source = os.path.join(self.nvme, "source")
+        make(dtype=dtype).save_pretrained(source)
+        plain = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        model = tt.load_pretrained(source, nvme=self.nvme)
+        self.assertEqual(model.dtype, dtype)
+        optimizers = optimizer_of(plain), optimizer_of(model)
+        for step in range(2):
+            self.assertEqual(one_step(plain, optimizers[0], step), one_step(model, optimizers[1], step))
+        return plain, model, optimizers
+
+    def test_load_train_save(self):
+        """Files of save_pretrained() have equal bytes, and a resumed training goes on to the bit."""
+        for make in (llama, gpt2):
+            for dtype in (torch.float32, torch.bfloat16):
+                with self.subTest(make=make, dtype=dtype):
+                    plain, model, optimizers = self.trained_pair(make, dtype)
+                    folders = [os.path.join(self.nvme, name) for name in ("plain", "ours")]
+                    plain.save_pretrained(folders[0])
+                    model.save_pretrained(folders[1])
+                    names = sorted(os.listdir(folders[0]))
+                    self.assertEqual(sorted(os.listdir(folders[1])), names)
+                    self.assertEqual(filecmp.cmpfiles(*folders, names, shallow=False), (names, [], []))
+                    again = transformers.AutoModelForCausalLM.from_pretrained(folders[1], dtype=dtype)
+                    self.assertTrue(all(torch.equal(a, b) for a, b in zip(again.parameters(), plain.parameters())))
+
+                    state = os.path.join(self.nvme, "optimizer.pt")
+                    torch.save(optimizers[1].state_dict(), state)
+                    resumed = tt.load_pretrained(folders[1], nvme=self.nvme, parameters="host")
+                    optimizer = optimizer_of(resumed)
+                    optimizer.load_state_dict(torch.load(state, weights_only=True))
+                    for step in range(2, 4):
+                        expected = one_step(plain, optimizers[0], step)
+                        self.assertEqual(one_step(model, optimizers[1], step), expected)
+                        self.assertEqual(one_step(resumed, optimizer, step), expected)
+                    self.assert_same_parameters(plain, resumed)
+
+    def test_state_goes_back(self):
+        """A state that is loaded after steps: of this optimizer, and of the one without offload."""
+        plain, model, optimizers = self.trained_pair(gpt2, torch.float32)
+        expected = optimizers[0].state_dict()
+        told = optimizers[1].state_dict()
+        self.assertEqual(told["state"].keys(), expected["state"].keys())
+        for number, fields in expected["state"].items():
+            for name, value in fields.items():
+                self.assertTrue(torch.equal(told["state"][number][name], value), (number, name))
+        earlier = {key: copy.deepcopy(value) for key, value in expected.items()}
+        one_step(model, optimizers[1], 5)
+        one_step(plain, optimizers[0], 5)
+        for optimizer in optimizers:
+            optimizer.load_state_dict(copy.deepcopy(earlier))
+        self.assertEqual(one_step(model, optimizers[1], 6), one_step(plain, optimizers[0], 6))
+        self.assert_same_parameters(plain, model)
+
+    def test_state_dict(self):
+        """Of the model and of a module in it, before the first step and after, and between forward and backward."""
+        plain, model = gpt2(), tt.offload(gpt2(), nvme=self.nvme)
+        optimizers = optimizer_of(plain), optimizer_of(model)
+        for step in range(3):
+            for expected, told in ((plain.state_dict(), model.state_dict()),
+                                   (plain.transformer.h[1].state_dict(), model.transformer.h[1].state_dict())):
+                self.assertEqual(list(told), list(expected))
+                self.assertTrue(all(torch.equal(told[name], expected[name]) for name in told))
+            losses = [m(input_ids=tokens(step), labels=tokens(step)).loss for m in (plain, model)]
+            self.assertTrue(torch.equal(model.state_dict()["lm_head.weight"], plain.lm_head.weight))
+            for loss, optimizer in zip(losses, optimizers):
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        self.assert_same_parameters(plain, model)
+        told = model.state_dict()
+        self.assertEqual(told["lm_head.weight"].data_ptr(), told["transformer.wte.weight"].data_ptr())
+
+    def test_a_model_on_the_meta_device(self):
+        values = {name: p.detach().clone() for name, p in llama().named_parameters()}
+        with tt.parameters_on_meta():
+            made = llama()
+        with self.assertRaisesRegex(lib.ArgumentError, "initialize="):
+            tt.offload(made, nvme=self.nvme)
+        asked = []
+
+        def initialize(name, tensor):
+            asked.append(name)
+            tensor.copy_(values[name])
+
+        model = tt.offload(made, nvme=self.nvme, initialize=initialize)
+        self.assertEqual(len(asked), len(set(asked)))
+        plain = llama()
+        optimizers = optimizer_of(plain), optimizer_of(model)
+        for step in range(3):
+            self.assertEqual(one_step(model, optimizers[1], step), one_step(plain, optimizers[0], step))
+        self.assert_same_parameters(plain, model)
+
+    def test_scratch_files_go(self):
+        model = tt.offload(gpt2(), nvme=self.nvme, activations="nvme")
+        optimizer = optimizer_of(model)
+        one_step(model, optimizer, 0)
+        one_step(model, optimizer, 1)
+        kept = model.state_dict()
+        self.assertEqual(os.listdir(self.nvme), [])
+        del kept
+
+
+class Activations(OffloadTest):
+    def test_they_are_not_in_memory_between_forward_and_backward(self):
+        """Between forward and backward, storages that torch keeps alive for the backward are few."""
+        def saved_bytes(**options):
+            model = tt.offload(llama(), nvme=self.nvme, **options)
+            optimizer = optimizer_of(model)
+            for step in range(2):
+                one_step(model, optimizer, step, micro_batches=1, length=60)
+            loss = model(input_ids=tokens(3, 60), labels=tokens(3, 60)).loss
+            seen, nodes, total = set(), [loss.grad_fn], {}
+            while nodes:
+                node = nodes.pop()
+                if node is None or node in seen:
+                    continue
+                seen.add(node)
+                nodes += [inner for inner, _ in node.next_functions]
+                for name in dir(node):
+                    if name.startswith("_raw_saved_"):
+                        raw = getattr(node, name)
+                        for one in raw if isinstance(raw, tuple) else (raw,):
+                            tensor = getattr(one, "data", None)
+                            if isinstance(tensor, torch.Tensor):
+                                total[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            loss.backward()
+            optimizer.step()
+            return sum(total.values()), movement_of(model).compiled
+
+        _, compiled = saved_bytes(activations="nvme")
+        saving = [part.saved_bytes for parts in compiled.parts.values() for part in parts]
+        layer = 2 * 60 * 32 * 4  # the hidden states of one layer
+        self.assertEqual(sum(size > 10 * layer for size in saving), 3, saving)
+
+
+class Refusals(OffloadTest):
+    def offloaded(self):
+        model = tt.offload(gpt2(), nvme=self.nvme)
+        return model, optimizer_of(model)
+
+    def test_copies_and_moves(self):
+        model, optimizer = self.offloaded()
+        one_step(model, optimizer, 0)
+        self.assertIs(model.to("cpu"), model)
+        for wrong, text in ((lambda: model.to(torch.bfloat16), "choose the type"), (model.half, "choose the type"),
+                            (lambda: model.transformer.to("meta"), "stays"),
+                            (lambda: copy.deepcopy(model), "copied"), (lambda: copy.deepcopy(model.lm_head), "copied"),
+                            (lambda: pickle.dumps(model), "pickled"),
+                            (lambda: model.load_state_dict(gpt2().state_dict()), "load_pretrained"),
+                            (lambda: optimizer.save(self.nvme), "state_dict"), (lambda: optimizer.adopt([]), "before")):
+            with self.assertRaisesRegex(lib.UnsupportedError, text):
+                wrong()
+        with self.assertRaisesRegex(lib.OrderError, "already"):
+            tt.offload(model)
+        one_step(model, optimizer, 1)
+
+    def test_optimizers(self):
+        model, _ = self.offloaded()
+        matrices = [p for p in model.parameters() if p.dim() == 2]
+        others = [p for p in model.parameters() if p.dim() != 2]
+        for groups, error, text in (
+                ([{"params": matrices, "lr": 1e-4}, {"params": others}], lib.UnsupportedError, "learning rates"),
+                ([{"params": matrices, "betas": (0.8, 0.9)}, {"params": others}], lib.UnsupportedError, "adam_beta1"),
+                ([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.2}],
+                 lib.UnsupportedError, "weight_decay 0.1 and 0.2"),
+                (matrices, lib.UnsupportedError, "is in no group"),
+                (list(model.parameters()) + [torch.nn.Parameter(torch.ones(3))], lib.ArgumentError, "none of")):
+            with self.assertRaisesRegex(error, text):
+                tt.AdamW(groups)
+        for wrong in ({"state": "nvme"}, {"host_memory": "1GiB"}, {"nvme": self.nvme}, {"threads": 2},
+                      {"take_gradients": False}):
+            with self.assertRaisesRegex(lib.ArgumentError, next(iter(wrong))):
+                tt.AdamW(model.parameters(), **wrong)
+
+    def test_groups_that_differ_in_weight_decay(self):
+        def run(model, _):
+            groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": 0.1},
+                      {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0}]
+            optimizer = tt.AdamW(groups, lr=1e-2, arithmetic="terrace", max_grad_norm=1.0)
+            return [one_step(model, optimizer, step) for step in range(3)]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assert_same_training(gpt2, run, nvme=self.nvme)
+
+    def test_arguments(self):
+        for wrong, text in (({"parameters": "disk"}, "parameters='disk'"), ({"optimizer": "nvme"}, "nvme="),
+                            ({"nvme": "/nowhere"}, "/nowhere"), ({"host_memory": "much"}, "no size"),
+                            ({"activations": "nvme"}, "activations")):
+            with self.assertRaisesRegex(lib.ArgumentError, text):
+                tt.offload(gpt2(), **wrong)
+        with self.assertRaisesRegex(lib.DTypeError, "wte.weight"):
+            tt.offload(gpt2().half())
+        mixed = gpt2()
+        mixed.transformer.ln_f.to(torch.bfloat16)
+        with self.assertRaisesRegex(lib.UnsupportedError, "ln_f.weight"):
+            tt.offload(mixed)
+
+    def test_a_budget_that_is_too_small(self):
+        model = tt.offload(gpt2(), nvme=self.nvme, host_memory="64KiB")
+        optimizer = optimizer_of(model)
+        with self.assertRaisesRegex(lib.DoesNotFitError, "host_memory="):
+            one_step(model, optimizer, 0)
+
+    def test_gradients_that_are_missing_or_not_finite(self):
+        model, optimizer = self.offloaded()
+        plain = gpt2()
+        other = optimizer_of(plain)
+        for step in range(3):
+            one_step(model, optimizer, step)
+            one_step(plain, other, step)
+            (model(input_ids=tokens(1), labels=tokens(1)).loss * float("inf")).backward()
+            with self.assertRaises(lib.NotFiniteError):
+                optimizer.step()
+            optimizer.zero_grad()
+        self.assert_same_parameters(plain, model)
+        model.transformer.wte(tokens(3)).sum().backward()
+        with self.assertRaisesRegex(lib.MissingGradientError, "requires_grad_"):
+            optimizer.step()
+
+    def test_a_parameter_that_is_written(self):
+        model, optimizer = self.offloaded()
+        with self.assertRaisesRegex(lib.ParameterChangedError, "ln_f.weight"):
+            with tt.materialize(model, ["transformer.ln_f.weight"]), torch.no_grad():
+                model.transformer.ln_f.weight.mul_(2)
+        with self.assertRaisesRegex(lib.ArgumentError, "nothing"):
+            tt.materialize(model, ["nothing"])
+
+    def test_a_forked_process(self):
+        model, optimizer = self.offloaded()
+        one_step(model, optimizer, 0)
+
+        def use(queue):
+            try:
+                with torch.no_grad():
+                    model(input_ids=tokens(1))
+                queue.put("no error")
+            except lib.ForkedError as error:
+                queue.put(str(error))
+
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        child = context.Process(target=use, args=(queue,))
+        child.start()
+        self.assertIn("spawn", queue.get(timeout=60))
+        child.join()
+
 
 if __name__ == "__main__":
     unittest.main()
