@@ -1,13 +1,15 @@
-"""Optimizers for PyTorch whose state is exact, and lives in host memory or on NVMe.
+"""Optimizers for PyTorch whose state is exact, and lives in host memory or on NVMe; and models whose parameters and
+activations do.
 
     import terrace.torch as tt
+    model = tt.offload(model, host_memory="8GiB", nvme="/nvme")   # where it does not fit
     optimizer = tt.AdamW(model.parameters(), lr=1e-5, max_grad_norm=1.0, state="nvme", nvme="/nvme")
 
 Importing changes nothing of torch. docs/embedding.md of Terrace has the whole page.
 """
 
 from terrace.torch.offload import materialize, offload
-from terrace.torch.offload import load_pretrained, materialize, offload
+from terrace.torch.pretrained import load_pretrained, parameters_on_meta
 from terrace.torch.rules import SGD, AdamW, Lion
 from terrace.torch.trainer import attach
 
