@@ -15,11 +15,11 @@ endmacro()
 
 # terrace_needs_module(NAME MODULE): pkg_check_modules; notes what is missing.
 macro(terrace_needs_module name module)
-  if(PKG_CONFIG_FOUND)
+  if(PKG_CONFIG_FOUND) # else it is all that is said to be missing
     pkg_check_modules(${name} QUIET IMPORTED_TARGET GLOBAL ${module})
-  endif()
-  if(NOT ${name}_FOUND)
-    list(APPEND terrace_missing "${module}.pc")
+    if(NOT ${name}_FOUND)
+      list(APPEND terrace_missing "${module}.pc")
+    endif()
   endif()
 endmacro()
 

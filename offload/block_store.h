@@ -67,8 +67,9 @@ struct StorePath {
   std::uint64_t used_bytes = 0;
 };
 
-// Extents are made first, then prepare() once, then requests. A request that overlaps one in flight
-// is the caller's error. submit() may be called by several threads. The destructor drains.
+// Extents are made first, then prepare() once, then requests. A write that overlaps a
+// request in flight is the caller's error; reads may overlap. submit() may be called by several
+// threads. The destructor drains.
 class BlockStore {
  public:
   virtual ~BlockStore() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/check.h"
 #include "base/half_arrays.h"
 
 namespace terrace {
@@ -49,8 +50,10 @@ void read_values(const SafetensorsFile& file, const SafetensorsTensor& tensor, s
       return file.read(tensor, byte, std::as_writable_bytes(out));
     case SafetensorsType::kF16:
       return read_halves<Fp16>(file, tensor, byte, out);
-    default:
+    case SafetensorsType::kBF16:
       return read_halves<Bf16>(file, tensor, byte, out);
+    default:
+      TERRACE_CHECK(is_loadable(tensor.type));
   }
 }
 

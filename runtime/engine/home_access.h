@@ -15,10 +15,11 @@
 
 namespace terrace {
 
-// Reads and writes the homes of states that last from step to step, when no run is in flight: for
-// initialisation, checkpoints and export. Those are parameters, in the compute type, and what
-// updates keep: optimizer state as optim/state_format.h lays out a chunk. Needs a few small
-// buffers, whatever the tier.
+// Reads and writes the homes of states that last from step to step, for initialisation, checkpoints
+// and export. Homes are written when no run is in flight; they are read then, and beside runs that
+// a HomeGate keeps from changing them. Used by one thread at a time. Those are parameters, in the
+// compute type, and what updates keep: optimizer state as optim/state_format.h lays out a chunk.
+// Needs a few small buffers, whatever the tier.
 class HomeAccess {
  public:
   // The bytes of those buffers, where blocks of a drive are no larger than pieces of a copy.

@@ -58,7 +58,8 @@ TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan
   make_lanes();
 }
 
-TierRuntime::~TierRuntime() = default;
+// Whoever has closed the gate does not open it any more.
+TierRuntime::~TierRuntime() { home_gate_.open_all(); }
 
 // What of the options a plan rests on.
 void TierRuntime::check_same_options() const {

@@ -1,11 +1,14 @@
 #include "runtime/train/checkpoint_writer.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace terrace {
 namespace {
@@ -17,16 +20,64 @@ void yield_to_training() {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
 }
 
+template <typename Work>
+std::jthread start_thread(const char* name, Work work) {
+  try {
+    return std::jthread(std::move(work));
+  } catch (const std::system_error& error) {
+    throw EnvironmentError(fmt::format("the thread of {} does not start: {}", name, error.what()),
+                           "raise the limit on threads (ulimit -u)");
+  }
+}
+
 }  // namespace
 
 CheckpointWriter::~CheckpointWriter() { wait(); }
 
-void CheckpointWriter::start(Job job) {
+void CheckpointWriter::prepare(const Job& job) {
   TERRACE_CHECK(!thread_.joinable());
   is_done_ = false;
   result_ = {};
   staging_ = std::make_unique<StateStaging>(job.model, job.staging_bytes);
-  thread_ = std::jthread([this, kept = std::move(job)] {
+}
+
+void CheckpointWriter::start(Job job, FetchState fetch) {
+  prepare(job);
+  start_writing(std::move(job));
+  try {
+    staging_->read_all(fetch, [](std::int32_t) {});
+  } catch (...) {
+    wait();
+    throw;
+  }
+}
+
+// The reader is not nice to the steps, as they may have to wait for it.
+void CheckpointWriter::start_beside(Job job, SharedFetch fetch, HomeGate& gate) {
+  prepare(job);
+  gate.close();
+  try {
+    reader_ = start_thread("a checkpoint's reader",
+                           [this, fetch = std::move(fetch), &gate] { read_beside(fetch, gate); });
+    start_writing(std::move(job));
+  } catch (...) {
+    staging_->stop();
+    if (reader_.joinable()) reader_.join();
+    gate.open_all();
+    throw;
+  }
+}
+
+void CheckpointWriter::read_beside(const SharedFetch& fetch, HomeGate& gate) noexcept {
+  try {
+    staging_->read_all(fetch, [&gate](std::int32_t unit) { gate.open(unit); });
+  } catch (...) {  // the files' thread meets it too
+  }
+  gate.open_all();
+}
+
+void CheckpointWriter::start_writing(Job job) {
+  thread_ = start_thread("a checkpoint's writer", [this, kept = std::move(job)] {
     yield_to_training();
     write(kept);
     staging_->stop();
@@ -39,38 +90,20 @@ void CheckpointWriter::start(Job job) {
 }
 
 void CheckpointWriter::write(const Job& job) noexcept {
+  const auto take = [this](StateField field, const UnitLayout& unit, std::int64_t begin,
+                           std::span<float> out) {
+    try {
+      staging_->take(field, unit, begin, out);
+    } catch (...) {
+      result_.is_of_reading = true;
+      throw;
+    }
+  };
   try {
-    result_.path = write_checkpoint(
-        job.run_dir, job.progress, job.model,
-        [this](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
-          staging_->take(field, unit, begin, out);
-        },
-        job.disk);
+    result_.path = write_checkpoint(job.run_dir, job.progress, job.model, take, job.disk);
   } catch (...) {
     result_.problem = std::current_exception();
-    result_.is_of_reading = staging_->has_failed_to_read();
   }
-}
-
-void CheckpointWriter::read(FetchState fetch) {
-  try {
-    staging_->read_all(fetch, [](std::int32_t) {});
-  } catch (...) {
-    wait();
-    throw;
-  }
-}
-
-// The reader competes with the steps, as they may have to wait for it.
-void CheckpointWriter::read_beside(SharedFetch fetch, HomeGate& gate) {
-  gate.close();
-  reader_ = std::jthread([this, fetch = std::move(fetch), &gate] {
-    try {
-      staging_->read_all(fetch, [&gate](std::int32_t unit) { gate.open(unit); });
-    } catch (...) {  // the files' thread met it too
-    }
-    gate.open_all();
-  });
 }
 
 bool CheckpointWriter::ends_within(std::chrono::milliseconds limit) {

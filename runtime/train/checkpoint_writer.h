@@ -35,18 +35,17 @@ class CheckpointWriter {
     std::size_t staging_bytes = 0;
     FileSystem& disk = system_files();
   };
-  // Starts a checkpoint; read() or read_beside() follows. None is being written, and the result of
-  // the one before was taken. Throws OutOfMemory, and none is being written then.
-  void start(Job job);
-  // Reads the state, and returns when the files' thread has all that it does not yet have in
-  // memory. Throws what `fetch` throws: no checkpoint is being written then, and there is no
-  // result.
-  void read(FetchState fetch);
+  // Both start a checkpoint: none is being written, and the result of the one before was taken.
+  // They throw OutOfMemory and EnvironmentError, and none is being written then.
+  //
+  // Reads the state before it returns; what is not yet in files is in memory then. Throws what
+  // `fetch` throws, too: no checkpoint is being written then, and there is no result.
+  void start(Job job, FetchState fetch);
   using SharedFetch = std::function<void(StateField field, const UnitLayout& unit,
                                          std::int64_t begin, std::span<float> out)>;
-  // Reads it on a thread, beside the steps that follow. Closes the gate, and opens it for each unit
-  // that is read, and for all when nothing more is read.
-  void read_beside(SharedFetch fetch, HomeGate& gate);
+  // Returns at once: the state is read on a thread, beside the steps that follow. Closes the gate,
+  // and opens it for each unit that is read, and for all when nothing more is read.
+  void start_beside(Job job, SharedFetch fetch, HomeGate& gate);
 
   struct Result {
     std::string path;            // of the checkpoint; empty: there is none
@@ -61,7 +60,10 @@ class CheckpointWriter {
   std::optional<Result> wait();
 
  private:
+  void prepare(const Job& job);
+  void start_writing(Job job);
   void write(const Job& job) noexcept;
+  void read_beside(const SharedFetch& fetch, HomeGate& gate) noexcept;
 
   std::mutex mutex_;
   std::condition_variable done_changed_;

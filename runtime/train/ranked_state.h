@@ -10,8 +10,8 @@ namespace terrace {
 
 // The training state of all ranks as the first rank reads it, in the order of the whole model: for
 // checkpoints and export. The first rank calls read() as it likes and then end_reads(); meanwhile
-// the others are in serve_reads(). Between steps, when drained. Throws as TrainingState::read, and
-// CommError.
+// the others are in serve_reads(). Between steps, when drained; where there is one rank also
+// beside steps, of units whose HomeGate is closed. Throws as TrainingState::read, and CommError.
 class RankedState {
  public:
   // `ranks`: null where there is one. Borrows all.

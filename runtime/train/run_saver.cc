@@ -121,21 +121,21 @@ std::size_t RunSaver::staging_bytes() const {
 }
 
 void RunSaver::start_writing(const CheckpointProgress& progress) {
-  writer_.start({.run_dir = run_.directory,
-                 .progress = with_frozen(progress),
-                 .model = checkpointed(),
-                 .staging_bytes = staging_bytes(),
-                 .disk = run_.disk});
+  const CheckpointWriter::Job job = {.run_dir = run_.directory,
+                                     .progress = with_frozen(progress),
+                                     .model = checkpointed(),
+                                     .staging_bytes = staging_bytes(),
+                                     .disk = run_.disk};
   const auto fetch = [this, step = progress.step](StateField field, const UnitLayout& unit,
                                                   std::int64_t begin, std::span<float> out) {
     read_finite(step, field, unit, begin, out);
   };
-  if (run_.gate != nullptr) return writer_.read_beside(fetch, *run_.gate);
+  if (run_.gate != nullptr) return writer_.start_beside(job, fetch, *run_.gate);
   ConsolePhase phase(console_, fmt::format("copying the state for checkpoint-{}", progress.step));
   const std::int64_t total = elements() * static_cast<std::int64_t>(1 + run_.rule.slots.size());
   read_elements_ = 0;
-  writer_.read(
-      [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
+  writer_.start(
+      job, [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
         fetch(field, unit, begin, out);
         phase.advance(read_elements_, total);
       });

@@ -115,9 +115,9 @@ class RunSaver {
   std::int64_t failed_step_ = -1;   // that was tried last and is not there
   std::exception_ptr problem_;      // of that; on the first rank
   std::int64_t begun_step_ = -1;    // that is being written, on all ranks; -1: none is
-  CheckpointWriter writer_;         // of the first rank
   std::int64_t read_elements_ = 0;  // of what is being saved
   bool is_reading_ = false;
+  CheckpointWriter writer_;  // of the first rank; last: its threads use the above
 };
 
 }  // namespace terrace

@@ -103,9 +103,4 @@ void StateStaging::stop() {
   changed_.notify_all();
 }
 
-bool StateStaging::has_failed_to_read() const {
-  const std::lock_guard lock(mutex_);
-  return failure_ != nullptr;
-}
-
 }  // namespace terrace

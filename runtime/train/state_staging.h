@@ -19,7 +19,7 @@ namespace terrace {
 // ahead of the second as the memory allows; with room for the whole state it waits for no drive.
 class StateStaging {
  public:
-  // Returns the bytes of the whole state: more are of no use.
+  // Returns the memory that has room for all pieces of the state: more is of no use.
   static std::size_t whole_bytes(const CheckpointedModel& model);
 
   // Takes so much memory at most, but room for two pieces at least. Throws OutOfMemory.
@@ -35,8 +35,6 @@ class StateStaging {
   void take(StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out);
   // Says that nobody takes any more.
   void stop();
-  // Whether read_all() has thrown.
-  bool has_failed_to_read() const;
 
  private:
   // A part of a unit's field.

@@ -219,9 +219,10 @@ class Machine {
   }
 
   std::unique_ptr<LaneExecutor> make_executor() {
-    return std::make_unique<LaneExecutor>(program_, memory_,
-                                          LaneServices{*device_, store_.get(), *bodies_, clock_});
+    return std::make_unique<LaneExecutor>(
+        program_, memory_, LaneServices{*device_, store_.get(), *bodies_, clock_, &gate_});
   }
+  HomeGate& gate() { return gate_; }
 
   HashBodies& bodies() { return *bodies_; }
 
@@ -253,6 +254,7 @@ class Machine {
   ExecutorMemory memory_;
   SystemClock clock_;
   std::unique_ptr<HashBodies> bodies_;
+  HomeGate gate_{program_.units};
 };
 
 // small_step_model with every size shrunk: bytes are hashed again and again here.

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <map>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "runtime/step/verify.h"
@@ -123,6 +126,51 @@ TEST(LaneExecutor, NothingRunsInADrainButWhatIsDeferred) {
   const RunReport drain = executor->retire();
   EXPECT_EQ(machine.bodies().calls() - before, updates);
   EXPECT_EQ(drain.first_compute_ns, 0);
+}
+
+// Somebody reads each unit's homes as slowly as can be while runs go on, and finds in them what was
+// there when the gate was closed.
+void expect_homes_wait_for_their_reader(const Program& program, std::uint64_t seed) {
+  Inputs inputs(program, kParts.size());
+  Machine machine(program, make_memory_store(), seed);
+  machine.fill_persistent();
+  std::map<BufferId, Bytes> homes;
+  for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    const bool is_home =
+        buffer.key.kind == BufferKind::kParameters || buffer.key.kind == BufferKind::kState;
+    if (is_home && buffer.life == Life::kPersistent) homes.emplace(b, machine.content(b));
+  }
+  const std::vector<std::int32_t> order = order_of_changes(program);
+  machine.gate().close();
+  const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
+  {
+    const std::jthread reader([&] {
+      for (const std::int32_t unit : order) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        for (const auto& [b, content] : homes) {
+          if (program.buffers[b].key.unit != unit) continue;
+          EXPECT_TRUE(machine.content(b) == content) << program.buffers[b].name;
+        }
+        machine.gate().open(unit);
+      }
+    });
+    std::vector<RunReport> reports;
+    run_all(*executor, inputs, reports);
+  }
+  for (const std::int32_t unit : order) EXPECT_TRUE(machine.gate().is_open(unit));
+  int changed = 0;
+  for (const auto& [b, content] : homes) changed += machine.content(b) == content ? 0 : 1;
+  EXPECT_GT(changed, 0);
+}
+
+TEST(LaneExecutor, HomesWaitForTheirReaderInRandomPrograms) {
+  for (unsigned seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    expect_homes_wait_for_their_reader(random_program(random), seed);
+    if (HasFailure()) return;
+  }
 }
 
 TEST(LaneExecutor, IsDestroyedWithRunsInFlight) {

@@ -60,8 +60,7 @@ class CheckpointWriterTest : public testing::Test {
 TEST_F(CheckpointWriterTest, WritesTheStateOfItsStepWhileTheNextChangesIt) {
   HeldFiles disk;
   CheckpointWriter writer;
-  writer.start(job(3, disk));
-  writer.read(fetch());
+  writer.start(job(3, disk), fetch());
   seed_ = 43;
   EXPECT_FALSE(writer.poll().has_value()) << "it is not written, and nobody waits";
   EXPECT_FALSE(is_checkpoint(directory_.path("checkpoint-3")));
@@ -79,8 +78,7 @@ TEST_F(CheckpointWriterTest, IsPolledAndStartedAgain) {
   CheckpointWriter writer;
   for (const std::int64_t step : {1, 2, 3}) {
     seed_ = static_cast<std::uint64_t>(step);
-    writer.start(job(step, system_files()));
-    writer.read(fetch());
+    writer.start(job(step, system_files()), fetch());
     std::optional<CheckpointWriter::Result> result;
     while (!result) result = writer.poll();
     EXPECT_EQ(result->path, directory_.path("checkpoint-" + std::to_string(step)));
@@ -92,8 +90,7 @@ TEST_F(CheckpointWriterTest, IsPolledAndStartedAgain) {
 TEST_F(CheckpointWriterTest, AFullDiskIsItsResult) {
   FullDiskFiles disk(directory_.path(), 1'000'000, false);
   CheckpointWriter writer;
-  writer.start(job(3, disk));
-  writer.read(fetch());
+  writer.start(job(3, disk), fetch());
   const std::optional<CheckpointWriter::Result> result = writer.wait();
   ASSERT_TRUE(result.has_value() && result->problem != nullptr);
   try {
@@ -108,21 +105,19 @@ TEST_F(CheckpointWriterTest, AFullDiskIsItsResult) {
 TEST_F(CheckpointWriterTest, ItsDestructorCompletesWhatWasBegun) {
   {
     CheckpointWriter writer;
-    writer.start(job(3, system_files()));
-    writer.read(fetch());
+    writer.start(job(3, system_files()), fetch());
   }
   expect_has_state(3, 42);
 }
 
 TEST_F(CheckpointWriterTest, WhatCannotBeReadIsThrownAndLeavesNothing) {
   CheckpointWriter writer;
-  writer.start(job(3, system_files()));
   const auto fails = [this](StateField field, const UnitLayout& unit, std::int64_t begin,
                             std::span<float> out) {
     if (unit.index > 0) throw NotFinite("not a number", "");
     fetch(field, unit, begin, out);
   };
-  EXPECT_THROW(writer.read(fails), NotFinite);
+  EXPECT_THROW(writer.start(job(3, system_files()), fails), NotFinite);
   EXPECT_FALSE(writer.poll().has_value()) << "it was thrown";
   EXPECT_TRUE(system_files().list(directory_.path()).empty());
 }
@@ -135,8 +130,8 @@ TEST_F(CheckpointWriterTest, UnitsThatAreReadBesideTheStepsChangeOnlyBehindTheGa
   std::vector<std::atomic<float>> steps(layout_.size());
   HomeGate gate(units);
   CheckpointWriter writer;
-  writer.start(job(3, disk));
-  writer.read_beside(
+  writer.start_beside(
+      job(3, disk),
       [&](StateField, const UnitLayout& unit, std::int64_t, std::span<float> out) {
         std::ranges::fill(out, steps.at(static_cast<std::size_t>(unit.index)).load());
       },
@@ -165,10 +160,12 @@ TEST_F(CheckpointWriterTest, APieceThatCannotBeReadBesideTheStepsIsItsResultAndO
   const auto units = static_cast<std::int32_t>(layout_.size());
   HomeGate gate(units);
   CheckpointWriter writer;
-  writer.start(job(3, system_files()));
-  writer.read_beside([](StateField, const UnitLayout&, std::int64_t,
-                        std::span<float>) { throw NotFinite("not a number", ""); },
-                     gate);
+  writer.start_beside(
+      job(3, system_files()),
+      [](StateField, const UnitLayout&, std::int64_t, std::span<float>) {
+        throw NotFinite("not a number", "");
+      },
+      gate);
   gate.pass(units - 1);
   const std::optional<CheckpointWriter::Result> result = writer.wait();
   ASSERT_TRUE(result.has_value() && result->problem != nullptr);
@@ -183,8 +180,7 @@ TEST_F(CheckpointWriterTest, AFullDiskOpensTheGate) {
   const auto units = static_cast<std::int32_t>(layout_.size());
   HomeGate gate(units);
   CheckpointWriter writer;
-  writer.start(job(3, disk));
-  writer.read_beside(fetch(), gate);
+  writer.start_beside(job(3, disk), fetch(), gate);
   gate.pass(units - 1);
   const std::optional<CheckpointWriter::Result> result = writer.wait();
   ASSERT_TRUE(result.has_value() && result->problem != nullptr);
@@ -208,9 +204,10 @@ TEST_F(CheckpointWriterTest, UnitsAreWrittenInTheOrderAskedForAndListedInTheirs)
   expect_has_state(1, 42);
 }
 
+// Each field of a unit of this model is one piece.
 TEST_F(CheckpointWriterTest, TheWholeStateIsThatOfWhatTrains) {
-  const std::size_t all = StateStaging::whole_bytes(model_);
-  EXPECT_GT(all, 3 * sizeof(float) * 800'000U);
+  const std::size_t pieces = layout_.size() * std::size(kStateFields);
+  EXPECT_EQ(StateStaging::whole_bytes(model_), pieces * kCheckpointPieceElements * sizeof(float));
 }
 
 }  // namespace
