@@ -81,7 +81,8 @@ class BlockStore {
   // destroyed.
   virtual void prepare() = 0;
   // Tells the store which memory requests will use, so that it may register it. After prepare(),
-  // before requests. Optional for correctness. The memory then stays until the store is destroyed.
+  // before requests. Optional. The memory then stays where it is until an empty span ends all of
+  // it.
   virtual void register_memory(std::span<std::byte> memory) = 0;
   // Takes a request. Reads start in the order of the calls, and so do writes; the two take turns.
   // Blocks only while as many blocks wait as a drive needs some tenths of a second for (1024 each).

@@ -63,8 +63,8 @@ class IoEngine {
   // direction that came before; directions take turns. More than kQueuedPiecesMax of a
   // file that have not ended are the caller's error. Never blocks for the device.
   virtual void submit(const Piece& piece) = 0;
-  // Registers memory with the system where that is possible; otherwise facts() says why not. The
-  // memory stays until the engine is destroyed.
+  // Registers memory with the system where that is possible; otherwise facts() says why not. It
+  // stays until the engine is destroyed, or an empty span ends all: nothing is in flight then.
   virtual void register_memory(std::span<std::byte> memory) = 0;
   virtual EngineFacts facts() const = 0;
 };

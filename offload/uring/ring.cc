@@ -107,6 +107,20 @@ int Ring::register_memory(std::span<std::byte> memory) {
   return 0;
 }
 
+// One by one, as they were made: taking the whole table away waits for the read of the event on old
+// kernels.
+int Ring::forget_memory() {
+  while (!registered_.empty()) {
+    const iovec none = {.iov_base = nullptr, .iov_len = 0};
+    const __u64 tag = 0;
+    const int result = io_uring_register_buffers_update_tag(
+        &ring_, static_cast<unsigned>(registered_.size() - 1), &none, &tag, 1);
+    if (result < 0) return -result;
+    registered_.pop_back();
+  }
+  return 0;
+}
+
 int Ring::register_piece(std::span<std::byte> piece) {
   if (registered_.size() == kBuffersMax) return ENOSPC;
   const iovec range = {.iov_base = piece.data(), .iov_len = piece.size()};

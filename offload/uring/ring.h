@@ -31,6 +31,8 @@ class Ring {
   // Registers memory, in pieces that the kernel accepts. Returns 0 or an errno; what was registered
   // before stays so.
   int register_memory(std::span<std::byte> memory);
+  // Ends all registrations; no transfer is in flight. Returns 0 or an errno.
+  int forget_memory();
 
   struct Transfer {
     IoDirection direction = IoDirection::kRead;

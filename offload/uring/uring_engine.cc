@@ -56,7 +56,8 @@ class UringEngine final : public IoEngine {
 
  private:
   struct Registration {
-    std::span<std::byte> memory;
+    std::span<std::byte> memory;  // empty: all is forgotten
+    bool is_taken = false;        // from the call to its end
     bool wanted = false;
     int error_number = 0;
   };
@@ -155,8 +156,8 @@ void UringEngine::submit(const Piece& piece) {
 
 void UringEngine::register_memory(std::span<std::byte> memory) {
   std::unique_lock lock(mutex_);
-  answered_.wait(lock, [this] { return registration_.memory.empty(); });
-  registration_ = {.memory = memory, .wanted = true};
+  answered_.wait(lock, [this] { return !registration_.is_taken; });
+  registration_ = {.memory = memory, .is_taken = true, .wanted = true};
   wake_.signal();
   answered_.wait(lock, [this] { return !registration_.wanted; });
   const int error_number = registration_.error_number;
@@ -208,15 +209,15 @@ void UringEngine::serve(Ring& ring) {
 // Takes what others want since the last time; false when they want no more.
 bool UringEngine::take_orders(Ring& ring, Then then) {
   bool stop = false;
-  std::span<std::byte> memory;
+  std::optional<std::span<std::byte>> memory;
   {
     const std::lock_guard lock(mutex_);
     take_pieces(then);
     if (registration_.wanted) memory = registration_.memory;
     stop = stop_;
   }
-  if (!memory.empty()) {
-    const int error = ring.register_memory(memory);
+  if (memory) {
+    const int error = memory->empty() ? ring.forget_memory() : ring.register_memory(*memory);
     {
       const std::lock_guard lock(mutex_);
       registration_.wanted = false;

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -293,6 +294,31 @@ TEST_P(BlockStoreConformance, RegisteredMemoryIsUsedLikeOther) {
   registered.clear();
   read(extent, 0, registered.span());
   EXPECT_TRUE(other == registered);
+}
+
+// Pages that the system takes away and gives again are not those that were registered.
+TEST_P(BlockStoreConformance, RegisteredMemoryIsForgotten) {
+  const std::size_t size = 3 * store_->block_bytes();
+  const ExtentId extent = store_->create_extent(size);
+  store_->prepare();
+  void* const pages =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  const std::span registered(static_cast<std::byte*>(pages), size);
+  for (int round = 1; round <= 2; ++round) {
+    store_->register_memory(registered);
+    std::ranges::fill(registered, static_cast<std::byte>(round));
+    write(extent, 0, registered);
+    store_->register_memory({});
+    ASSERT_EQ(::madvise(pages, size, MADV_DONTNEED), 0);
+    ASSERT_EQ(registered.front(), std::byte{0});
+    if (round == 2) store_->register_memory(registered);
+    read(extent, 0, registered);
+    EXPECT_EQ(std::ranges::count(registered, static_cast<std::byte>(round)),
+              std::ssize(registered));
+  }
+  store_.reset();
+  ::munmap(pages, size);
 }
 
 TEST_P(BlockStoreConformance, ABlockThatWasNeverWrittenIsNotData) {
