@@ -237,6 +237,16 @@ terrace_error terrace_load(terrace_session* session, const char* directory) {
   });
 }
 
+terrace_error terrace_pause(terrace_session* session, const char* directory) {
+  return with_session(session, [&](ParameterSession& own) {
+    own.pause(directory == nullptr ? std::string() : std::string(directory));
+  });
+}
+
+terrace_error terrace_resume(terrace_session* session) {
+  return with_session(session, [](ParameterSession& own) { own.resume(); });
+}
+
 terrace_error terrace_ledger_json(terrace_session* session, char* text, uint64_t capacity,
                                   uint64_t* size) {
   return with_session(session, [&](ParameterSession& own) {

@@ -348,6 +348,20 @@ TERRACE_EXPORT terrace_error terrace_save(terrace_session* session, const char* 
  * load succeeds. */
 TERRACE_EXPORT terrace_error terrace_load(terrace_session* session, const char* directory);
 
+/* ---- a pause --------------------------------------------------------------------------------
+ *
+ * Gives back all memory that the session holds: state on the host and gradients that were added go
+ * to files without a name, which are gone when the process ends, and the rest is freed. They are
+ * made in `directory`, or, where that is NULL, in the session's own NVMe directories, whose budgets
+ * they count against. Parameters are the caller's and stay. Between steps. Every other call, except
+ * terrace_resume() and terrace_session_destroy(), is then ORDER. After an error the session is as
+ * it was. Takes as long as the drive needs to write the bytes. ARGUMENT (there is no directory),
+ * DOES_NOT_FIT (names the directory that has no room), FULL_DISK, IO, ENVIRONMENT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_pause(terrace_session* session, const char* directory);
+/* Takes the memory again, with every bit as it was. After an error the session is paused as before:
+ * it may be resumed again. DOES_NOT_FIT (the machine has too little free), IO, CORRUPT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_resume(terrace_session* session);
+
 /* ---- reports -------------------------------------------------------------------------------- */
 
 /* Both write JSON with a NUL into `text`, if `capacity` bytes are enough for it, and set *size to

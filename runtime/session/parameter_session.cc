@@ -52,6 +52,7 @@ ParameterSession::ParameterSession(SessionOptions options, std::unique_ptr<Log> 
 }
 
 void ParameterSession::expect_open(const char* call) const {
+  expect_awake(call);
   if (phase_ == Phase::kOpen && !has_failed_to_prepare_) return;
   refuse_order(fmt::format("{} after terrace_session_prepare()", call),
                "add all groups and tensors before it, or make another session");
@@ -68,7 +69,19 @@ void ParameterSession::expect_ready(const char* call) const {
     refuse_order(fmt::format("{} while a step is under way", call),
                  "end it by terrace_step_end() first");
   }
+  expect_awake(call);
   refuse_order(fmt::format("{} before terrace_session_prepare()", call), "prepare the session");
+}
+
+void ParameterSession::expect_awake(const char* call) const {
+  if (!is_paused_.load(std::memory_order_acquire)) return;
+  refuse_order(fmt::format("{} while the session is paused", call),
+               "take its memory again by terrace_resume()");
+}
+
+std::int64_t ParameterSession::steps() const {
+  expect_awake("the steps are asked for");
+  return progress_.step;
 }
 
 std::int32_t ParameterSession::add_group(std::string_view rule, std::span<const NamedValue> values,
@@ -257,6 +270,7 @@ void ParameterSession::begin_step(const SessionStepOptions& options) {
 }
 
 UpdateThread& ParameterSession::updates_for(std::int32_t tensor) {
+  expect_awake("a step is waited for");
   UpdateThread* const updates = waited_for_.load(std::memory_order_acquire);
   if (updates == nullptr) {
     refuse_order("a step is waited for before terrace_session_prepare()", "prepare the session");
@@ -313,6 +327,26 @@ void ParameterSession::adopt_parameter(std::int32_t tensor) {
   phase_ = Phase::kFailed;
   fill_masters(numbers_of(home_->chunks_of(tensor)), StateAccess::kUpdate);
   phase_ = Phase::kReady;
+}
+
+void ParameterSession::pause(const std::string& directory) {
+  expect_ready("the session is paused");
+  std::vector<std::int32_t> gradients;
+  for (std::size_t i = 0; i < additions_.size(); ++i) {
+    if (additions_[i] > 0) gradients.push_back(static_cast<std::int32_t>(i));
+  }
+  home_->pause(directory, gradients);
+  phase_ = Phase::kPaused;
+  is_paused_.store(true, std::memory_order_release);
+}
+
+void ParameterSession::resume() {
+  if (phase_ != Phase::kPaused) {
+    refuse_order("a session is resumed that is not paused", "pause it by terrace_pause() first");
+  }
+  home_->resume();
+  phase_ = Phase::kReady;
+  is_paused_.store(false, std::memory_order_release);
 }
 
 void ParameterSession::save(const std::string& directory) {

@@ -68,7 +68,7 @@ class ParameterSession {
   // Throws what UpdateThread::end() throws.
   SessionStepResult end_step();
 
-  std::int64_t steps() const { return progress_.step; }
+  std::int64_t steps() const;
   void adopt_parameter(std::int32_t tensor);
   void read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
                   std::span<float> out);
@@ -81,15 +81,22 @@ class ParameterSession {
   void save(const std::string& directory);
   void load(const std::string& directory);
 
+  // Gives all memory back, and takes it again with the same content; `directory` may be empty.
+  // Throw what those of StateHome throw, and nothing has changed then.
+  void pause(const std::string& directory);
+  void resume();
+
   // JSON, as terrace.h says.
   std::string describe_ledger() const;
   std::string describe_metrics() const;
 
  private:
-  enum class Phase : std::uint8_t { kOpen, kReady, kStepping, kFailed };
+  enum class Phase : std::uint8_t { kOpen, kReady, kStepping, kPaused, kFailed };
 
   void expect_open(const char* call) const;
   void expect_ready(const char* call) const;
+  // Refuses a call of a paused session.
+  void expect_awake(const char* call) const;
   void forget_gradients();
   void fill_masters(std::span<const std::size_t> chunks, StateAccess access);
   // Calls body(chunk, values) with the chunks' values of a field that lie in a range of elements.
@@ -106,6 +113,7 @@ class ParameterSession {
   ParameterTable table_;
   Phase phase_ = Phase::kOpen;
   bool has_failed_to_prepare_ = false;
+  std::atomic<bool> is_paused_ = false;  // for updates_for(), beside other calls
   SessionProgress progress_;
   std::vector<std::int64_t> additions_;  // of each tensor's gradient since the last step
   SessionStepResult last_step_;

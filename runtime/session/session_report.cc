@@ -8,6 +8,7 @@ namespace terrace {
 using nlohmann::json;
 
 std::string ParameterSession::describe_ledger() const {
+  expect_awake("the ledger is asked for");
   if (home_ == nullptr) expect_ready("the ledger is asked for");
   return ledger_text(home_->ledger());
 }

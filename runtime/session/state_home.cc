@@ -4,15 +4,20 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "memory/host/host_limits.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::int64_t kStateGrain = 4096;  // elements that a layout is in multiples of
+constexpr int kPopulateWrite = 23;          // MADV_POPULATE_WRITE, which older headers lack
 constexpr std::size_t kSlotsMost = 8;
 constexpr std::size_t kSlotsLeast = 2;
 
@@ -27,7 +32,8 @@ std::int64_t padded(std::int64_t elements) {
 
 StateLayout StateChunk::layout() const { return format.layout(padded(elements)); }
 
-StateHome::StateHome(const ParameterTable& table, const StateHomeOptions& options, Log& log) {
+StateHome::StateHome(const ParameterTable& table, const StateHomeOptions& options, Log& log)
+    : nvme_(options.nvme), log_(log) {
   cut(table);
   place(options);
   if (!fits(ledger_)) {
@@ -39,7 +45,7 @@ StateHome::StateHome(const ParameterTable& table, const StateHomeOptions& option
   if (!memory_->bytes().empty()) {
     madvise(memory_->bytes().data(), memory_->bytes().size(), MADV_DONTFORK);
   }
-  if (slots_ > 0) make_store(options, log);
+  if (slots_ > 0) make_store();
 }
 
 void StateHome::cut(const ParameterTable& table) {
@@ -119,10 +125,10 @@ void StateHome::place(const StateHomeOptions& options) {
   ledger_[Tier::kNvme].budget_bytes = drives;
 }
 
-void StateHome::make_store(const StateHomeOptions& options, Log& log) {
-  NvmeStoreOptions nvme = options.nvme;
+void StateHome::make_store() {
+  NvmeStoreOptions nvme = nvme_;
   nvme.expected_bytes = state_bytes(true);
-  store_ = make_nvme_store(nvme, log);
+  store_ = make_nvme_store(nvme, log_);
   if (kPageBytes % store_->alignment() != 0) {
     throw EnvironmentError(
         fmt::format("a drive wants transfers in multiples of {} bytes", store_->alignment()),
@@ -132,10 +138,68 @@ void StateHome::make_store(const StateHomeOptions& options, Log& log) {
     if (chunk.is_on_drive) chunk.extent = store_->create_extent(chunk.size_bytes);
   }
   store_->prepare();
-  const std::size_t window_bytes = slots_ * slot_bytes_;
-  const std::span<std::byte> window = memory_->bytes().last(window_bytes);
-  store_->register_memory(window);
-  window_ = std::make_unique<StateWindow>(*store_, window, slot_bytes_);
+  store_->register_memory(window_memory());
+  window_ = std::make_unique<StateWindow>(*store_, window_memory(), slot_bytes_);
+}
+
+std::span<std::byte> StateHome::window_memory() const {
+  return memory_->bytes().last(slots_ * slot_bytes_);
+}
+
+void StateHome::pause(const std::string& directory, std::span<const std::int32_t> gradients) {
+  std::vector<std::span<std::byte>> blocks;
+  for (const std::int32_t tensor : gradients) {
+    const auto i = static_cast<std::size_t>(tensor);
+    const std::size_t size = round_up(gradient_elements_[i] * sizeof(float), kPageBytes);
+    append_blocks(memory_->bytes().subspan(gradient_offset_[i], size), blocks);
+  }
+  append_blocks(memory_->bytes().subspan(gradient_bytes_, state_bytes(false)), blocks);
+  std::unique_ptr<ParkedState> parked;
+  if (!blocks.empty()) {
+    std::vector<std::size_t> sizes;
+    for (const std::span<std::byte> block : blocks) sizes.push_back(block.size());
+    parked = std::make_unique<ParkedState>(parking_of(directory, nvme_, store_.get()), sizes, log_);
+    parked->write(0, blocks);
+  }
+  parked_ = std::move(parked);
+  parked_blocks_ = std::move(blocks);
+  give_pages_back();
+}
+
+void StateHome::resume() {
+  take_pages();
+  try {
+    if (parked_ != nullptr) parked_->read(0, parked_blocks_);
+  } catch (...) {
+    give_pages_back();
+    throw;
+  }
+  parked_.reset();
+  parked_blocks_.clear();
+}
+
+// Drives that have registered the window would go on with its old pages.
+void StateHome::give_pages_back() {
+  if (store_ != nullptr) store_->register_memory({});
+  const std::span<std::byte> bytes = memory_->bytes();
+  if (!bytes.empty()) madvise(bytes.data(), bytes.size(), MADV_DONTNEED);
+}
+
+void StateHome::take_pages() {
+  const std::span<std::byte> bytes = memory_->bytes();
+  const std::size_t free = read_host_limits().usable_bytes();
+  bool has_room = bytes.size() <= free;
+  // A kernel before 5.14 does not know the request: pages then come as they are touched.
+  if (has_room && !bytes.empty() && madvise(bytes.data(), bytes.size(), kPopulateWrite) != 0) {
+    has_room = errno != ENOMEM;
+    if (!has_room) madvise(bytes.data(), bytes.size(), MADV_DONTNEED);
+  }
+  if (!has_room) {
+    throw OutOfMemory(fmt::format("the session takes {} of host memory again, and {} are free",
+                                  format_size(bytes.size()), format_size(free)),
+                      "free memory on this machine, and resume again");
+  }
+  if (store_ != nullptr) store_->register_memory(window_memory());
 }
 
 std::pair<std::size_t, std::size_t> StateHome::chunks_of(std::int32_t tensor) const {

@@ -13,6 +13,7 @@
 #include "memory/ledger.h"
 #include "offload/nvme_store.h"
 #include "runtime/session/parameter_table.h"
+#include "runtime/session/parked_state.h"
 #include "runtime/session/state_window.h"
 
 namespace terrace {
@@ -46,7 +47,7 @@ class StateHome {
   static constexpr std::int64_t kChunkElements = 1 << 20;
 
   // Chooses a home for each chunk, and allocates all. Throws OutOfMemory where a budget is too
-  // small, and what make_nvme_store() throws.
+  // small, and what make_nvme_store() throws. The log outlives it.
   StateHome(const ParameterTable& table, const StateHomeOptions& options, Log& log);
 
   const std::vector<StateChunk>& chunks() const { return chunks_; }
@@ -63,12 +64,26 @@ class StateHome {
   void for_each(std::span<const std::size_t> chunks, StateAccess access,
                 FunctionRef<void(std::size_t chunk, std::span<std::byte> state)> body);
 
+  // Puts the state that is on the host, and the gradient sums of these tensors, into files of a
+  // directory (empty: those of the drives) and gives the pages of all memory back; addresses stay.
+  // Until resume() there are only chunks(), ledger() and traffic(). Throws SessionError,
+  // OutOfMemory, IoError, ConfigError: nothing has changed then.
+  void pause(const std::string& directory, std::span<const std::int32_t> gradients);
+  // Takes the memory again, with the same content. Throws OutOfMemory, IoError, CorruptData: it is
+  // paused as before then.
+  void resume();
+
  private:
+  void give_pages_back();
+  void take_pages();
+  std::span<std::byte> window_memory() const;
   void cut(const ParameterTable& table);
   void place(const StateHomeOptions& options);
-  void make_store(const StateHomeOptions& options, Log& log);
+  void make_store();
   std::size_t state_bytes(bool on_drive) const;
 
+  const NvmeStoreOptions nvme_;
+  Log& log_;
   std::vector<StateChunk> chunks_;
   std::vector<std::size_t> first_chunk_;        // of each tensor, and the end of all
   std::vector<std::size_t> gradient_offset_;    // bytes in memory_, of each tensor
@@ -80,6 +95,9 @@ class StateHome {
   std::optional<HostMemory> memory_;
   std::unique_ptr<BlockStore> store_;    // uses the memory
   std::unique_ptr<StateWindow> window_;  // uses the store; null where nothing is on a drive
+  // From pause() to resume(): what is parked, and where its blocks belong.
+  std::unique_ptr<ParkedState> parked_;
+  std::vector<std::span<std::byte>> parked_blocks_;
 };
 
 }  // namespace terrace

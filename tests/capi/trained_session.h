@@ -78,10 +78,11 @@ struct SessionChoice {
   std::uint64_t host_bytes = 0;
   std::int32_t threads = 2;
   std::int32_t engine = TERRACE_IO_AUTO;
+  std::uint64_t nvme_budget = 0;
 };
 
 inline terrace_error make_session(const SessionChoice& choice, terrace_session** session) {
-  const terrace_nvme_directory directory = {choice.nvme.c_str(), 0};
+  const terrace_nvme_directory directory = {choice.nvme.c_str(), choice.nvme_budget};
   terrace_session_options options = {};
   options.struct_size = sizeof options;
   options.threads = choice.threads;
