@@ -196,6 +196,8 @@ _FUNCTIONS = {
     "terrace_tensor_set_updates": [c_void_p, c_int32, c_int64],
     "terrace_save": [c_void_p, c_char_p],
     "terrace_load": [c_void_p, c_char_p],
+    "terrace_pause": [c_void_p, c_char_p],
+    "terrace_resume": [c_void_p],
     "terrace_ledger_json": [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)],
     "terrace_metrics_json": [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)],
     "terrace_units_create": [POINTER(UnitsOptions), POINTER(c_void_p)],

@@ -194,6 +194,31 @@ class Files(unittest.TestCase):
             for name, values in fields.items():
                 self.assertTrue(torch.equal(values, again[number][name]), name)
 
+    def test_a_pause_changes_no_bits(self):
+        expected = Training(ours(), torch.bfloat16).run()
+        for tier, directory in ({}, self.folder), ({"state": "auto", "nvme": self.folder}, None):
+            training = Training(ours(**tier), torch.bfloat16)
+            one_step = training.one_step
+
+            def pausing_step(step):
+                if step in (7, 20):
+                    training.optimizer.pause(directory)
+                    with self.assertRaisesRegex(lib.OrderError, "terrace_resume"):
+                        one_step(step)
+                    training.optimizer.resume()
+                    training.optimizer.zero_grad()
+                    training.model.zero_grad()
+                one_step(step)
+
+            training.one_step = pausing_step
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, training.run())))
+            self.assertEqual(os.listdir(self.folder), [])
+        training = Training(ours())
+        with self.assertRaisesRegex(lib.ArgumentError, "name a directory"):
+            training.optimizer.pause()
+        with self.assertRaisesRegex(lib.OrderError, "not paused"):
+            training.optimizer.resume()
+
     def test_nothing_stays_on_the_drive(self):
         training = Training(ours(state="nvme", nvme=self.folder))
         training.run(until=2)

@@ -311,6 +311,16 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
                 raise lib.ArgumentError("a parameter is adopted that this optimizer does not train")
             self._session.adopt_parameter(self._tensors[id(parameter)])
 
+    def pause(self, directory=None):
+        """Gives back all memory of state and gradients, for another user of the machine; what is in it goes to files
+        without a name in `directory`, or else in the `nvme` directories. Until resume() all else is refused."""
+        self.finish_step()
+        self._ready_session().pause(directory)
+
+    def resume(self):
+        """Takes the memory again, with every bit as it was."""
+        self._ready_session().resume()
+
     def ledger(self):
         """What of host memory and drives is used for what, and the budgets."""
         return {} if self._has_nothing_here() else self._ready_session().ledger()
