@@ -53,6 +53,8 @@ SESSION_PHRASES = {
     "terrace_state_write()": "write_state()",
     "terrace_tensor_updates()": "updates()",
     "terrace_tensor_set_updates()": "set_updates()",
+    "terrace_pause()": "pause()",
+    "terrace_resume()": "resume()",
     "terrace_save()": "save()",
     "terrace_load()": "load()",
     "terrace_ledger_json()": "ledger()",

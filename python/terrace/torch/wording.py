@@ -31,6 +31,8 @@ OPTIMIZER_PHRASES = {
         "call optimizer.set_is_last_backward(False) before the backward of every micro-batch but the last; a model "
         "whose backward gives a gradient in parts, as reentrant checkpointing does, takes updates='forward'",
     "terrace_session_prepare()": "the first backward",
+    "terrace_pause()": "optimizer.pause()",
+    "terrace_resume()": "optimizer.resume()",
     "terrace_load()": "optimizer.load()",
     "terrace_save()": "optimizer.save()",
     "terrace_step_end()": "optimizer.finish_step()",
