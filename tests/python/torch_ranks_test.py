@@ -5,6 +5,7 @@ FSDP2's fully_shard(), and DTensors that distribute_tensor() makes. Needs TERRAC
 """
 
 import copy
+import datetime
 import os
 import sys
 import tempfile
@@ -278,45 +279,55 @@ def refusals(folder):
     return found
 
 
-def run_rank(rank, port, folder, task, answers):
+TASKS = [same_bits_without_clipping, clipped, torch_is_followed, resumed, other_ranks_are_refused, infinite_gradient,
+         kinds_of_dtensors, empty_rank, refusals]
+
+
+def run_rank(rank, port, folder, answers):
+    """Runs all tasks: to start a rank takes longer than most of them."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
-    torch.distributed.init_process_group("gloo")
+    torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
     try:
-        answers.put((rank, globals()[task](folder), None))
+        for task in TASKS:
+            place = f"{folder}/{task.__name__}"
+            os.makedirs(place, exist_ok=True)
+            answers.put((rank, task.__name__, task(place), None))
     except BaseException:
-        answers.put((rank, None, traceback.format_exc()))
+        answers.put((rank, task.__name__, None, traceback.format_exc()))
         raise
     finally:
         torch.distributed.destroy_process_group()
 
 
 class UnderRanks(unittest.TestCase):
-    ports = 21000 + os.getpid() % 20000
-
-    def run_ranks(self, task):
-        """What the task returns on each rank."""
-        UnderRanks.ports += 1
+    @classmethod
+    def setUpClass(cls):
         context = torch.multiprocessing.get_context("spawn")
         answers = context.Queue()
+        cls.found = {task.__name__: {} for task in TASKS}
         with tempfile.TemporaryDirectory() as folder:
-            ranks = [context.Process(target=run_rank, args=(rank, UnderRanks.ports, folder, task, answers))
+            ranks = [context.Process(target=run_rank, args=(rank, 21000 + os.getpid() % 20000, folder, answers))
                      for rank in range(RANKS)]
             for process in ranks:
                 process.start()
             try:
-                found = {}
-                for _ in ranks:
-                    rank, found[rank], failure = answers.get(timeout=240)
-                    self.assertIsNone(failure, failure)
+                for _ in range(RANKS * len(TASKS)):
+                    rank, task, result, failure = answers.get(timeout=240)
+                    if failure is not None:
+                        raise AssertionError(f"{task} of rank {rank}: {failure}")
+                    cls.found[task][rank] = result
                 for process in ranks:
                     process.join(60)
             finally:
                 for process in ranks:
                     process.kill()
-        return [found[rank] for rank in range(RANKS)]
+
+    def results_of(self, task):
+        """What the task has returned on each rank."""
+        return [self.found[task][rank] for rank in range(RANKS)]
 
     def test_bits_without_clipping(self):
-        for found in self.run_ranks("same_bits_without_clipping"):
+        for found in self.results_of("same_bits_without_clipping"):
             self.assertEqual(len(found), 6)
             for form, (difference, norm, has_memory) in found.items():
                 self.assertEqual(difference, 0, form)
@@ -326,7 +337,7 @@ class UnderRanks(unittest.TestCase):
     def test_clipped_within_a_bound(self):
         """The norm is summed in another order, so a coefficient may be another fp32 number than that of whole
         parameters: 50 steps of about the learning rate each then differ by roundings."""
-        first, second = self.run_ranks("clipped")
+        first, second = self.results_of("clipped")
         self.assertEqual(first, second)
         for arithmetic, (difference, norms, expected) in first.items():
             self.assertTrue(0 < sum(norm > 1 for norm in norms) < STEPS, norms)
@@ -335,12 +346,12 @@ class UnderRanks(unittest.TestCase):
                 self.assertLess(abs(a / b - 1), 1e-5)
 
     def test_torch_is_followed(self):
-        for difference, norm in self.run_ranks("torch_is_followed"):
+        for difference, norm in self.results_of("torch_is_followed"):
             self.assertLess(difference, 2e-5)
             self.assertLess(norm, 1e-5)
 
     def test_resumed(self):
-        for found in self.run_ranks("resumed"):
+        for found in self.results_of("resumed"):
             self.assertEqual(found["fields"], ["exp_avg", "exp_avg_sq", "step"])
             self.assertEqual(found["of scale"], found["fields"])
             self.assertEqual((found["steps"], found["steps of files"]), ({20}, {20}))
@@ -349,16 +360,16 @@ class UnderRanks(unittest.TestCase):
             self.assertEqual(found["folders"], ["rank-00000-of-00002", "rank-00001-of-00002"])
 
     def test_other_ranks_are_refused(self):
-        for told in self.run_ranks("other_ranks_are_refused"):
+        for told in self.results_of("other_ranks_are_refused"):
             self.assertIn("saved by 3 ranks", told)
 
     def test_an_infinite_gradient_in_one_part(self):
-        for told, same in self.run_ranks("infinite_gradient"):
+        for told, same in self.results_of("infinite_gradient"):
             self.assertIn("on no rank", told)
             self.assertTrue(same)
 
     def test_kinds_of_dtensors(self):
-        first, second = self.run_ranks("kinds_of_dtensors")
+        first, second = self.results_of("kinds_of_dtensors")
         self.assertEqual(first, second)
         difference, norm, smallest, largest = first
         self.assertTrue(smallest > 0.5, (smallest, largest))
@@ -366,14 +377,14 @@ class UnderRanks(unittest.TestCase):
         self.assertLess(difference, 1e-6)
 
     def test_a_rank_without_elements(self):
-        for rank, (same, norm, steps, is_empty) in enumerate(self.run_ranks("empty_rank")):
+        for rank, (same, norm, steps, is_empty) in enumerate(self.results_of("empty_rank")):
             self.assertTrue(same)
             self.assertAlmostEqual(norm, 3 * 8 ** 0.5, places=6)
             self.assertEqual(steps, 3)
             self.assertEqual(is_empty, rank == 1)
 
     def test_refusals(self):
-        for found in self.run_ranks("refusals"):
+        for found in self.results_of("refusals"):
             for told, says in zip(found, ("odd is a DTensor placed as", "updates='step'", "", "not sharded"),
                                   strict=True):
                 self.assertIsNotNone(told)
