@@ -34,7 +34,8 @@ def empty_process_mib():
     """What importing takes, before there is any model."""
     program = ("import torch, transformers\nfrom transformers.models.llama import modeling_llama\n"
                "print(next(l.split()[1] for l in open('/proc/self/status') if l.startswith('VmHWM')))")
-    return int(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout) // 1024
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    return int(told) // 1024
 
 
 def initialize(name, tensor):

@@ -350,36 +350,41 @@ class Files(OffloadTest):
 
 
 class Activations(OffloadTest):
-    def test_they_are_not_in_memory_between_forward_and_backward(self):
-        """Between forward and backward, storages that torch keeps alive for the backward are few."""
-        def saved_bytes(**options):
-            model = tt.offload(llama(), nvme=self.nvme, **options)
-            optimizer = optimizer_of(model)
-            for step in range(2):
-                one_step(model, optimizer, step, micro_batches=1, length=60)
-            loss = model(input_ids=tokens(3, 60), labels=tokens(3, 60)).loss
-            seen, nodes, total = set(), [loss.grad_fn], {}
-            while nodes:
-                node = nodes.pop()
-                if node is None or node in seen:
-                    continue
-                seen.add(node)
-                nodes += [inner for inner, _ in node.next_functions]
-                for name in dir(node):
-                    if name.startswith("_raw_saved_"):
-                        raw = getattr(node, name)
-                        for one in raw if isinstance(raw, tuple) else (raw,):
-                            tensor = getattr(one, "data", None)
-                            if isinstance(tensor, torch.Tensor):
-                                total[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            loss.backward()
-            optimizer.step()
-            return sum(total.values()), movement_of(model).compiled
+    def test_where_they_are(self):
+        """In the memory of their unit, or in a file while a step is recorded, and none with torch."""
+        model = tt.offload(llama(tied=False), nvme=self.nvme, activations="nvme")
+        optimizer = optimizer_of(model)
+        movement = movement_of(model)
+        kept = []
+        store = movement.store
+        movement.store = lambda saved, *rest: (store(saved, *rest), kept.append(saved))
+        for step in range(3):
+            one_step(model, optimizer, step, micro_batches=1, length=60)
+            self.assertGreater(len(kept), 30)
+            self.assertTrue(all(saved.tensor is None for saved in kept))
+            self.assertTrue(all((saved.file is None) == (step > 0) for saved in kept))
+            self.assertTrue(all((saved.task is None) == (step == 0) for saved in kept))
+            kept.clear()
+        sizes = [part.saved_bytes for parts in movement.compiled.parts.values() for part in parts]
+        hidden_states = 2 * 60 * 32 * 4
+        self.assertEqual(sum(size > 10 * hidden_states for size in sizes), 3, sizes)
 
-        _, compiled = saved_bytes(activations="nvme")
-        saving = [part.saved_bytes for parts in compiled.parts.values() for part in parts]
-        layer = 2 * 60 * 32 * 4  # the hidden states of one layer
-        self.assertEqual(sum(size > 10 * layer for size in saving), 3, saving)
+    def test_a_graph_that_is_kept(self):
+        """A second backward of one forward reads what the first has read."""
+        def run(model, optimizer):
+            told = []
+            for step in range(3):
+                loss = model(input_ids=tokens(step), labels=tokens(step)).loss
+                loss.backward(retain_graph=True)
+                loss.backward()
+                told.append(loss.item())
+                optimizer.step()
+                optimizer.zero_grad()
+            return told
+
+        for options in ({}, {"activations": "nvme"}):
+            with self.subTest(options=options):
+                self.assert_same_training(llama, run, nvme=self.nvme, **options)
 
 
 class Refusals(OffloadTest):

@@ -7,7 +7,7 @@ import torch
 from terrace import library as lib
 from terrace.library import BACKWARD, FORWARD
 from terrace.session import buffer_of
-from terrace.torch.values import FileValues, ScratchFile, tensor_at
+from terrace.torch.values import PIECE_BYTES, FileValues, ScratchFile, tensor_at
 from terrace.units import Units
 
 
@@ -17,6 +17,14 @@ def _in_words_of_python(text):
                            ("saved_bytes", "activations= of offload()")):
         text = text.replace(name, argument)
     return text
+
+
+def _read_rounded(slot, first, count, address):
+    """Writes values of a slot, as they are in the type of the model, to an fp32 array."""
+    for begin in range(0, count, PIECE_BYTES // 4):
+        piece = torch.empty(min(PIECE_BYTES // 4, count - begin), dtype=slot.dtype)
+        slot.values.read(first + begin, piece.numel(), piece.data_ptr(), slot.dtype)
+        tensor_at(address + 4 * begin, piece.numel(), torch.float32).copy_(piece)
 
 
 class UnitPart:
@@ -109,9 +117,7 @@ class CompiledStep:
                 if kept is not None:
                     kept.read(begin, size, target, torch.float32)
                 elif field == "master":
-                    piece = torch.empty(size, dtype=slot.dtype)
-                    slot.values.read(begin, size, piece.data_ptr(), slot.dtype)
-                    out[place:place + size].copy_(piece)
+                    _read_rounded(slot, begin, size, target)
                 else:
                     out[place:place + size].zero_()
 

@@ -156,8 +156,8 @@ class ModelUnits:
             self.slots.append(slot)
         else:
             if parameter.shape != slot.shape or (not on_meta and not parameter.is_contiguous()):
-                raise lib.UnsupportedError(f"{name} is another view of the memory of {slot.name}: give each a memory of "
-                                           "its own")
+                raise lib.UnsupportedError(f"{name} is another view of the memory of {slot.name}: give each "
+                                           "memory of its own")
             if name not in slot.names:
                 slot.names.append(name)
             if all(parameter is not other for other in slot.parameters):

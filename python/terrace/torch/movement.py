@@ -14,7 +14,7 @@ from terrace.library import BACKWARD, FORWARD
 from terrace.torch.compiled_step import CompiledStep, SavedState
 from terrace.torch.recording import Recording
 from terrace.torch.saved_tensors import SavedTensors
-from terrace.torch.values import ScratchFile
+from terrace.torch.values import ScratchFile, return_free_memory
 
 
 def _graph_task():
@@ -36,6 +36,8 @@ def _tensors_in(value):
         for field in dataclasses.fields(value):
             yield from _tensors_in(getattr(value, field.name))
 
+
+_EVICTED_BYTES = 128 << 20  # after so many, free memory goes back to the system
 
 # Of each parameter of an offloaded model, what moves it.
 _movements = WeakTensorKeyDictionary()
@@ -93,6 +95,7 @@ class Movement:
         self._other_way = None       # tasks of the last step that was no compiled one
         self._fired = set()          # slots with a gradient, in this step
         self._saved_bytes = {}       # of each unit, the most that a forward has saved
+        self._waiting = {}           # of each unit and micro-batch, forwards without a backward
         self._micro_batches = 0      # forwards that may train, of this step
         self._depth = 0
         self._trains = False         # the outermost forward may have a backward
@@ -100,6 +103,7 @@ class Movement:
         self._lingering = set()      # units that were brought by a recomputation
         self._watched = set()        # backwards whose end is waited for
         self._in_backward = {}       # of each backward, the uses that it has begun
+        self._evicted_bytes = 0      # since free memory went back to the system
         self._kept = 0               # materialize() that are under way
         self.updates = 0             # steps, and loads of a state: values change with it
         self._hook(model)
@@ -243,7 +247,7 @@ class Movement:
             self._lingering.discard(unit)
             unit.backward_uses.add(use)
             unit.fired.clear()
-            self._task((unit, BACKWARD, use.micro_batch), use)
+            self._task((unit, BACKWARD, use.micro_batch))
             self._drop_lingering()
 
     def _end_backward(self, use):
@@ -291,9 +295,16 @@ class Movement:
 
     # ---- parameters --------------------------------------------------------------------------------------
 
-    def _task(self, task, use=None):
+    def _task(self, task):
         """A unit is used: the next task of the step."""
         self._begin_step()
+        unit, task_pass, m = task
+        waiting = self._waiting.get((unit, m), 0)  # forwards without a backward
+        if task_pass == BACKWARD and waiting == 0:
+            # A graph that is kept goes backward twice, but each backward of a step has a forward.
+            self._task((unit, FORWARD, m))
+            waiting = 1
+        self._waiting[unit, m] = waiting + (1 if task_pass == FORWARD else -1)
         if self._runs_compiled and not self.compiled.has_next(task):
             self._deviate()
         if self._runs_compiled:
@@ -343,8 +354,13 @@ class Movement:
             slot.values.read(first, count, address, slot.dtype)
 
     def _evict(self, unit):
-        if self._kept == 0:
-            unit.evict()
+        if self._kept != 0 or not any(slot.is_resident for slot in unit.slots):
+            return
+        unit.evict()
+        self._evicted_bytes += sum(slot.size for slot in unit.slots)
+        if self._evicted_bytes >= _EVICTED_BYTES:
+            self._evicted_bytes = 0
+            return_free_memory()
 
     def _clean_up(self):
         """Gives up what a forward or a backward that has failed has left."""
@@ -430,7 +446,9 @@ class Movement:
         self._recording = None
         self._runs_compiled = False
         self._fired.clear()
+        self._waiting.clear()
         self._micro_batches = 0
+        return_free_memory()
 
     def step(self, optimizer):
         """Updates; returns the step's lib.StepResult, or None where there are no gradients."""

@@ -9,9 +9,10 @@ from terrace.session import bytes_of, directories_of
 from terrace.torch.model_units import ModelUnits
 from terrace.torch.movement import Movement, remember
 from terrace.torch.offload_guards import StateDicts
-from terrace.torch.values import FileValues, MemoryValues, ScratchFile
+from terrace.torch.values import FileValues, MemoryValues, ScratchFile, return_free_memory
 
 _ATTRIBUTE = "_terrace_movement"
+_GIVEN_BYTES = 64 << 20  # after so many, free memory goes back to the system
 
 
 class OffloadOptions:
@@ -61,8 +62,8 @@ def movement_of(model):
     return movement
 
 
-def offload(model, *, nvme=(), host_memory=None, parameters="auto", gradients="auto", optimizer="auto", activations=None,
-            threads=0, initialize=None):
+def offload(model, *, nvme=(), host_memory=None, parameters="auto", gradients="auto", optimizer="auto",
+            activations=None, threads=0, initialize=None):
     """Gives a model's parameters to Terrace, and returns the model, whose forward and backward bring them when they
     are used. A terrace.torch optimizer over model.parameters() trains it.
 
@@ -129,6 +130,7 @@ class _Values:
         self._file = None if on_host else ScratchFile(options.scratch_directory)
 
     def give(self, units, model, initialize, values):
+        given = 0
         for slot in units.slots:
             if slot.name in values:
                 slot.values = values[slot.name]
@@ -140,6 +142,10 @@ class _Values:
             else:
                 slot.values = self._keep(slot.parameters[0].detach())
             self._empty(slot, model)
+            given += slot.size
+            if given >= _GIVEN_BYTES:
+                given = 0
+                return_free_memory()
 
     def _keep(self, tensor):
         if self._file is None:

@@ -31,7 +31,8 @@ def _refuse_copies(*_):
 
 
 def _refuse_pickling(*_):
-    raise lib.UnsupportedError("a module of an offloaded model cannot be pickled: use save_pretrained() or state_dict()")
+    raise lib.UnsupportedError("a module of an offloaded model cannot be pickled: use save_pretrained() or "
+                               "state_dict()")
 
 
 def _refuse_loading(*_):

@@ -92,8 +92,8 @@ class OffloadedOptimizer:
             for parameter in group["params"]:
                 slot = self._movement.units.slot_of(parameter)
                 if slot is None:
-                    raise lib.ArgumentError("a parameter is none of the offloaded model's: give each model an optimizer "
-                                            "of its own")
+                    raise lib.ArgumentError("a parameter is none of the offloaded model's: give each model an "
+                                            "optimizer of its own")
                 decay_of[slot] = float(group["weight_decay"])
         left = [slot for slot in self._movement.units.slots if slot.trains and slot not in decay_of]
         if left:
@@ -134,8 +134,8 @@ class OffloadedOptimizer:
         self._movement.forget_gradients()
 
     def adopt(self, parameters):
-        raise lib.UnsupportedError("parameters of an offloaded model cannot be changed from outside: change them before "
-                                   "terrace.torch.offload()")
+        raise lib.UnsupportedError("parameters of an offloaded model cannot be changed from outside: change them "
+                                   "before terrace.torch.offload()")
 
     # ---- state -------------------------------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class OffloadedOptimizer:
         return loaded
 
     def save(self, directory):
-        raise lib.UnsupportedError("the state of an offloaded model is saved by state_dict(), whose tensors are in files "
-                                   "and not in memory: torch.save(optimizer.state_dict(), path)")
+        raise lib.UnsupportedError("the state of an offloaded model is saved by state_dict(), whose tensors are "
+                                   "in files and not in memory: torch.save(optimizer.state_dict(), path)")
 
     def load(self, directory):
         raise lib.UnsupportedError("the state of an offloaded model is loaded by load_state_dict()")
