@@ -12,9 +12,11 @@ struct OptimizerOptions {
   const UpdateRule* rule = update_rules().front();
   RuleOptions numbers = standard_options(*rule);  // weight_decay: of UnitModel::decayed_elements
   double max_grad_norm = 1.0;                     // 0: no clipping
-  // A step whose gradients are not finite leaves all as it is and says so in its result, instead of
-  // failing. Needs max_grad_norm: updates that do not wait for the norm cannot be skipped.
-  bool skips_not_finite = false;
+  // Steps may leave all as it is: one that is abandoned until it is finished, and one whose
+  // gradients are not finite, which says so in its result instead of failing. One step is then
+  // unfinished at a time. Needs max_grad_norm: updates that do not wait for the norm are not
+  // skipped.
+  bool can_skip_steps = false;
   bool splits_bf16_masters = true;  // false: with bf16 compute, the masters are whole
   SlotForm slot_form = SlotForm::kFp32;
   LossScaleOptions loss_scale;  // of fp16 compute

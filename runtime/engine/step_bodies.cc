@@ -359,12 +359,13 @@ bool StepBodies::failed(const std::exception_ptr& error) noexcept {
 }
 
 void StepBodies::norm_finish(const Op& op, const RunInput& input) {
+  norm_is_held_.wait(true, std::memory_order_acquire);
   const double norm = norm_of_gradient(op);
   const double loss = sum_of_losses(op) / static_cast<double>(input.target_tokens);
   if (model_.scales_loss) return scaled_norm_finish(op, input, loss, norm);
   if (input.result != nullptr) *input.result = {loss, norm};
   const bool is_finite = std::isfinite(loss) && std::isfinite(norm);
-  if (sink_ != nullptr || (!is_finite && optimizer_.skips_not_finite)) {
+  if (sink_ != nullptr || (!is_finite && optimizer_.can_skip_steps)) {
     if (input.result != nullptr) input.result->was_skipped = true;
     is_giving_ = sink_ != nullptr;
     StepScalars scalars = input.scalars;

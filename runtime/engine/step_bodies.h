@@ -62,11 +62,17 @@ class StepBodies final : public OpBodies {
   // themselves, in the same step: their collectives go on, and each ends with that error.
   bool failed(const std::exception_ptr& error) noexcept override;
   // From now on steps update nothing: what their updates would take goes to the sink. Null: steps
-  // update again. Called before the norm of the first such step may be computed, and after the
-  // updates of the last one.
+  // update again. Called while the norm is held, and after the updates of the last such step.
   void give_gradients_to(const GradientSink* sink) {
     sink_ = sink;
-    is_giving_ = false;
+    if (sink == nullptr) is_giving_ = false;
+  }
+  // With can_skip_steps: the norm of the next step waits until it is released, so that the step may
+  // be abandoned however many of its tasks are done.
+  void hold_norm() { norm_is_held_.store(true, std::memory_order_release); }
+  void release_norm() {
+    norm_is_held_.store(false, std::memory_order_release);
+    norm_is_held_.notify_all();
   }
 
  private:
@@ -125,7 +131,8 @@ class StepBodies final : public OpBodies {
   StepRanks ranks_;
   const UpdateChecksums update_checksums_;
   const bool has_backward_;  // else the program evaluates
-  const GradientSink* sink_ = nullptr;
+  std::atomic<bool> norm_is_held_{false};
+  const GradientSink* sink_ = nullptr;  // set by the caller while the norm is held
   bool is_giving_ = false;  // from the norm on: before it come updates of the step before
   std::atomic<bool> compute_failed_{false};
   // Of the embedding's backward; compute lane only.

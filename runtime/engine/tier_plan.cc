@@ -80,6 +80,10 @@ TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
   placement.pipeline_schedule = options.pipeline_schedule;
   placement.has_backward = options.trains;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0 || plan.model.scales_loss;
+  if (options.optimizer.can_skip_steps && !placement.updates_wait_for_norm) {
+    throw UsageError("can_skip_steps: updates that do not wait for the norm cannot be skipped",
+                     "set max_grad_norm, to the largest float where nothing is to be clipped");
+  }
   if (!plan.model.tasks.empty()) placement.order = order_of_tasks(plan.model);
   // A backend with memory of its own is a GPU's.
   if (options.backend != nullptr && !placement.unified) {

@@ -58,8 +58,11 @@ TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan
   make_lanes();
 }
 
-// Whoever has closed the gate does not open it any more.
-TierRuntime::~TierRuntime() { home_gate_.open_all(); }
+// Whoever has closed the gate, or holds a norm, does so no more.
+TierRuntime::~TierRuntime() {
+  home_gate_.open_all();
+  if (bodies_ != nullptr) bodies_->release_norm();
+}
 
 // What of the options a plan rests on.
 void TierRuntime::check_same_options() const {
@@ -311,8 +314,11 @@ void TierRuntime::begin_step(const TierStep& step) {
                      "set TierRuntimeOptions::trains before it is made");
   }
   if (!has_state_) throw UsageError("begin_step(): no state was set", "call fill_state() first");
-  if (unfinished_steps() == 2) {
-    throw UsageError("begin_step(): two steps are unfinished", "call finish_step() first");
+  const int most = options_.optimizer.can_skip_steps ? 1 : 2;
+  if (unfinished_steps() == most) {
+    throw UsageError(
+        fmt::format("begin_step(): {} unfinished", most == 1 ? "one step is" : "two steps are"),
+        "call finish_step() first");
   }
   const bool follows = begun_ == 0 ? step.step >= 1 : step.step == last_step_ + 1;
   if (!follows) {
@@ -323,6 +329,7 @@ void TierRuntime::begin_step(const TierStep& step) {
   }
   check_input("begin_step()", step.input);
   Slot& slot = slots_.at(static_cast<std::size_t>(begun_ % 2));
+  if (options_.optimizer.can_skip_steps) bodies_->hold_norm();
   executor_->start(updates_pending_ ? Part::kBody : Part::kPrologue, input_for(slot, step));
   ++begun_;
   last_step_ = step.step;
@@ -334,6 +341,7 @@ TierStepOutcome TierRuntime::finish_step() {
     throw UsageError("finish_step(): no step is unfinished", "call begin_step() first");
   }
   const Slot& slot = slots_.at(static_cast<std::size_t>(finished_ % 2));
+  bodies_->release_norm();
   const RunReport& report = retire(*executor_);
   ++finished_;
   updates_are_skipped_ = slot.result.was_skipped && !plan_.model.scales_loss;
@@ -383,10 +391,10 @@ void TierRuntime::abandon_step(GradientSink sink) {
     throw UsageError(fmt::format("abandon_step(): {} steps are unfinished", unfinished_steps()),
                      "abandon one step at a time, before finish_step()");
   }
-  if (options_.optimizer.max_grad_norm <= 0 || plan_.model.scales_loss ||
-      plan_.model.ranks() != 1 || options_.gradient_type != DType::kF32) {
-    throw UsageError("abandon_step(): updates may run before the step is known to be complete",
-                     "set max_grad_norm, use one rank, and fp32 gradients");
+  if (!options_.optimizer.can_skip_steps || plan_.model.scales_loss || plan_.model.ranks() != 1 ||
+      options_.gradient_type != DType::kF32 || plan_.training.program.compute_tier != Tier::kHost) {
+    throw UsageError("abandon_step(): the plan was made for steps that are not abandoned",
+                     "set can_skip_steps, and use one rank, fp32 gradients and host memory alone");
   }
   sink_ = std::move(sink);
   bodies_->give_gradients_to(&sink_);

@@ -103,8 +103,8 @@ class TierRuntime {
   TierStepOutcome finish_step();
   // Gives up the only unfinished step: it updates nothing, and the gradient that each unit has gets
   // at its end goes to the sink, by finish_step() and drain(), which follow in this order. The next
-  // step has the same number. Before the step's last task is computed, else its norm may be known.
-  // Of fp32 gradients of one rank, with max_grad_norm. Throws UsageError.
+  // step has the same number. Needs OptimizerOptions::can_skip_steps, one rank, fp32 gradients, and
+  // compute in host memory. Throws UsageError.
   void abandon_step(GradientSink sink);
   // After all steps are finished: runs the updates that the last one left, and waits for them. None
   // left: null. Throws as finish_step() does.

@@ -181,7 +181,7 @@ TierRuntimeOptions UnitSession::runtime_options() const {
   options.optimizer.numbers = rules_.groups().front().options;
   options.optimizer.max_grad_norm = options_.max_grad_norm;
   if (options_.can_abandon) {
-    options.optimizer.skips_not_finite = true;
+    options.optimizer.can_skip_steps = true;
     // Clips nothing that is finite.
     if (options_.max_grad_norm == 0) {
       options.optimizer.max_grad_norm = std::numeric_limits<float>::max();
@@ -299,9 +299,7 @@ void UnitSession::release(std::int32_t number) {
                 "acquire it first");
   }
   is_acquired_ = false;
-  // Behind the last task comes the norm, and then it is too late to abandon the step.
-  is_last_held_ = options_.can_abandon && next_ == tasks_.size();
-  if (!is_last_held_) gate_.give_back();
+  gate_.give_back();
 }
 
 void UnitSession::abandon_step(GradientSink sink) {
@@ -329,8 +327,6 @@ StepResult UnitSession::end_step() {
                 "go through all of the step first");
   }
   phase_ = Phase::kFailed;
-  if (is_last_held_) gate_.give_back();
-  is_last_held_ = false;
   const StepResult result = runtime_->finish_step().result;
   if (result.was_skipped) runtime_->drain();
   if (!result.was_skipped) ++steps_;
@@ -376,6 +372,8 @@ void UnitSession::read_state(std::int32_t number, std::string_view field, std::i
 
 void UnitSession::read_parameters(std::int32_t number, std::int64_t begin, std::span<Bf16> out) {
   constexpr std::size_t kPiece = std::size_t{1} << 16;
+  expect(Phase::kReady, "parameters are read");
+  unit(number);
   std::vector<float> piece;
   for (std::size_t at = 0; at < out.size(); at += kPiece) {
     piece.resize(std::min(kPiece, out.size() - at));

@@ -105,7 +105,6 @@ class UnitSession {
   std::vector<StepTask> tasks_;  // of a step, in order
   std::size_t next_ = 0;         // of them, to be acquired
   bool is_acquired_ = false;     // the one before it is not released
-  bool is_last_held_ = false;    // the last task is released, and the lane does not know
   bool is_abandoned_ = false;    // the step that is under way
   std::int64_t steps_ = 0;
   TierRuntimeOptions runtime_options_;

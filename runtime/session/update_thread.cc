@@ -31,9 +31,10 @@ UpdateThread::~UpdateThread() {
 void UpdateThread::begin(SessionStep step) {
   auto progress = std::make_shared<Progress>();
   progress->is_open = step.gradients_arrive;
-  for (const TensorStep& tensor : step.tensors) {
-    progress->complete.push_back(!step.gradients_arrive);
-    progress->updated.push_back(!step.gradients_arrive && !tensor.has_gradient);
+  for (std::size_t i = 0; i < step.tensors.size(); ++i) {
+    const bool may_come = step.gradients_arrive && !parts_.table.tensors()[i].is_frozen;
+    progress->complete.push_back(!may_come);
+    progress->updated.push_back(!may_come && !step.tensors[i].has_gradient);
   }
   const std::scoped_lock lock(mutex_);
   arrived_.clear();

@@ -46,6 +46,19 @@ std::vector<UnitTask> layer_order() {
   return tasks;
 }
 
+// The frozen unit comes last, behind the last gradient of each micro-batch.
+std::vector<UnitTask> frozen_last_order() {
+  std::vector<UnitTask> tasks;
+  for (std::int32_t m = 0; m < kMicroBatches; ++m) {
+    for (std::int32_t u = 0; u < kUnits; ++u) tasks.push_back({u, TERRACE_PASS_FORWARD, m});
+    for (std::int32_t u = kUnits; u-- > 0;) {
+      if (u != kFrozen) tasks.push_back({u, TERRACE_PASS_BACKWARD, m});
+    }
+    tasks.push_back({kFrozen, TERRACE_PASS_BACKWARD, m});
+  }
+  return tasks;
+}
+
 float first_parameter(std::int32_t unit, std::int64_t i) {
   return drawn(static_cast<std::uint64_t>(unit), 77, static_cast<std::uint64_t>(i));
 }
@@ -320,12 +333,13 @@ TEST(CapiUnits, AnAbandonedStepLeavesNoTrace) {
       UnitTraining training({.dtype = dtype,
                              .tier = on_drive ? TERRACE_TIER_NVME : TERRACE_TIER_HOST,
                              .nvme = on_drive ? drive.path() : std::string(),
+                             .order = on_drive ? frozen_last_order() : usual_order(),
                              .flags = TERRACE_UNITS_CAN_ABANDON});
       training.begin();
       std::vector<double> clips;
       for (std::int32_t step = 1; step <= kUnitSteps; ++step) {
         const std::size_t tasks = training.order().size();
-        for (const std::size_t before : {std::size_t{0}, tasks / 2, tasks}) {
+        for (const std::size_t before : {std::size_t{0}, tasks / 2, tasks - 1, tasks}) {
           training.abandon(before, step);
         }
         clips.push_back(training.step(step).clip_coefficient);
