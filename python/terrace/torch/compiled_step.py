@@ -42,6 +42,7 @@ class UnitPart:
         self.decayed_elements = 0 if self.is_frozen else sum(slot.count for slot in slots if decays(slot))
         self.number = None
         self.saved_bytes = 0
+        self.keeps_saved = False  # from a forward to its backward
 
     def ranges(self, first, count):
         """What of which slot is in a range of the sequence: (slot, its first element, their number, in the range)."""
@@ -97,7 +98,8 @@ class CompiledStep:
         unpaired = {unit for (unit, _), (forward, backward) in pairs.items() if forward != 1 or backward != 1}
         for unit, parts in self.parts.items():
             # What is used twice in a micro-batch, or has no backward, keeps what it saves in torch's memory.
-            parts[-1].saved_bytes = 0 if unit in unpaired else saved_bytes.get(unit, 0)
+            parts[-1].keeps_saved = unit not in unpaired
+            parts[-1].saved_bytes = saved_bytes.get(unit, 0) if parts[-1].keeps_saved else 0
             for part in parts:
                 part.number = self.units.add(unit.name + (" (frozen)" if part.is_frozen else ""), part.elements,
                                              decayed_elements=part.decayed_elements, is_frozen=part.is_frozen,
@@ -132,6 +134,19 @@ class CompiledStep:
     def position(self):
         return self._position
 
+    def fits(self, settings):
+        """Whether the settings are these, and what trains."""
+        return (self.settings == settings
+                and all(slot.trains != part.is_frozen for slot, part in self._part_of.items()))
+
+    def has_backwards_of(self, slots):
+        return all(slot.unit in self._last_backward for slot in slots)
+
+    def is_outgrown_by(self, saved_bytes):
+        """Whether a unit's forward saves more than there is room for."""
+        return any(parts[-1].keeps_saved and saved_bytes.get(unit, 0) > parts[-1].saved_bytes
+                   for unit, parts in self.parts.items())
+
     def begin(self, learning_rate):
         self.units.begin_step(learning_rate)
         self.learning_rate = learning_rate
@@ -155,6 +170,17 @@ class CompiledStep:
                     slot.fill_from(memory.parameters + part.offsets[slot] * slot.dtype.itemsize)
             if part is not self.parts[unit][-1] or not self._is_of_use(part, task_pass):
                 self.leave()
+
+    def refill(self, unit):
+        """Brings a unit again whose task is held; False where it is another's."""
+        if self._held is None or self._held[0].unit is not unit:
+            return False
+        part, _, _, memory = self._held
+        for slot in part.slots:
+            if not slot.is_resident:
+                slot.allocate()
+                slot.fill_from(memory.parameters + part.offsets[slot] * slot.dtype.itemsize)
+        return unit.is_resident
 
     @staticmethod
     def _is_of_use(part, task_pass):

@@ -22,7 +22,7 @@ class Slot:
         self.dtype = parameter.dtype
         self.size = self.count * self.dtype.itemsize
         self.values = None        # where they are read from while no compiled step has them
-        self._storage = None
+        self.storage = None
         self._versions = ()
         self.is_hooked = False
 
@@ -36,15 +36,15 @@ class Slot:
 
     @property
     def address(self):
-        return self._storage.data_ptr()
+        return self.storage.data_ptr()
 
     @property
     def is_resident(self):
-        return self._storage.nbytes() != 0
+        return self.storage.nbytes() != 0
 
     def allocate(self):
         if not self.is_resident:
-            self._storage.resize_(self.size)
+            self.storage.resize_(self.size)
             self._versions = [parameter._version for parameter in self.parameters]
 
     def fill_from(self, address):
@@ -53,14 +53,14 @@ class Slot:
 
     def bind(self):
         """Takes over the storages as they are now."""
-        self._storage = self.parameters[0].untyped_storage()
+        self.storage = self.parameters[0].untyped_storage()
         self._versions = [parameter._version for parameter in self.parameters]
 
     def evict(self):
         if not self.is_resident:
             return
         written = [parameter._version for parameter in self.parameters] != self._versions
-        self._storage.resize_(0)
+        self.storage.resize_(0)
         if written:
             raise lib.ParameterChangedError(
                 f"{self.name} was written while it was in memory, and what was written is lost: only the optimizer "
@@ -75,7 +75,7 @@ class ModelUnit:
         self.slots = []
         self.users = 0               # forwards within, now
         self.backward_uses = set()   # whose backward has begun and needs the parameters
-        self.fired = set()           # slots whose gradients came in that backward
+        self.fired = set()           # parameters whose gradients came in that backward, by id
 
     @property
     def is_resident(self):
@@ -84,6 +84,11 @@ class ModelUnit:
     @property
     def is_idle(self):
         return self.users == 0 and not self.backward_uses
+
+    @property
+    def has_fired(self):
+        """Whether all gradients of that backward are there."""
+        return all(id(parameter) in self.fired for slot in self.slots for parameter in slot.parameters)
 
     def evict(self):
         for slot in self.slots:
@@ -124,6 +129,7 @@ class ModelUnits:
         self.slots = []
         self.modules = []        # (module, units that it uses)
         self._slot_of = {}       # by the key of a storage
+        self._by_storage = {}    # by the number of a storage, once that stays
         for name, module, is_whole in _unit_modules(model):
             self._add(name, module, is_whole)
         self._by_id = {id(p): slot for slot in self.slots for p in slot.parameters}
@@ -191,6 +197,16 @@ class ModelUnits:
             if slot.dtype != first.dtype:
                 raise lib.UnsupportedError(f"{slot.name} is {slot.dtype} and {first.name} is {first.dtype}: all "
                                            "parameters of an offloaded model are of one type")
+
+    def bind(self):
+        """To be called when the storages are those that stay."""
+        self._by_storage = {slot.storage._cdata: slot for slot in self.slots}
+
+    def slot_of_storage(self, tensor):
+        """The slot whose memory a tensor is in; None where it is in none of the model's."""
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            return None
+        return self._by_storage.get(tensor.untyped_storage()._cdata)
 
     def slot_of(self, parameter):
         """The slot of a parameter; None where it is none of the model's."""

@@ -1,7 +1,6 @@
 """Brings the parameters of an offloaded model where a forward or a backward uses them, and takes its gradients."""
 
 import contextlib
-import dataclasses
 import os
 import warnings
 import weakref
@@ -12,29 +11,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from terrace import library as lib
 from terrace.library import BACKWARD, FORWARD
 from terrace.torch.compiled_step import CompiledStep, SavedState
+from terrace.torch.parameter_handles import KeptTensor, OthersTensor, ParameterHandle, stale_error
 from terrace.torch.recording import Recording
 from terrace.torch.saved_tensors import SavedTensors
+from terrace.torch.uses import Use, graph_task, tensors_in
 from terrace.torch.values import ScratchFile, return_free_memory
-
-
-def _graph_task():
-    """The number of the backward that runs on this thread; -1 outside of one."""
-    return torch._C._current_graph_task_id()
-
-
-def _tensors_in(value):
-    """The tensors in what a module takes or returns."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _tensors_in(getattr(value, field.name))
 
 
 _EVICTED_BYTES = 128 << 20  # after so many, free memory goes back to the system
@@ -65,18 +46,6 @@ def movement_of_parameters(groups):
     return None
 
 
-class Use:
-    """One forward of a module, and its backward."""
-
-    def __init__(self, module, units, micro_batch):
-        self.module = module
-        self.units = units
-        self.micro_batch = micro_batch
-        self.graph_task = None     # the backward that has begun it
-        self.inputs_left = 0       # whose gradients are still to come
-        self.saved = None          # the SavedTensors of a forward that Terrace keeps them for
-
-
 class Movement:
     """The state of an offloaded model. Its steps run on demand until the first step of an optimizer, which compiles
     what was recorded; then in the order of that step, as long as the trainer keeps to it. Another way is recorded
@@ -103,9 +72,12 @@ class Movement:
         self._lingering = set()      # units that were brought by a recomputation
         self._watched = set()        # backwards whose end is waited for
         self._in_backward = {}       # of each backward, the uses that it has begun
+        self._reading_node = None    # of autograd, which reads parameters
+        self._read_units = set()     # of which units
         self._evicted_bytes = 0      # since free memory went back to the system
         self._kept = 0               # materialize() that are under way
         self.updates = 0             # steps, and loads of a state: values change with it
+        self.units.bind()
         self._hook(model)
 
     # ---- hooks -------------------------------------------------------------------------------------------
@@ -147,18 +119,19 @@ class Movement:
 
     def _before(self, module, units, inputs):
         self.check_process()
-        in_backward = _graph_task() != -1
+        in_backward = graph_task() != -1
         if self._depth == 0 and not in_backward:
             self._enter_model()
         self._depth += 1
-        use = Use(module, units or (), self._micro_batches - 1 if self._micro_batches else 0)
+        # A recomputation trains, whatever the last forward was.
+        trains = torch.is_grad_enabled() if in_backward else self._trains
+        use = Use(module, units or (), max(0, self._micro_batches - 1), trains, self.updates)
         self._uses.append(use)
         for unit in use.units:
             self._enter_unit(unit, use, in_backward)
-        if use.units and self._trains and torch.is_grad_enabled():
+        if use.units and trains and torch.is_grad_enabled():
             self._watch_inputs(use, inputs)
-            if not in_backward:
-                self._keep_saved(use)
+            use.saved = SavedTensors(self, use, self.options.activations is not None and not in_backward)
 
     def _enter_model(self):
         self._clean_up()
@@ -169,7 +142,7 @@ class Movement:
 
     def _enter_unit(self, unit, use, in_backward):
         unit.users += 1
-        if not self._trains:
+        if not use.trains:
             return self._bring_on_demand(unit)
         if in_backward:
             self._drop_lingering(but=unit)
@@ -188,13 +161,12 @@ class Movement:
                 break
         else:
             return
-        if use.units and self._trains and torch.is_grad_enabled():
+        if use.units and use.trains and torch.is_grad_enabled():
             self._watch_outputs(use, output)
 
     def _leave_units(self, use):
-        in_backward = _graph_task() != -1
-        if use.saved is not None:
-            use.saved.close()
+        in_backward = graph_task() != -1
+        use.close()
         for unit in use.units:
             unit.users -= 1
             if not unit.is_idle:
@@ -213,7 +185,7 @@ class Movement:
             if own() is not None:
                 own()._begin_backward(use)
 
-        for tensor in _tensors_in(output):
+        for tensor in tensors_in(output):
             if tensor.requires_grad:
                 tensor.register_hook(begins)
 
@@ -225,18 +197,22 @@ class Movement:
             if use.inputs_left == 0 and own() is not None:
                 own()._end_backward(use)
 
-        for tensor in _tensors_in(inputs):
-            if tensor.requires_grad:
-                use.inputs_left += 1
+        for tensor in tensors_in(inputs):
+            # The gradient of a leaf is there before nodes of the forward that do not lead to it have run.
+            if tensor.requires_grad and not tensor.is_leaf:
+                use.inputs += 1
                 tensor.register_hook(ends)
 
     # ---- a backward --------------------------------------------------------------------------------------
 
     def _begin_backward(self, use):
-        task = _graph_task()
+        task = graph_task()
         if use.graph_task == task:
             return
+        if use.updates != self.updates and use.units:
+            raise stale_error(use.units[-1])
         use.graph_task = task
+        use.inputs_left = use.inputs
         self._in_backward.setdefault(task, []).append(use)
         if task not in self._watched:
             self._watched.add(task)
@@ -247,8 +223,39 @@ class Movement:
             self._lingering.discard(unit)
             unit.backward_uses.add(use)
             unit.fired.clear()
-            self._task((unit, BACKWARD, use.micro_batch))
             self._drop_lingering()
+            self._task((unit, BACKWARD, use.micro_batch))
+
+    def use_of(self, unit, other):
+        """The innermost forward that has brought a unit, or another."""
+        return next((use for use in reversed(self._uses) if unit in use.units), other)
+
+    def _read(self, handle):
+        """The parameter that a node of autograd has saved."""
+        handle.check(self.updates)
+        if graph_task() == -1:
+            self.settle()
+            return handle.copy(self.read_slot)
+        if torch.is_grad_enabled():
+            raise lib.UnsupportedError("create_graph=True: an offloaded model has no gradients of gradients")
+        node = torch._C._current_autograd_node()
+        if node is not self._reading_node:
+            self._reading_node = node
+            self._read_units.clear()
+        self._begin_backward(handle.use)
+        unit = handle.slot.unit
+        if not handle.slot.is_resident:
+            self._bring_back(unit)
+        self._read_units.add(unit)
+        return handle.view()
+
+    def _bring_back(self, unit):
+        """Brings a unit that a backward needs after it was done with it, or outside of its own use."""
+        if self._runs_compiled and not self.compiled.refill(unit):
+            self._deviate()
+        self._load(unit)
+        if unit.is_idle:
+            self._lingering.add(unit)
 
     def _end_backward(self, use):
         for unit in use.units:
@@ -258,6 +265,7 @@ class Movement:
 
     def _end_graph(self, task):
         self._watched.discard(task)
+        self._reading_node = None
         for use in self._in_backward.pop(task, ()):
             self._end_backward(use)
         self._drop_lingering()
@@ -265,7 +273,9 @@ class Movement:
             self.compiled.leave()
 
     def _drop_lingering(self, but=None):
-        for unit in [unit for unit in self._lingering if unit is not but]:
+        is_reading = self._reading_node is not None and torch._C._current_autograd_node() is self._reading_node
+        kept = self._read_units if is_reading else ()
+        for unit in [unit for unit in self._lingering if unit is not but and unit not in kept]:
             self._lingering.discard(unit)
             if unit.is_idle:
                 self._evict(unit)
@@ -286,12 +296,12 @@ class Movement:
             if not self._runs_compiled:
                 self._recording.sums.add(slot, gradient)
         unit = slot.unit
-        unit.fired.add(slot)
-        if unit.backward_uses and all(other in unit.fired for other in unit.slots):
-            # Each node that needs a parameter's values gives its gradient, too: none is to come.
+        unit.fired.add(id(parameter))
+        if unit.backward_uses and unit.has_fired:
+            # Hardly a node needs the unit now: it goes when another comes.
             unit.backward_uses.clear()
             if unit.is_idle:
-                self._evict(unit)
+                self._lingering.add(unit)
 
     # ---- parameters --------------------------------------------------------------------------------------
 
@@ -365,9 +375,9 @@ class Movement:
     def _clean_up(self):
         """Gives up what a forward or a backward that has failed has left."""
         self._depth = 0
-        for use in self._uses:
-            if use.saved is not None:
-                use.saved.close()
+        self._reading_node = None
+        for use in reversed(self._uses):
+            use.close()
         self._uses.clear()
         self._lingering.clear()
         self._in_backward.clear()
@@ -378,12 +388,6 @@ class Movement:
             self._evict(unit)
 
     # ---- activations -------------------------------------------------------------------------------------
-
-    def _keep_saved(self, use):
-        """Takes what the forward saves for its backward."""
-        if self.options.activations is None or SavedTensors.are_others():
-            return
-        use.saved = SavedTensors(self, use)
 
     def store(self, saved, tensor, task, end):
         """Stores what a task's forward saves, the first `end` bytes of it so far."""
@@ -405,8 +409,10 @@ class Movement:
 
     def unpack(self, saved):
         """What a node of autograd gets for what it has saved."""
-        if isinstance(saved, torch.Tensor):
-            return saved
+        if isinstance(saved, ParameterHandle):
+            return self._read(saved)
+        if isinstance(saved, (KeptTensor, OthersTensor)):
+            return saved.get()
         if saved.tensor is not None:
             return saved.tensor
         if saved.file is not None:

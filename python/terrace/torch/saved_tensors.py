@@ -1,7 +1,8 @@
-"""What a forward saves for its backward, kept by Terrace."""
+"""What a forward saves for its backward: parameters by name, and what Terrace keeps."""
 
 import torch
 
+from terrace.torch.parameter_handles import KeptTensor, OthersTensor, ParameterHandle
 from terrace.torch.values import tensor_at
 
 _ALIGNMENT = 64
@@ -11,6 +12,11 @@ _LEAST_BYTES = 4096  # what is smaller stays with torch
 def _is_dense(tensor):
     """Whether the elements fill their memory, in whatever order."""
     return tensor.numel() == 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+
+
+def _top_hooks():
+    """The (pack, unpack) pair that takes saved tensors now, or None."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
 class SavedTensor:
@@ -35,43 +41,58 @@ class SavedTensor:
 
 
 class SavedTensors:
-    """Takes what a use of a unit saves, from its making to close()."""
+    """Takes what a use of a module saves, from its making to close(): of parameters handles, and of the rest, where
+    `stores`, what Terrace is to keep. Hooks of others that are there get the rest instead; those of a use around this
+    one rest until close()."""
 
-    def __init__(self, movement, use):
+    def __init__(self, movement, use, stores):
+        hooks = _top_hooks()
+        outer = self._of(hooks)
+        self._others = hooks if outer is None else outer._others
+        self._stores = stores and self._others is None
         self._movement = movement
         self._use = use
         self._end = 0
         self._taken = {}   # (tensor, SavedTensor) by what it is, so that one that is saved twice is stored once
-        self._parameters = {slot.address for slot in movement.units.slots if slot.is_resident}
         self._is_open = True
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, movement.unpack)
         self._hooks.__enter__()
 
     @staticmethod
-    def are_others():
-        """Whether somebody else takes saved tensors now, such as gradient checkpointing."""
-        return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    def _of(hooks):
+        owner = None if hooks is None else getattr(hooks[0], "__self__", None)
+        return owner if isinstance(owner, SavedTensors) else None
+
+    @classmethod
+    def are_on_top(cls):
+        """Whether a use's hooks take saved tensors now, and not those of gradient checkpointing, or none."""
+        return cls._of(_top_hooks()) is not None
 
     def close(self):
         if self._is_open:
             self._is_open = False
             self._hooks.__exit__(None, None, None)
             self._taken.clear()
-            self._movement.note_saved(self._use.units[-1], self._end)
+            if self._stores:
+                self._movement.note_saved(self._use.units[-1], self._end)
 
     def _is_taken(self, tensor):
         return (type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
                 and tensor.layout == torch.strided and tensor.numel() * tensor.dtype.itemsize >= _LEAST_BYTES
-                and not tensor.is_conj() and not tensor.is_neg() and _is_dense(tensor)
-                and tensor.untyped_storage().data_ptr() not in self._parameters)
+                and not tensor.is_conj() and not tensor.is_neg() and _is_dense(tensor))
 
     def _pack(self, tensor):
-        kept = tensor.detach() if tensor.grad_fn is not None else tensor
-        if not self._is_open or not self._is_taken(tensor):
-            return kept
+        slot = self._movement.units.slot_of_storage(tensor)
+        if slot is not None:
+            return ParameterHandle(slot, tensor, self._movement.use_of(slot.unit, self._use), self._use.updates)
+        if self._others is not None:
+            return OthersTensor(self._others, tensor)
+        if not self._is_open or not self._stores or not self._is_taken(tensor):
+            return KeptTensor(tensor)
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version)
         if key not in self._taken:
             # The tensor is kept until close(), so that no other one gets its address.
+            kept = tensor.detach() if tensor.grad_fn is not None else tensor
             self._taken[key] = (kept, self._store(kept))
         return self._taken[key][1]
 

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Small models whose graphs take unusual ways, offloaded, against the same models without:
+torch_offload_graphs_test.py PACKAGE_FOLDER
+
+Needs TERRACE_LIBRARY, the library of this build.
+"""
+
+import copy
+import os
+import sys
+import tempfile
+import unittest
+
+PACKAGE = sys.argv.pop(1)
+sys.path.insert(0, PACKAGE)
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import terrace.torch as tt  # noqa: E402
+from terrace import library as lib  # noqa: E402
+from terrace.torch.offload import movement_of  # noqa: E402
+
+torch.set_num_threads(1)
+SIZE = 64
+
+
+def batch(seed):
+    return torch.randn(4, SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+def matrix():
+    return nn.Parameter(torch.randn(SIZE, SIZE) * 0.1)
+
+
+def optimizer_of(model):
+    return tt.AdamW(model.parameters(), lr=1e-2, arithmetic="terrace")
+
+
+class Layers(nn.Module):
+    """Layers whose outputs are inputs of the next, made of `block`."""
+
+    def __init__(self, block, count=3):
+        super().__init__()
+        self.layers = nn.ModuleList([block() for _ in range(count)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Linears(nn.Module):
+    """Two linear layers: a block like any other."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, x):
+        return x + self.b(F.gelu(self.a(x)))
+
+
+def train(model, optimizer, steps=4, loss_of=None):
+    told = []
+    for step in range(steps):
+        output = model(batch(step))
+        loss = loss_of(model, output) if loss_of else output.square().mean()
+        loss.backward()
+        told.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return told
+
+
+class GraphTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.nvme = folder.name
+
+    def assert_same_training(self, make, run=train, **options):
+        """Returns the offloaded model, and its optimizer."""
+        torch.manual_seed(1)
+        plain = make()
+        model = tt.offload(copy.deepcopy(plain), **options)
+        expected = run(plain, optimizer_of(plain))
+        optimizer = optimizer_of(model)
+        self.assertEqual(run(model, optimizer), expected)
+        told = model.state_dict()
+        for name, value in plain.state_dict().items():
+            self.assertTrue(torch.equal(value, told[name]), name)
+        self.assertEqual([slot.name for slot in movement_of(model).units.slots if slot.is_resident], [])
+        return model, optimizer
+
+    def assert_all_ways(self, make, run=train):
+        for options in ({}, {"activations": "host"}, {"nvme": self.nvme, "activations": "nvme"}):
+            with self.subTest(options=options):
+                trained = self.assert_same_training(make, run, **options)
+        return trained
+
+    def assert_runs_compiled(self, model, loss_of=None):
+        movement, told = movement_of(model), []
+        deviate = movement._deviate
+        movement._deviate = lambda *a, **k: (told.append(1), deviate(*a, **k))
+        train(model, movement.optimizer(), 1, loss_of)
+        movement._deviate = deviate
+        self.assertEqual(told, [])
+
+
+class Backwards(GraphTest):
+    """A backward that enters a unit as no hook of its output tells."""
+
+    def test_outputs_of_a_class_that_is_unknown(self):
+        class Output:
+            def __init__(self, hidden):
+                self.hidden = hidden
+
+        class Block(Linears):
+            def forward(self, x):
+                return Output(super().forward(x.hidden if isinstance(x, Output) else x))
+
+        loss_of = lambda _, output: output.hidden.square().mean()  # noqa: E731
+        model, optimizer = self.assert_all_ways(lambda: Layers(Block), lambda *a: train(*a, loss_of=loss_of))
+        self.assert_runs_compiled(model, loss_of)
+
+    def test_losses_that_are_attributes(self):
+        class Block(Linears):
+            def forward(self, x):
+                self.loss = self.b(F.gelu(self.a(x) @ self.b.weight)).softmax(-1).square().mean()
+                return x.detach()
+
+        self.assert_all_ways(lambda: Layers(Block), lambda *a: train(
+            *a, loss_of=lambda model, _: sum(layer.loss for layer in model.layers)))
+
+    def test_inputs_that_are_leaves(self):
+        class LowRank(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Parameter(torch.randn(8, SIZE) * 0.1), nn.Parameter(torch.randn(SIZE, 8) * 0.1)
+
+            def forward(self, x):
+                return F.linear(x if x.requires_grad else x.requires_grad_(), self.b @ self.a)
+
+        self.assert_all_ways(lambda: nn.Sequential(LowRank(), LowRank()))
+
+    def test_parameters_that_are_used_without_a_gradient_too(self):
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = matrix()
+
+            def forward(self, x):
+                return F.linear(F.linear(x, self.w.detach()), self.w)
+
+        self.assert_all_ways(lambda: nn.Sequential(nn.Linear(SIZE, SIZE), Block(), nn.Linear(SIZE, SIZE)))
+
+    def test_a_node_that_reads_several_units(self):
+        class Product(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w, self.inner = matrix(), Layers(Linears)
+
+            def forward(self, x):
+                return self.inner(F.linear(x, self.w * self.w.t())) @ self.w
+
+        self.assert_all_ways(Product)
+
+    def test_two_parameters_of_one_memory(self):
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(SIZE, SIZE, bias=False), nn.Linear(SIZE, SIZE, bias=False)
+                self.b.weight = nn.Parameter(self.a.weight.data)
+
+            def forward(self, x):
+                return self.b(F.gelu(self.a(x.detach().requires_grad_(True) * 1)))
+
+        model = Layers(Tied, 2)
+        model.forward = lambda x: model.layers[0](x) + model.layers[1](x)
+        tt.offload(model)
+        optimizer = optimizer_of(model)
+        losses = train(model, optimizer)
+        self.assertEqual(len(set(losses)), 4)
+        self.assert_runs_compiled(model)
+
+    def test_tensors_that_are_changed_in_place(self):
+        model = tt.offload(Layers(Linears))
+        x = batch(1)
+        loss = model(x).square().mean()
+        x.mul_(2)
+        with self.assertRaisesRegex(RuntimeError, "inplace"):
+            loss.backward()
+
+    def test_gradients_of_gradients(self):
+        model = tt.offload(Layers(Linears))
+        x = batch(1).requires_grad_()
+        with self.assertRaisesRegex(lib.UnsupportedError, "create_graph"):
+            torch.autograd.grad(model(x).square().mean(), x, create_graph=True)
+
+    def test_what_a_node_has_saved_is_read_outside_of_a_backward(self):
+        model = tt.offload(nn.Sequential(nn.Linear(SIZE, SIZE)))
+        optimizer = optimizer_of(model)
+        for step in range(3):
+            loss = model(batch(step).requires_grad_())
+            saved = loss.grad_fn._saved_mat2
+            self.assertTrue(torch.equal(saved, model.state_dict()["0.weight"].t()))
+            loss.square().mean().backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    unittest.main()
