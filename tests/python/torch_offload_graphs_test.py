@@ -28,7 +28,7 @@ SIZE = 64
 
 
 def batch(seed):
-    return torch.randn(4, SIZE, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(32, SIZE, generator=torch.Generator().manual_seed(seed))
 
 
 def matrix():
@@ -186,6 +186,19 @@ class Backwards(GraphTest):
         self.assertEqual(len(set(losses)), 4)
         self.assert_runs_compiled(model)
 
+    def test_a_graph_that_is_stale(self):
+        for options in ({}, {"activations": "host"}):
+            for warm in (0, 2):
+                model = tt.offload(Layers(Linears), **options)
+                optimizer = optimizer_of(model)
+                train(model, optimizer, warm)
+                losses = [model(batch(seed)).square().mean() for seed in (1, 2)]
+                losses[1].backward()
+                optimizer.step()
+                with self.assertRaisesRegex(lib.OrderError, "backward.. before step"):
+                    losses[0].backward()
+                train(model, optimizer, 2)
+
     def test_tensors_that_are_changed_in_place(self):
         model = tt.offload(Layers(Linears))
         x = batch(1)
@@ -209,6 +222,111 @@ class Backwards(GraphTest):
             self.assertTrue(torch.equal(saved, model.state_dict()["0.weight"].t()))
             loss.square().mean().backward()
             optimizer.step()
+
+
+class Forwards(GraphTest):
+    """Forwards that have no backward, or several."""
+
+    def test_losses_that_are_not_used(self):
+        """Before the first step and after, with the unused graph alive at the next forward or not, and last."""
+        def run(model, optimizer, warm, keeps):
+            told, loss = [], None
+            for step in range(8):
+                if not keeps:
+                    del loss
+                loss = model(batch(step)).square().mean()
+                told.append(loss.item())
+                if step >= warm and step % 2 == 0:
+                    continue
+                loss.backward()
+                if step == 5:
+                    told.append(model(batch(77)).sum().item())
+                optimizer.step()
+                optimizer.zero_grad()
+                loss = None if not keeps else loss
+            return told
+
+        for warm in (0, 3):
+            for keeps in (True, False):
+                with self.subTest(warm=warm, keeps=keeps):
+                    model, optimizer = self.assert_all_ways(lambda: Layers(Linears),
+                                                            lambda *a: run(*a, warm=warm, keeps=keeps))
+                    train(model, optimizer, 1)
+                    self.assert_runs_compiled(model)
+
+    def test_a_unit_whose_output_is_not_used(self):
+        class Branches(Layers):
+            def forward(self, x):
+                self.calls = getattr(self, "calls", 0) + 1
+                y = self.layers[2](self.layers[0](x))
+                z = self.layers[1](x)
+                return y + z if self.calls % 2 else y + z.detach()
+
+        def run(model, optimizer):
+            for step in range(6):
+                model(batch(step)).square().mean().backward()
+                if step % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+        self.assert_all_ways(lambda: Branches(Linears), run)
+
+    def test_evaluations_that_record_a_graph(self):
+        """They leave neither tasks nor files."""
+        for warm in (0, 2):
+            for alive in (True, False):
+                model = tt.offload(Layers(Linears), nvme=self.nvme, activations="nvme")
+                optimizer = optimizer_of(model)
+                train(model, optimizer, warm)
+                movement = movement_of(model)
+                output = None
+                for step in range(20):
+                    output = output if alive else None
+                    output = model(batch(step))
+                output = None
+                recording = movement._recording
+                self.assertLessEqual(len(recording.tasks) if recording else movement.compiled.position, 2 * 3)
+                one_forward = 3 * 4 * 32 * SIZE * 4
+                self.assertLessEqual(recording.saved._end if recording else 0, 2 * one_forward)
+                train(model, optimizer, 2)
+                self.assert_runs_compiled(model)
+
+    def test_no_grad_between_forward_and_recomputation(self):
+        class Checkpointed(Layers):
+            is_reentrant = True
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = checkpoint(layer, x, use_reentrant=self.is_reentrant) if self.training else layer(x)
+                return x
+
+        def run(model, optimizer):
+            told = []
+            for step in range(6):
+                loss = model(batch(step).requires_grad_()).square().mean()
+                if step > 3:
+                    with torch.no_grad():
+                        told.append(model(batch(9)).sum().item())
+                loss.backward()
+                told.append(loss.item())
+                optimizer.step()
+                optimizer.zero_grad()
+            return told
+
+        for is_reentrant in (True, False):
+            Checkpointed.is_reentrant = is_reentrant
+            self.assert_all_ways(lambda: Checkpointed(Linears), run)
+
+    def test_units_that_save_nothing_at_first(self):
+        """A unit that was recorded while it saved nothing worth keeping gets room once it saves more."""
+        model = tt.offload(Layers(Linears), nvme=self.nvme, activations="nvme")
+        optimizer = optimizer_of(model)
+        for size in (1, 1, 512, 512, 512):
+            model(torch.randn(size, SIZE)).square().mean().backward()
+            optimizer.step()
+            sizes = [part.saved_bytes for parts in movement_of(model).compiled.parts.values() for part in parts]
+            self.assertTrue(size > 1 or not any(sizes), sizes)
+        self.assertTrue(all(sizes), sizes)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from terrace import library as lib
 from terrace.library import BACKWARD, FORWARD
 from terrace.torch.compiled_step import CompiledStep, SavedState
 from terrace.torch.parameter_handles import KeptTensor, OthersTensor, ParameterHandle, stale_error
-from terrace.torch.recording import Recording
+from terrace.torch.recording import Recording, completed, without_backward
 from terrace.torch.saved_tensors import SavedTensors
 from terrace.torch.uses import Use, graph_task, tensors_in
 from terrace.torch.values import ScratchFile, return_free_memory
@@ -69,6 +69,7 @@ class Movement:
         self._depth = 0
         self._trains = False         # the outermost forward may have a backward
         self._uses = []              # forwards under way
+        self._alive = weakref.WeakSet()  # uses whose graphs exist
         self._lingering = set()      # units that were brought by a recomputation
         self._watched = set()        # backwards whose end is waited for
         self._in_backward = {}       # of each backward, the uses that it has begun
@@ -130,11 +131,13 @@ class Movement:
         for unit in use.units:
             self._enter_unit(unit, use, in_backward)
         if use.units and trains and torch.is_grad_enabled():
+            self._alive.add(use)
             self._watch_inputs(use, inputs)
             use.saved = SavedTensors(self, use, self.options.activations is not None and not in_backward)
 
     def _enter_model(self):
         self._clean_up()
+        self._forget_unused_forwards()
         self._trains = torch.is_grad_enabled()
         if self._trains:
             self._micro_batches += 1
@@ -413,6 +416,8 @@ class Movement:
             return self._read(saved)
         if isinstance(saved, (KeptTensor, OthersTensor)):
             return saved.get()
+        if graph_task() != -1:
+            self._begin_backward(saved.use)
         if saved.tensor is not None:
             return saved.tensor
         if saved.file is not None:
@@ -440,6 +445,22 @@ class Movement:
             self.compiled.abandon(self._recording.sums)
         if forget and self._recording is not None:
             self._recording.forget_gradients(self._scratch())
+
+    def _forget_unused_forwards(self):
+        """Takes what had no backward, and can have none since its graph is gone, out of the step."""
+        if self._recording is None and not self._runs_compiled:
+            return
+        tasks = self._recording.tasks if self._recording else self.compiled.tasks[:self.compiled.position]
+        unused = without_backward(tasks) - {use.micro_batch for use in self._alive}
+        if not unused:
+            return
+        self._deviate()
+        self._recording.tasks = [task for task in self._recording.tasks if task[2] not in unused]
+        self._recording.saved = None  # goes with the last tensor that is in it
+        for key in [key for key in self._waiting if key[1] in unused]:
+            del self._waiting[key]
+        if not self._recording.tasks and not self._fired:
+            self._end_step()
 
     def forget_gradients(self):
         if self._fired:
@@ -471,7 +492,7 @@ class Movement:
                 self._evict(unit)
         settings = optimizer.unit_settings()
         if self._runs_compiled and (self.compiled.learning_rate != optimizer.learning_rate
-                                    or not self._fits(settings)):
+                                    or not self.compiled.fits(settings)):
             self._warn_of_changed_settings()
             self._deviate()
         try:
@@ -488,15 +509,12 @@ class Movement:
             warnings.warn("the learning rate, or which parameters train, changed between forward and step(), so the "
                           "step is computed a second time: change it before the forward", stacklevel=6)
 
-    def _fits(self, settings):
-        compiled = self.compiled
-        return (compiled.settings == settings
-                and all(slot.trains != part.is_frozen for slot, part in compiled._part_of.items()))
-
     def _make_up(self, optimizer, settings):
         """A step that was recorded: its gradients go through a compiled one."""
-        tasks, sums = self._complete(self._recording.tasks), self._recording.sums
-        if self.compiled is None or not self._fits(settings) or self._lacks_backward(tasks):
+        training = [slot for slot in self.units.slots if slot.trains]
+        tasks, sums = completed(self._recording.tasks, training), self._recording.sums
+        if (self.compiled is None or not self.compiled.fits(settings)
+                or not self.compiled.has_backwards_of(training)):
             self._compile(tasks, settings)
         elif tasks != self.compiled.tasks:
             if tasks == self._other_way:
@@ -505,15 +523,9 @@ class Movement:
         self.compiled.begin(optimizer.learning_rate)
         return self.compiled.end(sums)
 
-    def _lacks_backward(self, tasks):
-        has = set(self.compiled._last_backward)
-        return any(slot.unit not in has for slot in self.units.slots if slot.trains)
-
     def _renew_if_outgrown(self, optimizer):
         compiled = self.compiled
-        outgrown = any(part.saved_bytes and self._saved_bytes.get(unit, 0) > part.saved_bytes
-                       for unit, parts in compiled.parts.items() for part in parts[-1:])
-        if outgrown or self.pending_state is not None:
+        if compiled.is_outgrown_by(self._saved_bytes) or self.pending_state is not None:
             self._compile(compiled.tasks, optimizer.unit_settings())
 
     def load_state(self, loaded, optimizer):
@@ -537,13 +549,6 @@ class Movement:
         self.compiled = CompiledStep(tasks, settings, self.options.for_units(self.units.dtype_name),
                                      self._saved_bytes, state)
         self.pending_state = None
-
-    def _complete(self, tasks):
-        """A unit that trains has a backward at its place, also where its gradient came without one."""
-        has = {unit for unit, task_pass, _ in tasks if task_pass == BACKWARD}
-        lacking = [unit for unit in self.units.units
-                   if unit not in has and any(slot.trains for slot in unit.slots)]
-        return tasks + [(unit, p, 0) for unit in lacking for p in (FORWARD, BACKWARD)]
 
     # ---- all parameters ----------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from terrace.library import BACKWARD, FORWARD
 from terrace.torch.values import ScratchFile, tensor_at
 
 
@@ -46,6 +47,29 @@ class GradientSums:
         total = torch.empty(slot.count)
         self._file.read(self._sums[slot], total.data_ptr(), 4 * slot.count)
         return total
+
+
+def without_backward(tasks):
+    """The micro-batches in which nothing went backward."""
+    return {m for _, _, m in tasks} - {m for _, task_pass, m in tasks if task_pass == BACKWARD}
+
+
+def completed(tasks, training):
+    """The tasks of a step that can be compiled. A micro-batch without a backward is left out, and each forward of a
+    unit with slots that train gets a backward, which has no gradient. `training` are all such slots: each unit of them
+    has a task, also where its gradient came without one."""
+    unused = without_backward(tasks)
+    numbers = {m: number for number, m in enumerate(sorted({m for _, _, m in tasks} - unused))}
+    tasks = [(unit, task_pass, numbers[m]) for unit, task_pass, m in tasks if m not in unused]
+    units = list(dict.fromkeys(slot.unit for slot in training))
+    waiting = {}
+    for unit, task_pass, m in tasks:
+        waiting[unit, m] = waiting.get((unit, m), 0) + (1 if task_pass == FORWARD else -1)
+    for (unit, m), count in reversed(waiting.items()):
+        if unit in units:
+            tasks += [(unit, BACKWARD, m)] * count
+    has = {unit for unit, _, _ in tasks}
+    return tasks + [(unit, p, 0) for unit in units if unit not in has for p in (FORWARD, BACKWARD)]
 
 
 class Recording:

@@ -22,7 +22,8 @@ def _top_hooks():
 class SavedTensor:
     """A tensor that autograd has saved, stored in a task's memory or in a file, or kept as it is."""
 
-    def __init__(self, tensor):
+    def __init__(self, tensor, use):
+        self.use = use         # whose backward reads it
         self.shape, self.stride, self.dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
         self.count = tensor.numel()
         self.offset = 0
@@ -72,6 +73,7 @@ class SavedTensors:
         if self._is_open:
             self._is_open = False
             self._hooks.__exit__(None, None, None)
+            self._hooks = None  # which knows this: a use is to go with its graph
             self._taken.clear()
             if self._stores:
                 self._movement.note_saved(self._use.units[-1], self._end)
@@ -97,7 +99,7 @@ class SavedTensors:
         return self._taken[key][1]
 
     def _store(self, tensor):
-        saved = SavedTensor(tensor)
+        saved = SavedTensor(tensor, self._use)
         saved.offset = self._end
         self._end += -(-saved.count * saved.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         self._movement.store(saved, tensor, (self._use.units[-1], self._use.micro_batch), self._end)
