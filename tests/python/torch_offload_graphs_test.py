@@ -329,5 +329,107 @@ class Forwards(GraphTest):
         self.assertTrue(all(sizes), sizes)
 
 
+class Reading(GraphTest):
+    def test_a_parameter_that_another_module_reads(self):
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding, self.linear = nn.Embedding(16, SIZE), nn.Linear(SIZE, SIZE)
+
+            def forward(self, x):
+                return self.linear(self.embedding(x)) @ self.embedding.weight.t()
+
+        model = tt.offload(Tied())
+        with self.assertRaisesRegex(RuntimeError, "outside of the forward of its module.*materialize"):
+            model(torch.arange(16))
+        with tt.materialize(model):
+            self.assertEqual(model.embedding.weight.sum().item(), model.state_dict()["embedding.weight"].sum().item())
+
+
+class Units(GraphTest):
+    """Which modules are moved as a whole, and what brings a part of one that is used alone."""
+
+    def names(self, model):
+        return [unit.name for unit in movement_of(model).units.units]
+
+    def test_lists_in_lists(self):
+        class Nested(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList([nn.ModuleList([nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)])
+                                             for _ in range(3)])
+
+            def forward(self, x):
+                for a, b in self.layers:
+                    x = x + b(F.gelu(a(x)))
+                return x
+
+        model, _ = self.assert_all_ways(Nested)
+        self.assertEqual(self.names(model), [f"layers.{i}.{j}" for i in range(3) for j in range(2)])
+        self.assert_runs_compiled(model)
+
+    def test_blocks_whose_forward_is_passed_over(self):
+        class Bypassing(Layers):
+            def forward(self, x):
+                for layer in self.layers:
+                    x = x + layer.b(F.gelu(layer.a(x)))
+                with torch.no_grad():
+                    self.layers[0].a(x)
+                return x
+
+        model, _ = self.assert_all_ways(lambda: Bypassing(Linears))
+        self.assertEqual(self.names(model), [f"layers.{i}" for i in range(3)])
+        self.assert_runs_compiled(model)
+
+    def test_checkpointing_within_a_block(self):
+        for is_reentrant in (True, False):
+            class Block(Linears):
+                def forward(self, x, is_reentrant=is_reentrant):
+                    inner = super().forward
+                    return self.a(checkpoint(lambda y: self.b(inner(y)), x, use_reentrant=is_reentrant))
+
+            def run(model, optimizer):
+                return train(nn.Sequential(InputsRequireGrad(), model), optimizer)
+
+            class InputsRequireGrad(nn.Module):
+                def forward(self, x):
+                    return x.requires_grad_()
+
+            with self.subTest(is_reentrant=is_reentrant):
+                self.assert_all_ways(lambda: Layers(Block), run)
+
+    def test_parameters_beside_blocks(self):
+        """Of the model, and of a module in it: what they have themselves is a unit, and each block is one."""
+        class Encoder(Layers):
+            def __init__(self):
+                super().__init__(Linears)
+                self.position = nn.Parameter(torch.randn(SIZE))
+                self.scales = nn.ParameterList([nn.Parameter(torch.randn(SIZE))])
+
+            def forward(self, x):
+                return super().forward(x + self.position) * self.scales[0]
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.token, self.encoder, self.head = nn.Parameter(torch.randn(SIZE)), Encoder(), nn.Linear(SIZE, 8)
+
+            def forward(self, x):
+                return self.head(self.encoder(x * self.token))
+
+        model, _ = self.assert_all_ways(Model)
+        self.assertEqual(self.names(model), ["(model)", "encoder"] + [f"encoder.layers.{i}" for i in range(3)] + ["head"])
+        self.assert_runs_compiled(model)
+        parts = movement_of(model).compiled.parts
+        saved = {unit.name: unit_parts[-1].saved_bytes for unit, unit_parts in parts.items()}
+        self.assertTrue(all(saved[f"encoder.layers.{i}"] > 2 * 32 * SIZE * 4 for i in range(3)), saved)
+        resident = []
+        for block in model.encoder.layers:
+            block.b.register_forward_hook(lambda *_: resident.append(
+                [unit.name for unit in movement_of(model).units.units if unit.is_resident]))
+        train(model, movement_of(model).optimizer(), 1)
+        self.assertEqual(resident, [["(model)", "encoder", f"encoder.layers.{i}"] for i in range(3)])
+
+
 if __name__ == "__main__":
     unittest.main()

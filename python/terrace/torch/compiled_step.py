@@ -134,6 +134,10 @@ class CompiledStep:
     def position(self):
         return self._position
 
+    @property
+    def last_task(self):
+        return self.tasks[self._position - 1] if self._position > 0 else None
+
     def fits(self, settings):
         """Whether the settings are these, and what trains."""
         return (self.settings == settings

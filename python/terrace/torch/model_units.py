@@ -95,21 +95,47 @@ class ModelUnit:
             slot.evict()
 
 
+def _has_forward(module):
+    """Whether a module can be called: a ModuleList and the like cannot."""
+    return type(module).forward is not torch.nn.Module.forward or "forward" in module.__dict__
+
+
+def _own_parameters(module, prefix=""):
+    """The (name, parameter) pairs that a module's own forward uses: its own, and those of modules in it that have no
+    forward, such as a ParameterList."""
+    yield from module.named_parameters(prefix=prefix, recurse=False, remove_duplicate=False)
+    for name, child in module.named_children():
+        if not _has_forward(child):
+            yield from _own_parameters(child, f"{prefix}.{name}" if prefix else name)
+
+
+def _has_blocks(module):
+    """Whether a module has others that come one after another."""
+    lists = (torch.nn.ModuleList, torch.nn.Sequential)
+    return any(isinstance(inner, lists) and len(inner) > 1 for inner in module.modules())
+
+
 def _unit_modules(model):
     """The (name, module) pairs that are units, and whether each has all that is within it."""
     found = []
 
-    def walk(prefix, module):
-        for name, child in module.named_children():
-            path = f"{prefix}{name}"
-            if isinstance(child, torch.nn.ModuleList) and len(child) > 1:
-                found.extend((f"{path}.{i}", block, True) for i, block in enumerate(child))
-            elif any(True for _ in child.parameters(recurse=False)) or _is_torchs_own(child):
-                found.append((path, child, True))
-            else:
-                walk(f"{path}.", child)
+    def visit(path, module, is_block):
+        owns = any(True for _ in _own_parameters(module))
+        if not _has_forward(module):
+            walk(f"{path}.", module)
+        elif is_block or _is_torchs_own(module) or (owns and not _has_blocks(module)):
+            found.append((path, module, True))
+        else:
+            if owns:
+                found.append((path, module, False))
+            walk(f"{path}.", module)
 
-    if any(True for _ in model.parameters(recurse=False)):
+    def walk(prefix, module):
+        are_blocks = isinstance(module, torch.nn.ModuleList) and len(module) > 1
+        for name, child in module.named_children():
+            visit(f"{prefix}{name}", child, are_blocks)
+
+    if _has_forward(model) and any(True for _ in _own_parameters(model)):
         found.append(("(model)", model, False))
     walk("", model)
     return found
@@ -128,6 +154,7 @@ class ModelUnits:
         self.units = []
         self.slots = []
         self.modules = []        # (module, units that it uses)
+        self.inner = []          # the same of modules in units: those that have parameters themselves
         self._slot_of = {}       # by the key of a storage
         self._by_storage = {}    # by the number of a storage, once that stays
         for name, module, is_whole in _unit_modules(model):
@@ -141,7 +168,8 @@ class ModelUnits:
     def _add(self, prefix, module, is_whole):
         unit = ModelUnit(prefix)
         used = {}
-        for name, parameter in module.named_parameters(recurse=is_whole, remove_duplicate=False):
+        parameters = module.named_parameters(remove_duplicate=False) if is_whole else _own_parameters(module)
+        for name, parameter in parameters:
             path = name if prefix == "(model)" else f"{prefix}.{name}"
             slot = self._slot(unit, path, parameter)
             used[id(slot.unit)] = slot.unit
@@ -150,6 +178,10 @@ class ModelUnits:
         if used:
             # Its own last: that one is held in its backward, for its gradient.
             self.modules.append((module, sorted(used.values(), key=lambda other: other is unit)))
+        for inner in module.modules() if is_whole else ():
+            own = {id(p): self._slot(unit, prefix, p).unit for p in inner.parameters(recurse=False)}
+            if inner is not module and own:
+                self.inner.append((inner, list(dict.fromkeys(own.values()))))
 
     def _slot(self, unit, name, parameter):
         on_meta = parameter.device.type == "meta"

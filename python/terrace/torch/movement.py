@@ -11,6 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from terrace import library as lib
 from terrace.library import BACKWARD, FORWARD
 from terrace.torch.compiled_step import CompiledStep, SavedState
+from terrace.torch.module_hooks import hook_modules
 from terrace.torch.parameter_handles import KeptTensor, OthersTensor, ParameterHandle, stale_error
 from terrace.torch.recording import Recording, completed, without_backward
 from terrace.torch.saved_tensors import SavedTensors
@@ -79,28 +80,9 @@ class Movement:
         self._kept = 0               # materialize() that are under way
         self.updates = 0             # steps, and loads of a state: values change with it
         self.units.bind()
-        self._hook(model)
+        hook_modules(model, self)
 
     # ---- hooks -------------------------------------------------------------------------------------------
-
-    def _hook(self, model):
-        units_of = {id(module): units for module, units in self.units.modules}
-        own = weakref.ref(self)
-        for module in model.modules():
-            units = units_of.get(id(module))
-            if units is None and not any(id(inner) in units_of for inner in module.modules()):
-                continue
-
-            def before(module, args, kwargs, units=units):
-                if own() is not None:
-                    own()._before(module, units, (args, kwargs))
-
-            def after(module, args, output):
-                if own() is not None:
-                    own()._after(module, output)
-
-            module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-            module.register_forward_hook(after, always_call=True)
 
     def _watch_gradients(self):
         own = weakref.ref(self)
@@ -118,7 +100,7 @@ class Movement:
             raise lib.ForkedError("an offloaded model is used in a process that was forked from its own: start workers "
                                   "by 'spawn', and load the model there")
 
-    def _before(self, module, units, inputs):
+    def before(self, module, units, is_inner, inputs):
         self.check_process()
         in_backward = graph_task() != -1
         if self._depth == 0 and not in_backward:
@@ -126,14 +108,20 @@ class Movement:
         self._depth += 1
         # A recomputation trains, whatever the last forward was.
         trains = torch.is_grad_enabled() if in_backward else self._trains
-        use = Use(module, units or (), max(0, self._micro_batches - 1), trains, self.updates)
+        if is_inner:
+            # Its unit's forward or backward has brought it, unless that was passed over.
+            units = [unit for unit in units if unit.is_idle]
+        use = Use(module, units, max(0, self._micro_batches - 1), trains, self.updates)
         self._uses.append(use)
         for unit in use.units:
             self._enter_unit(unit, use, in_backward)
-        if use.units and trains and torch.is_grad_enabled():
+        if not trains or not torch.is_grad_enabled():
+            return
+        if use.units:
             self._alive.add(use)
             self._watch_inputs(use, inputs)
-            use.saved = SavedTensors(self, use, self.options.activations is not None and not in_backward)
+        if use.units or (is_inner and not SavedTensors.are_on_top()):
+            use.saved = SavedTensors(self, use, bool(use.units) and not in_backward)
 
     def _enter_model(self):
         self._clean_up()
@@ -155,7 +143,7 @@ class Movement:
             return None
         return self._task((unit, FORWARD, use.micro_batch))
 
-    def _after(self, module, output):
+    def after(self, module, output):
         while self._uses:
             use = self._uses.pop()
             self._depth -= 1
@@ -293,12 +281,17 @@ class Movement:
         self.check_process()
         self._begin_step()
         self._fired.add(slot)
+        unit = slot.unit
         with torch.no_grad():
+            if not self._is_last_task(unit, BACKWARD):
+                # What a module has beside its blocks: its gradient comes after theirs.
+                self._task((unit, BACKWARD, max([use.micro_batch for use in unit.backward_uses], default=0)))
+                if unit.is_idle:
+                    self._lingering.add(unit)
             if self._runs_compiled and not self.compiled.add_gradient(slot, gradient):
                 self._deviate()
             if not self._runs_compiled:
                 self._recording.sums.add(slot, gradient)
-        unit = slot.unit
         unit.fired.add(id(parameter))
         if unit.backward_uses and unit.has_fired:
             # Hardly a node needs the unit now: it goes when another comes.
@@ -325,6 +318,10 @@ class Movement:
         else:
             self._recording.tasks.append(task)
             self._load(task[0])
+
+    def _is_last_task(self, unit, task_pass):
+        last = self.compiled.last_task if self._runs_compiled else (self._recording.tasks or [None])[-1]
+        return last is not None and last[:2] == (unit, task_pass)
 
     def _begin_step(self):
         if self._runs_compiled or self._recording is not None:

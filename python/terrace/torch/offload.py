@@ -77,7 +77,9 @@ def offload(model, *, nvme=(), host_memory=None, parameters="auto", gradients="a
     initialize      initialize(name, tensor) writes the first values of a parameter, one at a time: of a model on
                     the meta device, whose parameters then are new objects
 
-    Parameters are float32 or bfloat16, all of one type, dense, each in memory of its own or tied as a whole."""
+    Parameters are float32 or bfloat16, all of one type, dense, each in memory of its own or tied as a whole. Outside
+    of the forward and backward of its module a parameter has no memory: torch ends the process (SIGSEGV) or raises
+    that a storage is of size 0 where it is read there, as by p.square().sum(). Read it within materialize(model)."""
     if _ATTRIBUTE in model.__dict__:
         raise lib.OrderError("the model is offloaded already")
     options = options_of(nvme=nvme, host_memory=host_memory, parameters=parameters, gradients=gradients,

@@ -50,7 +50,7 @@ class SavedTensors:
         hooks = _top_hooks()
         outer = self._of(hooks)
         self._others = hooks if outer is None else outer._others
-        self._stores = stores and self._others is None
+        self._stores = stores and self._others is None and movement.options.activations is not None
         self._movement = movement
         self._use = use
         self._end = 0
