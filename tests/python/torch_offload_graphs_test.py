@@ -224,6 +224,59 @@ class Backwards(GraphTest):
             optimizer.step()
 
 
+class HooksOfOthers(GraphTest):
+    """Saved tensors that gradient checkpointing takes, and torch itself."""
+
+    def test_checkpointing(self):
+        """Of units whose output is of an unknown class, of two units as one, and of a part of a part of a unit."""
+        class Output:
+            def __init__(self, hidden):
+                self.hidden = hidden
+
+        class Wrapping(Linears):
+            def forward(self, x):
+                return Output(super().forward(x))
+
+        class Unwrapping(Layers):
+            def forward(self, x):
+                for layer in self.layers:
+                    x = checkpoint(lambda y, layer=layer: layer(y).hidden, x, use_reentrant=False)
+                return x
+
+        class InPairs(Layers):
+            def forward(self, x):
+                return self.layers[2](checkpoint(lambda y: self.layers[1](self.layers[0](y)), x, use_reentrant=False))
+
+        class Nesting(Linears):
+            def forward(self, x):
+                return x + self.b(checkpoint(lambda y: F.gelu(checkpoint(self.a, y, use_reentrant=False)), x,
+                                             use_reentrant=False))
+
+        class Whole(Layers):
+            def forward(self, x):
+                for layer in self.layers:
+                    x = checkpoint(layer, x, use_reentrant=False)
+                return x
+
+        for make in (lambda: Unwrapping(Wrapping), lambda: InPairs(Linears), lambda: Whole(Nesting)):
+            model, optimizer = self.assert_all_ways(make)
+            self.assert_runs_compiled(model)
+
+    def test_hooks_of_the_trainer(self):
+        def run(model, optimizer):
+            told = []
+            for step in range(3):
+                with torch.autograd.graph.save_on_cpu():
+                    loss = model(batch(step)).square().mean()
+                loss.backward()
+                told.append(loss.item())
+                optimizer.step()
+                optimizer.zero_grad()
+            return told
+
+        self.assert_all_ways(lambda: Layers(Linears), run)
+
+
 class Forwards(GraphTest):
     """Forwards that have no backward, or several."""
 
@@ -418,7 +471,8 @@ class Units(GraphTest):
                 return self.head(self.encoder(x * self.token))
 
         model, _ = self.assert_all_ways(Model)
-        self.assertEqual(self.names(model), ["(model)", "encoder"] + [f"encoder.layers.{i}" for i in range(3)] + ["head"])
+        self.assertEqual(self.names(model),
+                         ["(model)", "encoder"] + [f"encoder.layers.{i}" for i in range(3)] + ["head"])
         self.assert_runs_compiled(model)
         parts = movement_of(model).compiled.parts
         saved = {unit.name: unit_parts[-1].saved_bytes for unit, unit_parts in parts.items()}
