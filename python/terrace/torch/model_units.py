@@ -231,8 +231,9 @@ class ModelUnits:
                                            "parameters of an offloaded model are of one type")
 
     def bind(self):
-        """To be called when the storages are those that stay."""
+        """To be called when the parameters and their storages are those that stay."""
         self._by_storage = {slot.storage._cdata: slot for slot in self.slots}
+        self._by_id = {id(p): slot for slot in self.slots for p in slot.parameters}
 
     def slot_of_storage(self, tensor):
         """The slot whose memory a tensor is in; None where it is in none of the model's."""
@@ -242,10 +243,7 @@ class ModelUnits:
 
     def slot_of(self, parameter):
         """The slot of a parameter; None where it is none of the model's."""
-        for slot in self.slots:
-            if any(parameter is other for other in slot.parameters):
-                return slot
-        return None
+        return self._by_id.get(id(parameter))
 
     @property
     def dtype(self):
