@@ -527,8 +527,13 @@ class Movement:
 
     def load_state(self, loaded, optimizer):
         """Goes on from a SavedState, which may lack masters: parameters then stay as they are."""
+        if self._kept != 0:
+            raise lib.OrderError("a state is loaded while materialize() keeps parameters in memory: leave it first")
         self.settle()
         self.pending_state = loaded
+        for slot in self.units.slots if self.compiled is None else ():
+            master = loaded.field(slot, "master")
+            slot.values = slot.values if master is None else master
         self._end_step()
         self.updates += 1
         if self.compiled is not None:
@@ -541,6 +546,7 @@ class Movement:
             state = SavedState.of(self.compiled, self.options.scratch_directory).replaced_by(state)
             for slot in self.compiled._part_of:
                 slot.values = state.field(slot, "master")
+            self.pending_state = state  # kept where the next step cannot be made
             self.compiled.close()
             self.compiled = None
         self.compiled = CompiledStep(tasks, settings, self.options.for_units(self.units.dtype_name),

@@ -9,7 +9,7 @@ import torch
 from terrace import library as lib
 from terrace.torch.compiled_step import SavedState
 from terrace.torch.mapped_tensors import mapped_tensor
-from terrace.torch.values import MemoryValues
+from terrace.torch.values import MemoryValues, tensor_at
 
 
 @dataclasses.dataclass
@@ -25,6 +25,10 @@ class UnitSettings:
 
     def decays(self, slot):
         return slot in self.decayed
+
+
+def _write_zeros(first, count, address):
+    tensor_at(address, count, torch.float32).zero_()
 
 
 def offloaded_class(optimizer_class):
@@ -143,22 +147,46 @@ class OffloadedOptimizer:
         """For state_dict(), which is as TieredOptimizer has it."""
         movement = self._movement
         movement.settle()
-        compiled = movement.compiled
-        if compiled is None or compiled.steps == 0:
+        if self._steps_of_state() == 0:
             return
         directory = movement.options.scratch_directory
         names = self.fields + (() if movement.units.dtype == torch.float32 else ("master",))
         for slot in movement.units.slots:
-            if not slot.trains or not compiled.holds(slot):
+            readers = {name: self._reader_of(slot, name) for name in names}
+            if not slot.trains or all(readers[name] is None for name in self.fields):
                 continue
-            fields = {"step": torch.tensor(float(compiled.steps))}
-            for name in names:
-                fields[name] = mapped_tensor(
-                    slot.shape, torch.float32,
-                    lambda first, count, address, slot=slot, name=name:
-                        compiled.read(slot, name, first, count, address, "float32"), directory)
+            fields = {"step": torch.tensor(float(self._steps_of_state()))}
+            for name, read in readers.items():
+                fields[name] = mapped_tensor(slot.shape, torch.float32, read or _write_zeros, directory)
             for parameter in slot.parameters:
                 self.state[parameter] = fields
+
+    def _steps_of_state(self):
+        """How many steps the state has, which waits for the next compiled step or is in the one that there is."""
+        kept = self._movement.pending_state or self._movement.compiled
+        return 0 if kept is None else kept.steps
+
+    def _reader_of(self, slot, name):
+        """Returns what writes elements of a field to an address: (first, count, address). None where there is no
+        such field, which then begins with zeros."""
+        pending, compiled = self._movement.pending_state, self._movement.compiled
+        values = pending and pending.field(slot, name)
+        if values is not None:
+            return lambda first, count, address: values.read(first, count, address, torch.float32)
+        if compiled is not None:
+            if not compiled.holds(slot):
+                return None
+            return lambda first, count, address: compiled.read(slot, name, first, count, address, "float32")
+        return self._rounded_reader_of(slot) if name == "master" else None
+
+    def _rounded_reader_of(self, slot):
+        """Returns what writes a parameter's values, as they are in its type, to an fp32 array."""
+        def read(first, count, address):
+            piece = torch.empty(count, dtype=slot.dtype)
+            self._movement.read_slot(slot, first, count, piece.data_ptr())
+            tensor_at(address, count, torch.float32).copy_(piece)
+
+        return read
 
     def load_state_dict(self, state_dict):
         """Takes a state_dict() of this class, or of torch.optim's of the same rule, with the parameters that the

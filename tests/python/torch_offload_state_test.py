@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""The state of offloaded models and of their optimizers, and what is refused: torch_offload_state_test.py
+PACKAGE_FOLDER
+
+Small models against the same ones without. Needs TERRACE_LIBRARY, the library of this build.
+"""
+
+import copy
+import inspect
+import os
+import sys
+import tempfile
+import unittest
+import unittest.mock
+from pathlib import Path
+
+PACKAGE = sys.argv.pop(1)
+sys.path.insert(0, PACKAGE)
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import torch  # noqa: E402
+
+import terrace.torch as tt  # noqa: E402
+from terrace import library as lib  # noqa: E402
+from terrace.torch import movement as movement_module  # noqa: E402
+from terrace.torch.offload import movement_of  # noqa: E402
+from terrace.torch.optimizer import TieredOptimizer  # noqa: E402
+
+torch.set_num_threads(1)
+WIDTH = 64
+RATE = 1e-1
+
+
+def make_model(dtype=torch.float32):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU())
+                                 for _ in range(3))).to(dtype)
+
+
+def batch(seed, dtype=torch.float32):
+    return torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@torch.no_grad()
+def forward(model):
+    return model(batch(9, next(model.parameters()).dtype))
+
+
+def one_step(model, optimizer, seed):
+    loss = model(batch(seed, next(model.parameters()).dtype)).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def train(model, optimizer, steps):
+    return [one_step(model, optimizer, step) for step in steps]
+
+
+class OffloadedTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    @staticmethod
+    def offloaded(model=None, rule=tt.AdamW, **options):
+        model = tt.offload(make_model() if model is None else model, **options)
+        return model, rule(model.parameters(), lr=RATE)
+
+    def assert_equal_states(self, expected, got):
+        self.assertEqual(expected["state"].keys(), got["state"].keys())
+        self.assertGreater(len(got["state"]), 0)
+        for place, fields in expected["state"].items():
+            self.assertEqual(fields.keys(), got["state"][place].keys())
+            for name, value in fields.items():
+                self.assertTrue(torch.equal(value, got["state"][place][name]), f"{place}: {name}")
+
+    def assert_equal_values(self, expected, got):
+        self.assertEqual(expected.keys(), got.keys())
+        for name, value in expected.items():
+            self.assertTrue(torch.equal(value, got[name]), name)
+
+
+class States(OffloadedTest):
+    def test_a_state_is_saved_again_before_a_step(self):
+        """With parameters in host memory and on a drive, of each rule, and of torch's optimizer."""
+        for dtype in (torch.float32, torch.bfloat16):
+            for rule in (tt.AdamW, tt.Lion, tt.SGD):
+                for options in ({}, {"nvme": self.folder, "parameters": "nvme", "optimizer": "nvme"}):
+                    with self.subTest(dtype=dtype, rule=rule, options=options):
+                        model, optimizer = self.offloaded(make_model(dtype), rule, **options)
+                        train(model, optimizer, range(2))
+                        saved = copy.deepcopy(optimizer.state_dict())
+                        _, other = self.offloaded(make_model(dtype), rule, **options)
+                        other.load_state_dict(saved)
+                        self.assert_equal_states(saved, other.state_dict())
+        plain = make_model()
+        theirs = torch.optim.AdamW(plain.parameters(), lr=RATE)
+        train(plain, theirs, range(2))
+        _, other = self.offloaded()
+        other.load_state_dict(theirs.state_dict())
+        self.assert_equal_states(theirs.state_dict(), other.state_dict())
+
+    def test_a_state_without_masters_has_those_of_the_parameters(self):
+        """As torch's optimizer over bf16 writes it: the masters are then what the parameters are."""
+        model = make_model(torch.bfloat16)
+        values = copy.deepcopy(model.state_dict())
+        theirs = torch.optim.AdamW(model.parameters(), lr=RATE)
+        train(model, theirs, range(1))
+        _, optimizer = self.offloaded(make_model(torch.bfloat16))
+        optimizer.load_state_dict(theirs.state_dict())
+        for (name, value), fields in zip(values.items(), optimizer.state_dict()["state"].values(), strict=True):
+            self.assertTrue(torch.equal(fields["master"], value.float()), name)
+
+    def test_parameters_are_those_of_loaded_masters(self):
+        """Before the first step and after one: forward and state_dict() have them at once."""
+        for options in ({}, {"nvme": self.folder, "parameters": "nvme"}):
+            for steps_before in (0, 1):
+                with self.subTest(options=options, steps_before=steps_before):
+                    model, optimizer = self.offloaded(make_model(torch.bfloat16), **options)
+                    train(model, optimizer, range(2))
+                    saved = copy.deepcopy(optimizer.state_dict())
+                    values = copy.deepcopy(model.state_dict())
+                    expected = forward(model)
+                    other, resumed = self.offloaded(make_model(torch.bfloat16), **options)
+                    train(other, resumed, range(5, 5 + steps_before))
+                    resumed.load_state_dict(saved)
+                    self.assertTrue(torch.equal(expected, forward(other)))
+                    self.assert_equal_values(values, other.state_dict())
+                    self.assertEqual(train(model, optimizer, range(2, 4)), train(other, resumed, range(2, 4)))
+                    self.assert_equal_values(copy.deepcopy(model.state_dict()), other.state_dict())
+
+    def test_parameters_in_memory_are_not_loaded_over(self):
+        model, optimizer = self.offloaded(make_model(torch.bfloat16))
+        one_step(model, optimizer, 0)
+        saved = copy.deepcopy(optimizer.state_dict())
+        with tt.materialize(model), self.assertRaisesRegex(lib.OrderError, "materialize"):
+            optimizer.load_state_dict(saved)
+        optimizer.load_state_dict(saved)
+
+    def test_a_step_that_cannot_be_made_loses_no_state(self):
+        """Where a changed setting needs another compiled step, and that one fails."""
+        for dtype in (torch.float32, torch.bfloat16):
+            with self.subTest(dtype=dtype):
+                runs = []
+                for fails in (False, True):
+                    model, optimizer = self.offloaded(make_model(dtype))
+                    train(model, optimizer, range(2))
+                    for group in optimizer.param_groups:
+                        group["weight_decay"] = 0.5
+                    if fails:
+                        self.fail_once(model, optimizer)
+                    losses = train(model, optimizer, range(2, 5))
+                    runs.append((losses, copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())))
+                (losses, state, values), (got, other_state, other_values) = runs
+                self.assertEqual(losses, got)
+                self.assert_equal_states(state, other_state)
+                self.assert_equal_values(values, other_values)
+
+    def fail_once(self, model, optimizer):
+        state, values = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
+        problem = lib.DoesNotFitError("as if")
+        with unittest.mock.patch.object(movement_module, "CompiledStep", side_effect=problem), \
+                self.assertRaisesRegex(lib.DoesNotFitError, "as if"):
+            one_step(model, optimizer, 7)
+        self.assertIsNone(movement_of(model).compiled)
+        self.assert_equal_states(state, optimizer.state_dict())
+        self.assert_equal_values(values, model.state_dict())
+
+
+if __name__ == "__main__":
+    unittest.main()
