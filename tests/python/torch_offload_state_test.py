@@ -170,5 +170,47 @@ class States(OffloadedTest):
         self.assert_equal_values(values, model.state_dict())
 
 
+class Methods(OffloadedTest):
+    def test_every_public_method_works_or_is_refused(self):
+        """Each that TieredOptimizer has beyond torch's: what reads a session of its own would not work here."""
+        model, optimizer = self.offloaded()
+        parameters = list(model.parameters())
+        refused = lib.UnsupportedError
+        uses = {
+            "adopt": (lambda: optimizer.adopt(parameters), refused),
+            "add_param_group": (lambda: optimizer.add_param_group({"params": []}), lib.OrderError),
+            "finish_step": (optimizer.finish_step, None),
+            "grad_norm": (lambda: self.assertGreater(optimizer.grad_norm, 0), None),
+            "ledger": (lambda: self.assertIn("host", str(optimizer.ledger())), None),
+            "load": (lambda: optimizer.load(self.folder), refused),
+            "load_state_dict": (lambda: optimizer.load_state_dict(optimizer.state_dict()), None),
+            "metrics": (optimizer.metrics, refused),
+            "pause": (lambda: optimizer.pause(self.folder), refused),
+            "resume": (optimizer.resume, refused),
+            "save": (lambda: optimizer.save(self.folder), refused),
+            "set_is_last_backward": (lambda: optimizer.set_is_last_backward(False), None),
+            "state_dict": (lambda: self.assertEqual(len(optimizer.state_dict()["state"]), len(parameters)), None),
+            "step": (lambda: self.assertEqual(optimizer.step(lambda: 3), 3), None),
+            "takes_gradients": (lambda: self.assertTrue(optimizer.takes_gradients), None),
+            "wait_for": (lambda: optimizer.wait_for(parameters), None),
+            "zero_grad": (optimizer.zero_grad, None),
+        }
+        ours = [each for each in TieredOptimizer.__mro__ if each.__module__.startswith("terrace.")]
+        public = {name for each in ours for name, value in vars(each).items()
+                  if not name.startswith("_") and (inspect.isroutine(value) or isinstance(value, property))}
+        self.assertEqual(public, set(uses))
+        one_step(model, optimizer, 0)
+        for name, (use, error) in uses.items():
+            with self.subTest(method=name):
+                if error is None:
+                    use()
+                else:
+                    self.assertRaises(error, use)
+        with self.assertRaises(refused):
+            copy.deepcopy(optimizer)
+        self.assertIn("AdamW", repr(optimizer))
+        self.assertLess(one_step(model, optimizer, 0), 10)
+
+
 if __name__ == "__main__":
     unittest.main()

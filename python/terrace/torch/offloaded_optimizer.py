@@ -107,6 +107,12 @@ class OffloadedOptimizer:
 
     # ---- a step ------------------------------------------------------------------------------------------
 
+    def set_is_last_backward(self, last):
+        """Changes nothing: a step updates when all of its backwards are over."""
+
+    def wait_for(self, parameters):
+        """Changes nothing: a parameter that a forward uses is updated, and one that nobody uses has no values."""
+
     @torch.no_grad()
     def step(self, closure=None):
         """Updates all parameters that train. Raises MissingGradientError where one has no gradient, NotFiniteError
@@ -140,6 +146,13 @@ class OffloadedOptimizer:
     def adopt(self, parameters):
         raise lib.UnsupportedError("parameters of an offloaded model cannot be changed from outside: change them "
                                    "before terrace.torch.offload()")
+
+    def pause(self, directory=None):
+        raise lib.UnsupportedError("an offloaded model cannot be paused: keep optimizer.state_dict() and "
+                                   "model.state_dict(), and offload the model again")
+
+    def resume(self):
+        raise lib.UnsupportedError("an offloaded model cannot be paused, so there is nothing to resume")
 
     # ---- state -------------------------------------------------------------------------------------------
 
