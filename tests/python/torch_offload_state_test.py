@@ -212,5 +212,81 @@ class Methods(OffloadedTest):
         self.assertLess(one_step(model, optimizer, 0), 10)
 
 
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        ids = torch.randint(0, 97, (16,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": ids, "labels": ids}
+
+
+class UnderTrainers(OffloadedTest):
+    SETTINGS = {"lr": 5e-3, "max_grad_norm": 0.5, "arithmetic": "terrace"}
+
+    def test_transformers_trainer(self):
+        """tt.attach() over an offloaded model, against the same training without."""
+        import transformers
+
+        def trained(offloads):
+            torch.manual_seed(5)
+            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+                vocab_size=97, n_positions=32, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0,
+                attn_pdrop=0))
+            if offloads:
+                tt.offload(model, nvme=self.folder)
+            optimizer = tt.AdamW(model.parameters(), **self.SETTINGS)
+            schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, 4)
+            arguments = transformers.TrainingArguments(
+                output_dir=self.folder, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=4,
+                save_strategy="no", logging_steps=1, report_to=[], use_cpu=True, seed=1, max_grad_norm=0.0,
+                disable_tqdm=True)
+            trainer = tt.attach(transformers.Trainer(model, arguments, train_dataset=Texts(),
+                                                     optimizers=(optimizer, schedule)))
+            trainer.train()
+            rows = [(row["loss"], row["grad_norm"]) for row in trainer.state.log_history if "loss" in row]
+            return rows, copy.deepcopy(model.state_dict())
+
+        expected, values = trained(False)
+        rows, others = trained(True)
+        self.assertEqual(len(expected), 4)
+        for (loss, norm), (other_loss, other_norm) in zip(expected, rows, strict=True):
+            self.assertEqual(loss, other_loss)
+            self.assertAlmostEqual(norm, other_norm, places=12)
+        self.assert_equal_values(values, others)
+
+    def test_lightning(self):
+        """OptimizerCallback over an offloaded model, against the same training without."""
+        import lightning
+
+        from terrace.torch.lightning import OptimizerCallback
+
+        settings = self.SETTINGS
+
+        class Module(lightning.LightningModule):
+            def __init__(self, model):
+                super().__init__()
+                self.model = model
+
+            def training_step(self, rows, number):
+                return (self.model(rows) ** 2).mean()
+
+            def configure_optimizers(self):
+                return tt.AdamW(self.model.parameters(), **settings)
+
+        def trained(model):
+            trainer = lightning.Trainer(
+                accelerator="cpu", max_epochs=2, accumulate_grad_batches=2, logger=False, enable_progress_bar=False,
+                enable_model_summary=False, enable_checkpointing=False, callbacks=[OptimizerCallback()],
+                default_root_dir=self.folder)
+            trainer.fit(Module(model), torch.utils.data.DataLoader(batch(1), batch_size=2))
+            return float(trainer.callback_metrics["grad_norm"]), copy.deepcopy(model.state_dict())
+
+        norm, values = trained(make_model())
+        other_norm, others = trained(tt.offload(make_model()))
+        self.assertAlmostEqual(norm, other_norm, places=12)
+        self.assert_equal_values(values, others)
+
+
 if __name__ == "__main__":
     unittest.main()
