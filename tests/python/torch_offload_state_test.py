@@ -212,6 +212,38 @@ class Methods(OffloadedTest):
         self.assertLess(one_step(model, optimizer, 0), 10)
 
 
+class Refusals(OffloadedTest):
+    def test_training_without_an_optimizer_of_this_package(self):
+        """One of torch.optim has no gradients to use, and one that is gone has none either."""
+        for make in (lambda model: torch.optim.AdamW(model.parameters(), lr=RATE), None):
+            with self.subTest(make=make):
+                model = tt.offload(make_model())
+                if make is None:
+                    optimizer = tt.AdamW(model.parameters(), lr=RATE)
+                    train(model, optimizer, range(2))
+                    del optimizer
+                    model(batch(2)).sum().backward()
+                else:
+                    one_step(model, make(model), 0)
+                for _ in range(2):
+                    with self.assertRaisesRegex(lib.OrderError, "AdamW, Lion or SGD of terrace.torch"):
+                        model(batch(3))
+                forward(model)
+                optimizer = tt.AdamW(model.parameters(), lr=RATE)
+                optimizer.zero_grad()
+                train(model, optimizer, range(2))
+
+    def test_a_backward_before_the_optimizer_is_made(self):
+        plain, model = make_model(), tt.offload(make_model())
+        results = []
+        for each in (plain, model):
+            each(batch(0)).square().mean().backward()
+            optimizer = tt.AdamW(each.parameters(), lr=RATE)
+            optimizer.step()
+            results.append(copy.deepcopy(each.state_dict()))
+        self.assert_equal_values(*results)
+
+
 class Texts(torch.utils.data.Dataset):
     def __len__(self):
         return 16

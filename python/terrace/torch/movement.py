@@ -128,6 +128,10 @@ class Movement:
         self._forget_unused_forwards()
         self._trains = torch.is_grad_enabled()
         if self._trains:
+            if self._fired and (self.optimizer is None or self.optimizer() is None):
+                raise lib.OrderError("gradients of the offloaded model were taken, and it has no optimizer that would "
+                                     "use them: give its parameters to AdamW, Lion or SGD of terrace.torch (one of "
+                                     "torch.optim finds no gradients here)")
             self._micro_batches += 1
             self._watch_gradients()
 

@@ -51,10 +51,10 @@ class OffloadedOptimizer:
         self.max_grad_norm = float(max_grad_norm or 0.0)
         if not 0 <= self.max_grad_norm < math.inf:
             raise lib.ArgumentError(f"max_grad_norm={max_grad_norm}: give more than 0, or 0 for no clipping")
-        self._movement = movement
         self._own_settings = tuple(defaults)
         self._grad_norm = None
         torch.optim.Optimizer.__init__(self, params, defaults)
+        self._movement = movement
         self.unit_settings()  # refuses at once what cannot be
         other = movement.optimizer and movement.optimizer()
         if other is not None and other is not self and movement.compiled is not None:
