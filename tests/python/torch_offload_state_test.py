@@ -212,6 +212,46 @@ class Methods(OffloadedTest):
         self.assertLess(one_step(model, optimizer, 0), 10)
 
 
+class Values(OffloadedTest):
+    def test_who_writes_to_a_state_dict_changes_no_other(self):
+        model, _ = self.offloaded()
+        expected = copy.deepcopy(make_model().state_dict())
+        kept = model.state_dict()
+        for value in kept.values():
+            value.mul_(0)
+        inner = model[0].state_dict()
+        inner["0.weight"].mul_(0)
+        self.assert_equal_values(expected, model.state_dict())
+        into = {}
+        model.state_dict(destination=into)
+        self.assert_equal_values(dict(expected), into)
+        self.assertEqual(torch.count_nonzero(kept["0.0.weight"]), 0)
+
+    def test_tied_parameters_are_one_tensor_of_a_state_dict(self):
+        tied = make_model()
+        tied[2][0].weight = tied[0][0].weight
+        values = tt.offload(tied).state_dict()
+        self.assertEqual(values["0.0.weight"].data_ptr(), values["2.0.weight"].data_ptr())
+        self.assertNotEqual(values["0.0.weight"].data_ptr(), values["1.0.weight"].data_ptr())
+
+    def test_buffers_change_their_type(self):
+        """The parameters' type, on the CPU, is the only one that a model can be asked for; buffers take it."""
+        model = torch.nn.Sequential(make_model(), torch.nn.BatchNorm1d(WIDTH))
+        model.register_buffer("table", torch.zeros(3, dtype=torch.float64))
+        model.register_buffer("nothing", None)
+        model[0][0].register_buffer("inner", torch.zeros(3, dtype=torch.float64))
+        tt.offload(model)
+        self.assertIs(model[0].float(), model[0])
+        self.assertEqual((model.table.dtype, model[0][0].inner.dtype), (torch.float64, torch.float32))
+        self.assertIs(model.to(torch.float32), model)
+        self.assertEqual(model.table.dtype, torch.float32)
+        self.assertEqual(model[1].num_batches_tracked.dtype, torch.int64)
+        with self.assertRaisesRegex(lib.UnsupportedError, "stays in torch.float32"):
+            model.half()
+        self.assertEqual(model.table.dtype, torch.float32)
+        train(model, tt.AdamW(model.parameters(), lr=RATE), range(2))
+
+
 class Refusals(OffloadedTest):
     def test_training_without_an_optimizer_of_this_package(self):
         """One of torch.optim has no gradients to use, and one that is gone has none either."""
@@ -232,6 +272,43 @@ class Refusals(OffloadedTest):
                 optimizer = tt.AdamW(model.parameters(), lr=RATE)
                 optimizer.zero_grad()
                 train(model, optimizer, range(2))
+
+    def test_an_optimizer_that_is_made_before_offload(self):
+        for more in ({}, {"take_gradients": False}, {"updates": "forward", "take_gradients": False}):
+            for steps in (0, 1):
+                with self.subTest(more=more, steps=steps):
+                    model = make_model()
+                    optimizer = tt.AdamW(model.parameters(), lr=RATE, **more, **(
+                        {"model": model} if "updates" in more else {}))
+                    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)  # makes a cycle of references
+                    train(model, optimizer, range(steps))
+                    with self.assertRaisesRegex(lib.OrderError, "make the optimizer after terrace.torch.offload()"):
+                        tt.offload(model)
+                    optimizer.finish_step()
+                    one_step(model, optimizer, 1)
+                    optimizer.finish_step()
+                    del schedule, optimizer
+                    train(*self.offloaded(model), range(2))
+
+    def test_an_earlier_optimizer_touches_no_offloaded_parameter(self):
+        """Where offload() was not told of it, which is as if here."""
+        for more in ({}, {"take_gradients": False}):
+            for steps in (0, 1):
+                with self.subTest(more=more, steps=steps):
+                    model = make_model()
+                    optimizer = tt.AdamW(model.parameters(), lr=RATE, **more)
+                    train(model, optimizer, range(steps))
+                    with unittest.mock.patch("terrace.torch.offload.have_owner", return_value=False):
+                        tt.offload(model)
+                    message = "was offloaded after the optimizer was made"
+                    parameter = model[0][0].weight
+                    for use in (optimizer.ledger if steps == 0 else optimizer.state_dict,
+                                lambda: optimizer.save(self.folder), lambda: optimizer.load(self.folder)):
+                        self.assertRaisesRegex(lib.OrderError, message, use)
+                    parameter.grad = torch.ones(WIDTH, WIDTH)
+                    self.assertRaisesRegex(lib.OrderError, message, optimizer.step)
+                    if not more:
+                        self.assertRaisesRegex(lib.OrderError, message, lambda: one_step(model, optimizer, 0))
 
     def test_a_backward_before_the_optimizer_is_made(self):
         plain, model = make_model(), tt.offload(make_model())

@@ -1,5 +1,6 @@
 """Gradients of PyTorch's parameters: who takes them, and how the library sees a tensor."""
 
+import gc
 import warnings
 import weakref
 
@@ -13,6 +14,25 @@ _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: 
 
 # Of each parameter, the hook that takes its gradients, and the optimizer that it takes them for.
 _takers = WeakTensorKeyDictionary()
+
+# Of each parameter, the last optimizer that was made for it, whose session knows where the parameter is.
+_owners = WeakTensorKeyDictionary()
+
+
+def note_owner(parameters, optimizer):
+    for parameter in parameters:
+        _owners[parameter] = weakref.ref(optimizer)
+
+
+def have_owner(parameters):
+    """Whether an optimizer of this package that still exists has one of these parameters in the trainer's memory."""
+    def found():
+        return any(parameter in _owners and _owners[parameter]() is not None for parameter in parameters)
+
+    if found():
+        gc.collect()  # a schedule, for instance, keeps an optimizer that nobody else has
+        return found()
+    return False
 
 
 def give_gradients_to(parameters, optimizer):

@@ -3,6 +3,7 @@
 from terrace import library as lib
 from terrace.session import Session
 from terrace.torch.gradients import has_several_ranks, tensor_buffer
+from terrace.torch.movement import movement_of_parameters
 from terrace.torch.shards import check_placements, is_shared, local_of
 from terrace.torch.wording import reworded
 
@@ -55,9 +56,17 @@ class SessionGroups:
             local_of(parameter).numel() for group in self.param_groups for parameter in group["params"]
             if parameter.requires_grad)
 
+    def _check_not_offloaded(self, parameters):
+        """Refuses parameters whose memory an offload has taken since the optimizer was made."""
+        for parameter in parameters:
+            if movement_of_parameters([parameter]) is not None:
+                raise lib.OrderError(f"{self._name_of(parameter)} is of a model that was offloaded after the optimizer "
+                                     "was made: make the optimizer after terrace.torch.offload()")
+
     def _ready_session(self):
         """The session, made of the groups as they are at the first call."""
         if self._session is None:
+            self._check_not_offloaded(p for group in self.param_groups for p in group["params"])
             if self._must_be_alone and self._takes_gradients and has_several_ranks():
                 raise lib.OrderError("the optimizer was made before torch.distributed had several ranks, so it would "
                                      "take gradients before they are reduced: make it after init_process_group(), or "
@@ -94,6 +103,7 @@ class SessionGroups:
                 self._addresses[id(parameter)] = local.data_ptr()
 
     def _check_unchanged(self):
+        self._check_not_offloaded(p for group in self.param_groups for p in group["params"])
         for group, settings in zip(self.param_groups, self._settings):
             if self._settings_of(group) != settings:
                 raise lib.OrderError(f"a group's settings were {settings} at the first step and are "

@@ -6,6 +6,7 @@ import torch
 
 from terrace import library as lib
 from terrace.session import bytes_of, directories_of
+from terrace.torch.gradients import have_owner
 from terrace.torch.model_units import ModelUnits
 from terrace.torch.movement import Movement, remember
 from terrace.torch.offload_guards import StateDicts
@@ -96,6 +97,9 @@ def options_of(*, nvme=(), host_memory=None, parameters="auto", gradients="auto"
 
 def offload_with(model, options, initialize, values):
     """Offloads a model whose parameters have their values from `values`, by name, or as offload() says."""
+    if have_owner(list(model.parameters())):
+        raise lib.OrderError("an optimizer of terrace.torch has parameters of the model: make the optimizer after "
+                             "terrace.torch.offload(), and delete the one that was made before")
     units = ModelUnits(model)
     lacking = [slot.name for slot in units.slots
                if slot.parameters[0].device.type == "meta" and initialize is None and slot.name not in values]

@@ -9,7 +9,7 @@ from torch.autograd.graph import increment_version
 from terrace import library as lib
 from terrace.session import directories_of
 from terrace.torch.backward import BackwardUpdates
-from terrace.torch.gradients import give_gradients_to, has_several_ranks, tensor_buffer
+from terrace.torch.gradients import give_gradients_to, has_several_ranks, note_owner, tensor_buffer
 from terrace.torch.groups import SessionGroups
 from terrace.torch.movement import movement_of_parameters
 from terrace.torch.offloaded_optimizer import offloaded_class
@@ -99,6 +99,7 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         except lib.TerraceError:
             self.param_groups.pop()
             raise
+        note_owner(self.param_groups[-1]["params"], self)
         if self._takes_gradients:
             give_gradients_to([p for p in self.param_groups[-1]["params"] if p.requires_grad], self)
 
@@ -135,6 +136,7 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return
+        self._check_not_offloaded([parameter])
         gradient = local_gradient(parameter, gradient)
         if gradient.numel() == 0:
             self._empty_gradients.add(id(parameter))
