@@ -22,7 +22,12 @@ class _StaysHere:
         if moved.dtype != probe.dtype or moved.device != probe.device:
             raise lib.UnsupportedError(f"an offloaded model stays in {probe.dtype} on the CPU: choose the type before "
                                        "terrace.torch.offload(), or by dtype= of load_pretrained()")
-        return self._module()
+        module = self._module()
+        for inner in module.modules() if recurse else (module,):
+            for name, buffer in inner._buffers.items():
+                if buffer is not None:
+                    inner._buffers[name] = fn(buffer)
+        return module
 
 
 def _refuse_copies(*_):
