@@ -50,7 +50,8 @@ class StateDicts:
 
     def __init__(self, model, movement):
         self._movement = weakref.ref(movement)
-        self._mapped = weakref.WeakValueDictionary()   # by slot and updates: tied parameters have one tensor
+        self._filled = None                            # a weak reference to the dictionary that was filled last
+        self._mapped = weakref.WeakValueDictionary()   # its tensors, by slot and updates: tied parameters have one
         own = weakref.ref(self)
 
         def complete(module, state_dict, prefix, _):
@@ -71,9 +72,20 @@ class StateDicts:
         if movement is None:
             return
         movement.settle()
+        self._begin(state_dict)
         for name, parameter in module._parameters.items():
             if parameter is not None and prefix + name in state_dict:
                 state_dict[prefix + name] = self._tensor(movement, movement.units.slot_of(parameter))
+
+    def _begin(self, state_dict):
+        """Shares tensors within one dictionary only: who has an earlier one may write to it."""
+        if self._filled is not None and self._filled() is state_dict:
+            return
+        self._mapped.clear()
+        try:
+            self._filled = weakref.ref(state_dict)
+        except TypeError:  # a plain dict, as destination=, gets a tensor of its own for each name
+            self._filled = None
 
     def _tensor(self, movement, slot):
         key = (id(slot), movement.updates)
