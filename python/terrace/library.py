@@ -227,12 +227,23 @@ def _open():
                           f"name its {FILE_NAME} by TERRACE_LIBRARY, or install Terrace") from problem
 
 
+def _check_version(library):
+    """Refuses an older library. One of the same ABI may still lack functions that are new."""
+    lacking = [name for name in ("terrace_abi_version", *_FUNCTIONS) if not hasattr(library, name)]
+    found = "one that lacks terrace_abi_version()"
+    if "terrace_abi_version" not in lacking:
+        library.terrace_abi_version.restype = c_int32
+        found = f"{library.terrace_abi_version()}"
+        if library.terrace_abi_version() >= ABI_VERSION and not lacking:
+            return
+        found += f" without {lacking[0]}()" if lacking else ""
+    raise ImportError(f"this package needs a library of ABI {ABI_VERSION} or later, and found {found}: install both "
+                      "of one version")
+
+
 def _load():
     library = _open()
-    library.terrace_abi_version.restype = c_int32
-    if library.terrace_abi_version() < ABI_VERSION:
-        raise ImportError(f"this package needs a library of ABI {ABI_VERSION} or later, and found "
-                          f"{library.terrace_abi_version()}: install both of one version")
+    _check_version(library)
     for name, arguments in _FUNCTIONS.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, c_int32
