@@ -10,6 +10,7 @@ from ctypes import byref, c_int32, c_void_p
 
 from terrace import library as lib
 from terrace.session import bytes_of, directories_of
+from terrace.wording import UNITS_PHRASES, Wording
 
 
 def _destroy(library, handle):
@@ -19,10 +20,12 @@ def _destroy(library, handle):
 class Units:
     """Add units, record a step's tasks, prepare(), fill(), and for each step begin_step(), acquire() and release() of
     each task in order, end_step(). Used by one thread at a time. What is raised is of terrace.library. `tiers` has
-    "parameters", "gradients", "optimizer" and "saved", each "auto", "host" or "nvme"."""
+    "parameters", "gradients", "optimizer" and "saved", each "auto", "host" or "nvme". `wording` says what is raised in
+    other words than those of this class."""
 
     def __init__(self, rule, hyperparameters, *, tiers, compute_dtype="float32", micro_batches=1, weight_decay=0.0,
-                 max_grad_norm=0.0, host_memory=None, nvme=(), threads=0):
+                 max_grad_norm=0.0, host_memory=None, nvme=(), threads=0, wording=Wording(UNITS_PHRASES)):
+        self._wording = wording
         directories = directories_of(nvme)
         paths = (lib.NvmeDirectory * max(1, len(directories)))()
         for place, directory in zip(paths, directories):
@@ -38,10 +41,20 @@ class Units:
             hyperparameters=values, hyperparameter_count=len(hyperparameters), flags=lib.UNITS_CAN_ABANDON,
             weight_decay=weight_decay, max_grad_norm=max_grad_norm, log=lib.LogCallback())
         handle = c_void_p()
-        lib.call("terrace_units_create", byref(options), byref(handle))
+        self._call("terrace_units_create", byref(options), byref(handle))
         self._handle = handle
         self._sink = None
         self._finalizer = weakref.finalize(self, _destroy, lib.library(), handle)
+
+    def _in_words(self, function, *arguments):
+        try:
+            return function(*arguments)
+        except lib.TerraceError as error:
+            error.args = (self._wording(str(error)),)
+            raise
+
+    def _call(self, name, *arguments):
+        self._in_words(lib.call, name, *arguments)
 
     def close(self):
         """Ends a step that is under way, and gives back memory and files."""
@@ -54,14 +67,14 @@ class Units:
                                   element_count=element_count, decayed_elements=decayed_elements,
                                   saved_bytes=saved_bytes)
         unit = c_int32()
-        lib.call("terrace_unit_add", self._handle, byref(options), byref(unit))
+        self._call("terrace_unit_add", self._handle, byref(options), byref(unit))
         return unit.value
 
     def record(self, unit, task_pass, micro_batch):
-        lib.call("terrace_units_record", self._handle, unit, task_pass, micro_batch)
+        self._call("terrace_units_record", self._handle, unit, task_pass, micro_batch)
 
     def prepare(self):
-        lib.call("terrace_units_prepare", self._handle)
+        self._call("terrace_units_prepare", self._handle)
 
     def fill(self, steps, source):
         """source(unit, field, first_element, element_count, address) writes fp32 elements; it is called by several
@@ -78,39 +91,39 @@ class Units:
                 return 1
 
         try:
-            lib.call("terrace_units_fill", self._handle, steps, lib.StateSource(ask), None)
+            self._call("terrace_units_fill", self._handle, steps, lib.StateSource(ask), None)
         except lib.ArgumentError:
             if problems:
                 raise problems[0]
             raise
 
     def begin_step(self, learning_rate):
-        lib.call("terrace_units_step_begin", self._handle, learning_rate)
+        self._call("terrace_units_step_begin", self._handle, learning_rate)
 
     def acquire(self, unit, task_pass, micro_batch):
         """Returns the lib.UnitMemory of a task, the next of the step."""
         memory = lib.UnitMemory()
-        lib.call("terrace_unit_acquire", self._handle, unit, task_pass, micro_batch, byref(memory))
+        self._call("terrace_unit_acquire", self._handle, unit, task_pass, micro_batch, byref(memory))
         return memory
 
     def release(self, unit):
-        lib.call("terrace_unit_release", self._handle, unit)
+        self._call("terrace_unit_release", self._handle, unit)
 
     def abandon_step(self, sink):
         """The step that is under way updates nothing: its end_step() calls sink(unit, first_element, element_count,
         address) with the gradients. The sink must not raise."""
         self._sink = lib.GradientSink(lambda _, *gradient: sink(*gradient))
-        lib.call("terrace_units_step_abandon", self._handle, self._sink, None)
+        self._call("terrace_units_step_abandon", self._handle, self._sink, None)
 
     def end_step(self):
         """Returns the step's lib.StepResult."""
         result = lib.StepResult()
-        lib.call("terrace_units_step_end", self._handle, byref(result))
+        self._call("terrace_units_step_end", self._handle, byref(result))
         return result
 
     def read_state(self, unit, field, out, first_element=0):
         """Fills `out`, a buffer of terrace.session, from "parameter", "master" or what the rule keeps."""
-        lib.call("terrace_units_state_read", self._handle, unit, field.encode(), first_element, byref(out))
+        self._call("terrace_units_state_read", self._handle, unit, field.encode(), first_element, byref(out))
 
     def ledger(self):
-        return json.loads(lib.text_of("terrace_units_ledger_json", self._handle))
+        return json.loads(self._in_words(lib.text_of, "terrace_units_ledger_json", self._handle))

@@ -60,3 +60,36 @@ SESSION_PHRASES = {
     "terrace_ledger_json()": "ledger()",
     "terrace_metrics_json()": "metrics()",
 }
+
+# For those who use terrace.units.
+UNITS_PHRASES = {
+    "the session is NULL; make one by terrace_session_create() or terrace_units_create()":
+        "the units are closed; make others",
+    "set a tier to TERRACE_TIER_AUTO": "give one as 'auto'",
+    "raise host_memory_bytes or the drives' budget_bytes, or": "raise host_memory, or",
+    "set TERRACE_UNITS_CAN_ABANDON in terrace_units_options": "make the units by Units(), whose steps can be",
+    "destroy it, and go on": "close it, and go on",
+    "budget_bytes of nvme": "nvme",
+    "host_memory_bytes": "host_memory",
+    "saved_bytes": "saved_bytes of add()",
+    "TERRACE_DTYPE_FP32": "float32",
+    "TERRACE_DTYPE_BF16": "bfloat16",
+    "TERRACE_DTYPE_FP16": "float16",
+    "TERRACE_UNIT_FROZEN": "is_frozen",
+    "TERRACE_UNITS_CAN_ABANDON": "what lets a step be abandoned",
+    "TERRACE_TIER_AUTO": "'auto'",
+    "terrace_units_create()": "Units()",
+    "terrace_units_destroy()": "close()",
+    "terrace_unit_add()": "add()",
+    "terrace_units_record()": "record()",
+    "terrace_units_prepare()": "prepare()",
+    "terrace_units_fill()": "fill()",
+    "terrace_units_step_begin()": "begin_step()",
+    "terrace_unit_acquire()": "acquire()",
+    "terrace_unit_release()": "release()",
+    "terrace_units_step_abandon()": "abandon_step()",
+    "terrace_units_step_end()": "end_step()",
+    "terrace_state_read()": "read_state()",
+    "terrace_units_state_read()": "read_state()",
+    "terrace_units_ledger_json()": "ledger()",
+}

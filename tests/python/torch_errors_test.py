@@ -4,6 +4,7 @@
 Needs TERRACE_LIBRARY.
 """
 
+import ctypes
 import os
 import re
 import subprocess
@@ -11,7 +12,9 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import unittest.mock
 from pathlib import Path
+from types import SimpleNamespace
 
 PACKAGE = sys.argv.pop(1)
 sys.path.insert(0, PACKAGE)
@@ -21,8 +24,9 @@ import torch  # noqa: E402
 import terrace.torch as tt  # noqa: E402
 from terrace import library as lib  # noqa: E402
 from terrace.session import Session, buffer_of  # noqa: E402
-from terrace.torch.wording import reworded  # noqa: E402
-from terrace.wording import SESSION_PHRASES, Wording  # noqa: E402
+from terrace.torch.wording import reworded, reworded_of_offload  # noqa: E402
+from terrace.units import Units  # noqa: E402
+from terrace.wording import SESSION_PHRASES, UNITS_PHRASES, Wording  # noqa: E402
 from torch_training import WIDTH, make_model  # noqa: E402
 
 HEADER = Path(PACKAGE).resolve().parent / "runtime" / "capi" / "terrace.h"
@@ -53,25 +57,35 @@ class Words(unittest.TestCase):
         optimizer.step()
 
     def test_every_function_and_flag_has_words(self):
-        """Those of a session; what only C's callers can do wrong names types and structs of theirs."""
+        """Those of a session and of units; what only C's callers can do wrong names types and structs of theirs."""
         flags = re.findall(r"#define (TERRACE_(?:STEP|TENSOR)_\w+) ", HEADER.read_text())
         self.assertGreater(len(flags), 2)
-        for name in [f"{function}()" for function in lib._FUNCTIONS] + flags + ["TERRACE_TIER_AUTO"]:
-            for words in (Wording(SESSION_PHRASES), reworded):
-                self.assertIsNone(NAMES_OF_C.search(words(name)), name)
+        unit_flags = re.findall(r"#define (TERRACE_UNITS?_\w+) ", HEADER.read_text())
+        self.assertGreater(len(unit_flags), 1)
+        functions = [f"{function}()" for function in lib._FUNCTIONS]
+        of_units = [name for name in functions if name.startswith("terrace_unit")] + unit_flags
+        self.assertGreater(len(of_units), 13)
+        for names, wordings in (
+                ([*flags, *(name for name in functions if name not in of_units)], (Wording(SESSION_PHRASES), reworded)),
+                (of_units, (Wording(UNITS_PHRASES), reworded_of_offload))):
+            for name in names + ["TERRACE_TIER_AUTO"]:
+                for words in wordings:
+                    self.assertIsNone(NAMES_OF_C.search(words(name)), name)
 
     def test_what_sources_say_has_words(self):
         """Sentences of the sessions' sources, as a source has them: a text may be in parts there."""
         root = HEADER.parent.parent
         sources = [*root.glob("session/parameter_*.cc"), *root.glob("session/state_*.cc"),
-                   root / "session" / "update_thread.cc", root / "session" / "save_lock.cc"]
+                   root / "session" / "update_thread.cc", root / "session" / "save_lock.cc",
+                   *root.glob("session/unit_*.cc")]
         found = 0
         for source in sources:
+            words = reworded_of_offload if source.name.startswith("unit_") else reworded
             text = re.sub(r'"\s*\n\s*"', "", source.read_text())
             for sentence in re.findall(r'"((?:[^"\\\n]|\\.)*)"', text):
                 if not sentence.endswith(".h") and re.search(r"terrace_\w+\(\)|TERRACE_[A-Z]", sentence):
                     found += 1
-                    self.assertIsNone(re.search(r"terrace_\w+\(\)|TERRACE_[A-Z]", reworded(sentence)), sentence)
+                    self.assertIsNone(re.search(r"terrace_\w+\(\)|TERRACE_[A-Z]", words(sentence)), sentence)
         self.assertGreater(found, 10)
 
     def test_settings(self):
@@ -161,6 +175,29 @@ class Words(unittest.TestCase):
         self.check(lib.ArgumentError, lambda: session.step_count(), "closed")
 
 
+class Libraries(unittest.TestCase):
+    def refused(self, library):
+        with unittest.mock.patch.object(lib, "_open", return_value=library), \
+                self.assertRaisesRegex(ImportError, "install both of one version") as caught:
+            lib._load()
+        return str(caught.exception)
+
+    def test_another_version(self):
+        """An older one of the same ABI, one of an older ABI, and what is no library of Terrace."""
+        names = ["terrace_abi_version", *lib._FUNCTIONS, "terrace_last_error", "terrace_version"]
+
+        def made(version, lacking=()):
+            return SimpleNamespace(**{name: unittest.mock.Mock(return_value=version) for name in names
+                                      if name not in lacking})
+
+        last = list(lib._FUNCTIONS)[-1]
+        self.assertIn(f"found {lib.ABI_VERSION} without {last}()", self.refused(made(lib.ABI_VERSION, {last})))
+        self.assertIn("found 0:", self.refused(made(0)))
+        self.assertIn("lacks terrace_abi_version()", self.refused(ctypes.CDLL(None)))
+        with unittest.mock.patch.object(lib, "_open", return_value=made(lib.ABI_VERSION)):
+            lib._load()
+
+
 PROLOGUE = """
 import os, resource, signal, sys, threading, warnings
 warnings.simplefilter("ignore")
@@ -176,6 +213,56 @@ def train(optimizer, steps=1):
         (model(x) ** 2).mean().backward()
         optimizer.step()
 """
+
+
+class OffloadedWords(unittest.TestCase):
+    """Of units, and of offload(), which are made of them."""
+
+    check = Words.check
+
+    def test_units_without_torch(self):
+        tiers = dict.fromkeys(("parameters", "gradients", "optimizer", "saved"), "host")
+        self.check(lib.ArgumentError, lambda: Units("adamw", {}, tiers=tiers, nvme="/tmp"), "'auto'")
+        units = Units("adamw", {}, tiers=tiers)
+        self.check(lib.OrderError, units.prepare, "add()")
+        number = units.add("block", 4)
+        self.check(lib.OrderError, lambda: units.fill(0, None), "prepare()")
+        units.record(number, lib.FORWARD, 0)
+        self.check(lib.ArgumentError, units.prepare, "add its backward")
+        self.check(lib.FailedSessionError, units.prepare, "close it")
+        units.close()
+        units = Units("adamw", {}, tiers=tiers)
+        units.add("block", 4)
+        for task_pass in (lib.FORWARD, lib.BACKWARD):
+            units.record(number, task_pass, 0)
+        units.prepare()
+        self.check(lib.OrderError, lambda: units.begin_step(0.1), "fill()")
+        units.fill(0, lambda unit, field, first, count, address: None)
+        self.check(lib.ArgumentError, lambda: units.begin_step(-1.0), "learning rate")
+        self.check(lib.OrderError, units.end_step, "begin_step()")
+        units.begin_step(0.1)
+        self.check(lib.OrderError, lambda: units.begin_step(0.1), "end_step()")
+        units.acquire(number, lib.FORWARD, 0)
+        self.check(lib.OrderError, lambda: units.acquire(number, lib.BACKWARD, 0), "release()")
+        units.close()
+        self.check(lib.ArgumentError, units.prepare, "closed")
+
+    def test_offloaded_models(self):
+        model = tt.offload(make_model())
+        self.check(lib.ArgumentError, lambda: self.offloaded_step(model, tt.AdamW(model.parameters(), betas=(2.0, 0.9))),
+                   "betas[0] of AdamW is 2")
+        optimizer = tt.AdamW(model.parameters())
+        self.offloaded_step(model, optimizer)
+        optimizer.param_groups[0]["lr"] = -1.0
+        self.check(lib.ArgumentError, lambda: self.offloaded_step(model, optimizer), "lr of the groups is -1")
+        model = tt.offload(make_model(), host_memory="4KiB")
+        self.check(lib.DoesNotFitError, lambda: self.offloaded_step(model, tt.AdamW(model.parameters())),
+                   "host_memory= of offload()")
+
+    @staticmethod
+    def offloaded_step(model, optimizer):
+        model(torch.ones(2, WIDTH)).square().mean().backward()
+        optimizer.step()
 
 
 class Failures(unittest.TestCase):

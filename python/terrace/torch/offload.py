@@ -11,6 +11,7 @@ from terrace.torch.model_units import ModelUnits
 from terrace.torch.movement import Movement, remember
 from terrace.torch.offload_guards import StateDicts
 from terrace.torch.values import FileValues, MemoryValues, ScratchFile, return_free_memory
+from terrace.torch.wording import reworded_of_offload
 
 _ATTRIBUTE = "_terrace_movement"
 _GIVEN_BYTES = 64 << 20  # after so many, free memory goes back to the system
@@ -51,7 +52,7 @@ class OffloadOptions:
 
     def for_units(self, dtype_name):
         return {"tiers": self.tiers, "compute_dtype": dtype_name, "host_memory": self.host_memory,
-                "nvme": self.directories, "threads": self.threads}
+                "nvme": self.directories, "threads": self.threads, "wording": reworded_of_offload}
 
 
 def movement_of(model):

@@ -1,6 +1,6 @@
-"""What the library's errors say to those who have an optimizer of terrace.torch."""
+"""What the library's errors say to those who have an optimizer or an offloaded model of terrace.torch."""
 
-from terrace.wording import SESSION_PHRASES, Wording
+from terrace.wording import SESSION_PHRASES, UNITS_PHRASES, Wording
 
 _RULES = {
     "adamw": {"adam_beta1": "betas[0]", "adam_beta2": "betas[1]", "adam_epsilon": "eps"},
@@ -10,11 +10,15 @@ _RULES = {
 }
 _CLASSES = {"adamw": "AdamW", "torch_adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
 
-OPTIMIZER_PHRASES = {
-    **SESSION_PHRASES,
+_SETTING_PHRASES = {
     **{f"{key} of {rule} is": f"{name} of {_CLASSES[rule]} is"
        for rule, keys in _RULES.items() for key, name in keys.items()},
     "the weight decay is": "weight_decay is",
+}
+
+OPTIMIZER_PHRASES = {
+    **SESSION_PHRASES,
+    **_SETTING_PHRASES,
     "a learning rate is": "lr of a group is",
     "the session has no tensor to train; add one by terrace_tensor_add()":
         "no parameter of the optimizer requires a gradient; give it one that does",
@@ -43,4 +47,25 @@ OPTIMIZER_PHRASES = {
     "terrace_parameter_adopt()": "optimizer.adopt()",
 }
 
+OFFLOAD_PHRASES = {
+    **UNITS_PHRASES,
+    **_SETTING_PHRASES,
+    "the learning rate is": "lr of the groups is",
+    "the units' session has failed before": "an earlier step of the offloaded model has failed halfway",
+    "destroy it, and go on from state that was read before":
+        "offload the model again, and go on from a state_dict() that was saved before",
+    "raise host_memory_bytes or the drives' budget_bytes, or": "raise host_memory= of offload(), or",
+    "set a tier to TERRACE_TIER_AUTO": "give one of offload()'s as 'auto'",
+    "budget_bytes of nvme": "nvme= of offload()",
+    "host_memory_bytes": "host_memory= of offload()",
+    "saved_bytes": "activations= of offload()",
+    "TERRACE_UNIT_FROZEN": "requires_grad_(False)",
+    "terrace_units_prepare()": "the first optimizer.step()",
+    "terrace_units_fill()": "the first optimizer.step()",
+    "terrace_units_step_begin()": "the model's forward",
+    "terrace_units_step_end()": "optimizer.step()",
+    "terrace_units_ledger_json()": "optimizer.ledger()",
+}
+
 reworded = Wording(OPTIMIZER_PHRASES)
+reworded_of_offload = Wording(OFFLOAD_PHRASES)
