@@ -249,8 +249,8 @@ class OffloadedWords(unittest.TestCase):
 
     def test_offloaded_models(self):
         model = tt.offload(make_model())
-        self.check(lib.ArgumentError, lambda: self.offloaded_step(model, tt.AdamW(model.parameters(), betas=(2.0, 0.9))),
-                   "betas[0] of AdamW is 2")
+        optimizer = tt.AdamW(model.parameters(), betas=(2.0, 0.9))
+        self.check(lib.ArgumentError, lambda: self.offloaded_step(model, optimizer), "betas[0] of AdamW is 2")
         optimizer = tt.AdamW(model.parameters())
         self.offloaded_step(model, optimizer)
         optimizer.param_groups[0]["lr"] = -1.0

@@ -273,6 +273,15 @@ class Refusals(OffloadedTest):
                 optimizer.zero_grad()
                 train(model, optimizer, range(2))
 
+    def test_parameters_of_another_model(self):
+        model, optimizer = self.offloaded()
+        with self.assertRaisesRegex(lib.ArgumentError, "none of the offloaded model's"):
+            tt.AdamW([*model.parameters(), *make_model().parameters()])
+        with self.assertRaisesRegex(lib.ArgumentError, "none of the offloaded model's"):
+            optimizer.add_param_group({"params": make_model().parameters()})
+        self.assertEqual(len(optimizer.param_groups), 1)
+        train(model, optimizer, range(2))
+
     def test_an_optimizer_that_is_made_before_offload(self):
         for more in ({}, {"take_gradients": False}, {"updates": "forward", "take_gradients": False}):
             for steps in (0, 1):

@@ -15,8 +15,8 @@ class SessionGroups:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in self._names:
-                    raise lib.ArgumentError(f"{self._name_of(parameter)} is in no module of model=, whose forward would "
-                                            "wait for it: give the model that has it, or updates='step'")
+                    raise lib.ArgumentError(f"{self._name_of(parameter)} is in no module of model=, whose forward "
+                                            "would wait for it: give the model that has it, or updates='step'")
 
     def _name_of(self, parameter):
         for g, group in enumerate(self.param_groups):
@@ -43,8 +43,8 @@ class SessionGroups:
         for parameter in group["params"]:
             check_placements(parameter, self._name_of(parameter))
             if is_shared(parameter) and self._updates != "step":
-                raise lib.UnsupportedError(f"{self._name_of(parameter)} is a DTensor, which others gather for a forward "
-                                           f"and not by its module: updates={self._updates!r} is for whole parameters, "
+                raise lib.UnsupportedError(f"{self._name_of(parameter)} is a DTensor, which others gather for a "
+                                           f"forward and not by its module: updates={self._updates!r} is for whole parameters, "
                                            "give updates='step'")
 
     def _has_shared_parameters(self):

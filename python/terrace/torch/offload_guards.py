@@ -50,6 +50,7 @@ class StateDicts:
 
     def __init__(self, model, movement):
         self._movement = weakref.ref(movement)
+        self._slots = {id(parameter): slot for slot in movement.units.slots for parameter in slot.parameters}
         self._filled = None                            # a weak reference to the dictionary that was filled last
         self._mapped = weakref.WeakValueDictionary()   # its tensors, by slot and updates: tied parameters have one
         own = weakref.ref(self)
@@ -74,8 +75,9 @@ class StateDicts:
         movement.settle()
         self._begin(state_dict)
         for name, parameter in module._parameters.items():
-            if parameter is not None and prefix + name in state_dict:
-                state_dict[prefix + name] = self._tensor(movement, movement.units.slot_of(parameter))
+            slot = self._slots.get(id(parameter))
+            if slot is not None and prefix + name in state_dict:
+                state_dict[prefix + name] = self._tensor(movement, slot)
 
     def _begin(self, state_dict):
         """Shares tensors within one dictionary only: who has an earlier one may write to it."""

@@ -11,6 +11,8 @@ from terrace.torch.compiled_step import SavedState
 from terrace.torch.mapped_tensors import mapped_tensor
 from terrace.torch.values import MemoryValues, tensor_at
 
+_FOREIGN = "a parameter is none of the offloaded model's: give each model an optimizer of its own"
+
 
 @dataclasses.dataclass
 class UnitSettings:
@@ -63,9 +65,16 @@ class OffloadedOptimizer:
         movement.optimizer = weakref.ref(self)
 
     def add_param_group(self, param_group):
-        if getattr(self, "_movement", None) is not None and self._movement.compiled is not None:
+        movement = getattr(self, "_movement", None)  # none while the optimizer is made
+        if movement is not None and movement.compiled is not None:
             raise lib.OrderError("a group cannot be added after the first step: make a new optimizer")
         torch.optim.Optimizer.add_param_group(self, param_group)
+        if movement is None:
+            return
+        slots = self._slots_by_id()
+        if any(id(parameter) not in slots for parameter in self.param_groups[-1]["params"]):
+            self.param_groups.pop()
+            raise lib.ArgumentError(_FOREIGN)
 
     # ---- settings ----------------------------------------------------------------------------------------
 
@@ -76,6 +85,10 @@ class OffloadedOptimizer:
             raise lib.UnsupportedError(f"groups have several learning rates, {sorted(rates)}: an offloaded model has "
                                        "one")
         return rates.pop()
+
+    def _slots_by_id(self):
+        """Returns the slot of each parameter of the model, by the parameter's id."""
+        return {id(parameter): slot for slot in self._movement.units.slots for parameter in slot.parameters}
 
     def unit_settings(self):
         """The UnitSettings that the groups have now. Raises UnsupportedError and names what differs."""
@@ -91,13 +104,13 @@ class OffloadedOptimizer:
             raise lib.UnsupportedError(f"groups have weight_decay {decays[0]} and {decays[1]}: an offloaded model has "
                                        "one value, and 0")
         self.learning_rate
+        slots = self._slots_by_id()
         decay_of = {}
         for group in self.param_groups:
             for parameter in group["params"]:
-                slot = self._movement.units.slot_of(parameter)
+                slot = slots.get(id(parameter))
                 if slot is None:
-                    raise lib.ArgumentError("a parameter is none of the offloaded model's: give each model an "
-                                            "optimizer of its own")
+                    raise lib.ArgumentError(_FOREIGN)
                 decay_of[slot] = float(group["weight_decay"])
         left = [slot for slot in self._movement.units.slots if slot.trains and slot not in decay_of]
         if left:
@@ -207,13 +220,13 @@ class OffloadedOptimizer:
         groups = state_dict["param_groups"]
         if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
             raise lib.StateMismatchError("the state is of other groups of parameters")
-        loaded = None
+        loaded, slots = None, self._slots_by_id()
         for group, saved in zip(self.param_groups, groups):
             self._check_settings(saved)
             for parameter, place in zip(group["params"], saved["params"]):
                 fields = state_dict["state"].get(place)
                 if fields:
-                    loaded = self._take_fields(loaded, self._movement.units.slot_of(parameter), fields)
+                    loaded = self._take_fields(loaded, slots[id(parameter)], fields)
         torch.optim.Optimizer.load_state_dict(self, {**state_dict, "state": {}})
         self.unit_settings()
         if loaded is not None:

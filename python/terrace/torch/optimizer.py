@@ -219,8 +219,8 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         if not math.isfinite(norm):
             self._forget_gradients()
             which = next(p for p, value in zip(parameters, sums) if not math.isfinite(value))
-            raise lib.NotFiniteError(f"the gradient of {self._name_of(which)} is not finite: nothing was updated, on no "
-                                     "rank; go on with the next batch, or lower the learning rate or the loss scale")
+            raise lib.NotFiniteError(f"the gradient of {self._name_of(which)} is not finite: nothing was updated, on "
+                                     "no rank; go on with the next batch, or lower the learning rate or the loss scale")
         try:
             scale = coefficient_of(norm, self.max_grad_norm)
         except lib.NotFiniteError:
@@ -333,5 +333,5 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         return {} if self._has_nothing_here() else self._ready_session().metrics()
 
     def __getstate__(self):
-        raise lib.UnsupportedError("an optimizer of terrace.torch has memory and files of its own, and cannot be copied "
-                                   "or pickled: make another, and load this one's state_dict()")
+        raise lib.UnsupportedError("an optimizer of terrace.torch has memory and files of its own, and cannot be "
+                                   "copied or pickled: make another, and load this one's state_dict()")

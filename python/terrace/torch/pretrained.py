@@ -70,7 +70,8 @@ class _Files:
             found = next((tensor for tensor in map(self._find, alike) if tensor is not None), None)
             if found is None:
                 raise lib.ArgumentError(f"{self._directory} has no tensor {alike[0]}: it is of another kind of "
-                                        "model, or transformers renames its tensors; load it by from_pretrained() and offload()")
+                                        "model, or transformers renames its tensors; load it by from_pretrained() and "
+                                        "offload()")
             kept, shape, _ = found
             if shape != tuple(parameter.shape):
                 raise lib.ArgumentError(f"{alike[0]} in {self._directory} is of shape {shape}, not "
