@@ -132,6 +132,24 @@ class States(OffloadedTest):
                     self.assertEqual(train(model, optimizer, range(2, 4)), train(other, resumed, range(2, 4)))
                     self.assert_equal_values(copy.deepcopy(model.state_dict()), other.state_dict())
 
+    def test_loaded_masters_are_rounded_as_a_step_rounds(self):
+        """Halfway between two bf16 values: the parameters are the same before and after a step is compiled."""
+        model, optimizer = self.offloaded(make_model(torch.bfloat16))
+        train(model, optimizer, range(1))
+        saved = copy.deepcopy(optimizer.state_dict())
+        for fields in saved["state"].values():
+            fields["master"].view(torch.int32).bitwise_and_(-65536).bitwise_or_(0x8000)
+        _, other = early = self.offloaded(make_model(torch.bfloat16))
+        for each in (optimizer, other):
+            each.load_state_dict(saved)
+        self.assert_equal_values(copy.deepcopy(model.state_dict()), early[0].state_dict())
+        with unittest.mock.patch.object(movement_module, "CompiledStep", side_effect=lib.DoesNotFitError("as if")), \
+                self.assertRaises(lib.DoesNotFitError):
+            optimizer.load_state_dict(saved)
+        self.assert_equal_values(copy.deepcopy(early[0].state_dict()), model.state_dict())
+        self.assert_equal_states(saved, optimizer.state_dict())
+        self.assertEqual(train(model, optimizer, range(2)), train(*early, range(2)))
+
     def test_parameters_in_memory_are_not_loaded_over(self):
         model, optimizer = self.offloaded(make_model(torch.bfloat16))
         one_step(model, optimizer, 0)

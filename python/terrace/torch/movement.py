@@ -16,7 +16,7 @@ from terrace.torch.parameter_handles import KeptTensor, OthersTensor, ParameterH
 from terrace.torch.recording import Recording, completed, without_backward
 from terrace.torch.saved_tensors import SavedTensors
 from terrace.torch.uses import Use, graph_task, tensors_in
-from terrace.torch.values import ScratchFile, return_free_memory
+from terrace.torch.values import MasterValues, ScratchFile, return_free_memory
 
 
 _EVICTED_BYTES = 128 << 20  # after so many, free memory goes back to the system
@@ -537,7 +537,7 @@ class Movement:
         self.pending_state = loaded
         for slot in self.units.slots if self.compiled is None else ():
             master = loaded.field(slot, "master")
-            slot.values = slot.values if master is None else master
+            slot.values = slot.values if master is None else MasterValues(master)
         self._end_step()
         self.updates += 1
         if self.compiled is not None:
@@ -549,7 +549,7 @@ class Movement:
         if self.compiled is not None:
             state = SavedState.of(self.compiled, self.options.scratch_directory).replaced_by(state)
             for slot in self.compiled._part_of:
-                slot.values = state.field(slot, "master")
+                slot.values = MasterValues(state.field(slot, "master"))
             self.pending_state = state  # kept where the next step cannot be made
             self.compiled.close()
             self.compiled = None

@@ -115,6 +115,24 @@ class FileValues:
         return None
 
 
+class MasterValues:
+    """Values of a parameter from its fp32 master, rounded as the library does: to the nearest, ties away from zero."""
+
+    def __init__(self, master):
+        self._master = master
+
+    def read(self, first, count, address, dtype):
+        if dtype == torch.float32:
+            return self._master.read(first, count, address, dtype)
+        target = tensor_at(address, count, dtype)
+        for begin in range(0, count, PIECE_BYTES // 4):
+            piece = torch.empty(min(PIECE_BYTES // 4, count - begin))
+            self._master.read(first + begin, piece.numel(), piece.data_ptr(), torch.float32)
+            rounded = ((piece.view(torch.int32) + 0x8000) >> 16).to(torch.int16).view(torch.bfloat16)
+            target[begin:begin + piece.numel()].copy_(torch.where(piece.isnan(), piece.bfloat16(), rounded))
+        return None
+
+
 class _OpenFile:
     def __init__(self, path):
         self._file = open(path, "rb", buffering=0)
