@@ -207,7 +207,7 @@ class Files(unittest.TestCase):
             def pausing_step(step):
                 if step in (7, 20):
                     training.optimizer.pause(directory)
-                    with self.assertRaisesRegex(lib.OrderError, "terrace_resume"):
+                    with self.assertRaisesRegex(lib.OrderError, r"optimizer\.resume\(\)"):
                         one_step(step)
                     training.optimizer.resume()
                     training.optimizer.zero_grad()
