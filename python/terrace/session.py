@@ -174,11 +174,11 @@ class Session:
     def pause(self, directory=None):
         """Gives back all memory that the session holds; what is in it goes to files without a name in `directory`,
         or else in the session's own NVMe directories. Until resume() only close() may be called."""
-        lib.call("terrace_pause", self._handle, None if directory is None else os.fsencode(directory))
+        self._call("terrace_pause", self._handle, None if directory is None else os.fsencode(directory))
 
     def resume(self):
         """Takes the memory again, with every bit as it was."""
-        lib.call("terrace_resume", self._handle)
+        self._call("terrace_resume", self._handle)
 
     def step_count(self):
         count = c_int64()

@@ -4,19 +4,10 @@ import weakref
 
 import torch
 
-from terrace import library as lib
 from terrace.library import BACKWARD, FORWARD
 from terrace.session import buffer_of
 from terrace.torch.values import PIECE_BYTES, FileValues, ScratchFile, tensor_at
 from terrace.units import Units
-
-
-def _in_words_of_python(text):
-    """A message of the library with the names of offload()'s arguments."""
-    for name, argument in (("host_memory_bytes", "host_memory= of offload()"), ("budget_bytes of nvme", "nvme="),
-                           ("saved_bytes", "activations= of offload()")):
-        text = text.replace(name, argument)
-    return text
 
 
 def _read_rounded(slot, first, count, address):
@@ -85,10 +76,8 @@ class CompiledStep:
         try:
             self._prepare(saved_bytes)
             self._fill(state)
-        except BaseException as error:
+        except BaseException:
             self.units.close()
-            if isinstance(error, lib.TerraceError):
-                error.args = (_in_words_of_python(str(error)),)
             raise
 
     def _prepare(self, saved_bytes):

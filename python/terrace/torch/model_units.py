@@ -159,8 +159,8 @@ class ModelUnits:
         self._by_storage = {}    # by the number of a storage, once that stays
         for name, module, is_whole in _unit_modules(model):
             self._add(name, module, is_whole)
-        self._by_id = {id(p): slot for slot in self.slots for p in slot.parameters}
-        lost = [n for n, p in model.named_parameters() if id(p) not in self._by_id]
+        owned = {id(p) for slot in self.slots for p in slot.parameters}
+        lost = [n for n, p in model.named_parameters() if id(p) not in owned]
         if lost:
             raise lib.UnsupportedError(f"{lost[0]} is in no module whose forward could bring it")
         self._check_types()
@@ -233,17 +233,12 @@ class ModelUnits:
     def bind(self):
         """To be called when the parameters and their storages are those that stay."""
         self._by_storage = {slot.storage._cdata: slot for slot in self.slots}
-        self._by_id = {id(p): slot for slot in self.slots for p in slot.parameters}
 
     def slot_of_storage(self, tensor):
         """The slot whose memory a tensor is in; None where it is in none of the model's."""
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             return None
         return self._by_storage.get(tensor.untyped_storage()._cdata)
-
-    def slot_of(self, parameter):
-        """The slot of a parameter; None where it is none of the model's."""
-        return self._by_id.get(id(parameter))
 
     @property
     def dtype(self):
