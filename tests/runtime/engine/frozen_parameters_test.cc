@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "runtime/step/hazards.h"
 #include "runtime/step/verify.h"
+#include "tests/kernels/row_bits.h"
 #include "tests/runtime/engine/step_switches.h"
 
 // Steps in which some tensors train and the others are frozen: what trains has the bits that it has
@@ -53,6 +56,29 @@ class FrozenParameters : public testing::TestWithParam<std::size_t> {
   const Choice& choice() const { return choices().at(GetParam()); }
 };
 
+struct Compared {
+  StateField field;
+  DType type;
+};
+
+// To the bit, where the product of some rows has the bits of these rows in a product of all. Else
+// the moments to some last places of the largest one; what a step makes of the smallest gradients,
+// by their signs, is then not compared.
+void expect_same(const std::vector<float>& got, const std::vector<float>& expected,
+                 const Compared& compared) {
+  if (test::rows_have_bits_of_whole(compared.type)) {
+    EXPECT_EQ(got, expected);
+    return;
+  }
+  if (compared.field == StateField::kMaster) return;
+  ASSERT_EQ(got.size(), expected.size());
+  float largest = 0;
+  for (const float value : expected) largest = std::max(largest, std::fabs(value));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], 1e-6F * largest) << i;
+  }
+}
+
 // The moments after a first step say what the gradients were. Without clipping no gradient depends
 // on another's norm.
 TEST_P(FrozenParameters, LeaveTheGradientsOfTheOthersAsTheyAre) {
@@ -73,9 +99,10 @@ TEST_P(FrozenParameters, LeaveTheGradientsOfTheOthersAsTheyAre) {
         if (!tensor.trainable) continue;
         ++compared;
         for (const StateField field : kStateFields) {
-          EXPECT_EQ(values_of(frozen, field, layout[u], tensor),
-                    values_of(trained, field, of_all[u], *of_all[u].find(tensor.kind)))
-              << tensor.name;
+          SCOPED_TRACE(tensor.name);
+          expect_same(values_of(frozen, field, layout[u], tensor),
+                      values_of(trained, field, of_all[u], *of_all[u].find(tensor.kind)),
+                      {field, type});
         }
       }
     }
