@@ -109,8 +109,7 @@ class Trainer {
     if (trace_) trace_->finish();
     rows_->tell_first_steps();
     console_.say(rows_->summary(*waits_));
-    const std::string best = best_->describe_kept(run_dir_);
-    if (!best.empty()) console_.say(best);
+    if (const std::string best = best_->describe_kept(run_dir_); !best.empty()) console_.say(best);
     return outcome;
   }
 
@@ -218,7 +217,6 @@ class Trainer {
 
   // The first rank writes them.
   void open_files(const PlannedStep& planned) {
-    const bool has_whole_state = ranks_.count() == 1;
     saver_.emplace(
         SavedRun{.directory = run_dir_,
                  .model = model_,
@@ -232,9 +230,8 @@ class Trainer {
                  .companions = ranks_.is_first()
                                    ? run_data_->companions(options_, model_.adapter.is_there())
                                    : std::vector<HfCompanion>(),
-                 .gate = has_whole_state ? &engine_->home_gate() : nullptr,
-                 .first_units = has_whole_state ? order_of_changes(plan_.training.program)
-                                                : std::vector<std::int32_t>(),
+                 .gate = ranks_.count() == 1 ? &engine_->home_gate() : nullptr,
+                 .first_units = order_of_changes(plan_.training.program),
                  .ranks_are_threads = engine_options_.shared_plans != nullptr},
         ranks_, *state_, console_, log_);
     if (resumes_from_own_) saver_->set_saved(done_steps_);
