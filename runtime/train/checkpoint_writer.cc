@@ -71,9 +71,10 @@ void CheckpointWriter::start_beside(Job job, SharedFetch fetch, HomeGate& gate) 
 void CheckpointWriter::read_beside(const SharedFetch& fetch, HomeGate& gate) noexcept {
   try {
     staging_->read_all(fetch, [&gate](std::int32_t unit) { gate.open(unit); });
-  } catch (...) {  // the files' thread meets it too
+    gate.open_all();
+  } catch (...) {  // read_all() has told the files' thread
+    gate.open_all();
   }
-  gate.open_all();
 }
 
 void CheckpointWriter::start_writing(Job job) {
