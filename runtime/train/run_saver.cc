@@ -115,16 +115,12 @@ bool RunSaver::try_save(const CheckpointProgress& progress) {
   return is_saved;
 }
 
-// Half of what is free: the page cache that the files go through wants some, and others do.
-std::size_t RunSaver::staging_bytes() const {
-  return run_.staging_bytes.value_or(read_host_limits().usable_bytes() / 2);
-}
-
 void RunSaver::start_writing(const CheckpointProgress& progress) {
+  // Half of what is free for the state on its way into files: others want some, too.
   const CheckpointWriter::Job job = {.run_dir = run_.directory,
                                      .progress = with_frozen(progress),
                                      .model = checkpointed(),
-                                     .staging_bytes = staging_bytes(),
+                                     .staging_bytes = read_host_limits().usable_bytes() / 2,
                                      .disk = run_.disk};
   const auto fetch = [this, step = progress.step](StateField field, const UnitLayout& unit,
                                                   std::int64_t begin, std::span<float> out) {

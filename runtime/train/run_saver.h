@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +37,7 @@ struct SavedRun {
   // ranks' states are read together, between steps.
   HomeGate* gate = nullptr;
   std::vector<std::int32_t> first_units = {};  // that the steps change first
-  // Of the state of a checkpoint, on its way into files; unset: half of the memory that is free.
-  std::optional<std::size_t> staging_bytes = {};
-  bool ranks_are_threads = false;  // of this process, which lives on when they end
+  bool ranks_are_threads = false;              // of this process, which lives on when they end
 };
 
 // Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
@@ -92,7 +89,6 @@ class RunSaver {
   CheckpointedModel checkpointed() const {
     return {run_.model, run_.layout, run_.rule, run_.first_units};
   }
-  std::size_t staging_bytes() const;
   CheckpointProgress with_frozen(const CheckpointProgress& progress);
   // On the first rank.
   void write(const CheckpointProgress& progress);
