@@ -5,7 +5,10 @@
 
 #include <bit>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/half.h"
@@ -53,14 +56,32 @@ inline float drawn(std::uint64_t a, std::uint64_t b, std::uint64_t i) {
   return static_cast<float>(static_cast<double>(x >> 11) * 0x1p-52 - 1.0);
 }
 
-inline std::vector<float> gradient_of(std::size_t tensor, int step, int micro_batch) {
-  std::vector<float> values(static_cast<std::size_t>(test_tensors()[tensor].elements));
+// A gradient in both of the forms in which it is given.
+struct TestGradient {
+  std::vector<float> values;
+  std::vector<Bf16> halves;
+};
+
+// Drawn once for each: under the sanitizers drawing takes longer than the step.
+inline TestGradient& test_gradient(std::size_t tensor, int step, int micro_batch) {
+  static std::mutex mutex;
+  static std::map<std::tuple<std::size_t, int, int>, TestGradient> drawn_ones;
+  const std::scoped_lock lock(mutex);
+  TestGradient& gradient = drawn_ones[{tensor, step, micro_batch}];
+  if (!gradient.values.empty()) return gradient;
   const auto key = static_cast<std::uint64_t>(100 * step + micro_batch);
-  for (std::size_t i = 0; i < values.size(); ++i) {
+  for (std::int64_t i = 0; i < test_tensors()[tensor].elements; ++i) {
     // Both are exact in bf16, so that one may be given as the other.
-    values[i] = to_float(to_bf16_nearest_even(0.01F * drawn(tensor + 7, key, i)));
+    const Bf16 half =
+        to_bf16_nearest_even(0.01F * drawn(tensor + 7, key, static_cast<std::uint64_t>(i)));
+    gradient.halves.push_back(half);
+    gradient.values.push_back(to_float(half));
   }
-  return values;
+  return gradient;
+}
+
+inline const std::vector<float>& gradient_of(std::size_t tensor, int step, int micro_batch) {
+  return test_gradient(tensor, step, micro_batch).values;
 }
 
 inline terrace_buffer buffer_of(void* data, std::int64_t elements, std::int32_t dtype) {
@@ -138,13 +159,13 @@ class TrainedSession {
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
       for (std::size_t i = 0; i < parameters_.size(); ++i) {
         if (static_cast<std::int32_t>(i) == without) continue;
-        std::vector<float> values = gradient_of(i, step, micro_batch);
-        const auto count = static_cast<std::int64_t>(values.size());
-        std::vector<Bf16> halves;
-        for (const float value : values) halves.push_back(to_bf16_nearest_even(value));
+        // The session only reads them, but a buffer's data is of no const type.
+        TestGradient& gradient = test_gradient(i, step, micro_batch);
+        const std::int64_t count = test_tensors()[i].elements;
         const bool is_half = (i + static_cast<std::size_t>(micro_batch)) % 2 == 1;
-        const terrace_buffer buffer = is_half ? buffer_of(halves.data(), count, TERRACE_DTYPE_BF16)
-                                              : buffer_of(values.data(), count, TERRACE_DTYPE_FP32);
+        const terrace_buffer buffer =
+            is_half ? buffer_of(gradient.halves.data(), count, TERRACE_DTYPE_BF16)
+                    : buffer_of(gradient.values.data(), count, TERRACE_DTYPE_FP32);
         EXPECT_DONE(terrace_gradient_add(session_, static_cast<std::int32_t>(i), &buffer));
       }
     }
