@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "kernels/reference/reference_element.h"
 #include "kernels/reference/reference_ops.h"
 
@@ -29,17 +31,28 @@ void forward(const EmbeddingForward& op) {
   }
 }
 
-// The sum of column c of the rows of dh that `names(m, r)` picks: per micro-batch m from zero in
-// row order, then the micro-batches in order.
-template <typename T, typename Names>
-Wide<T> sum_of_rows(const EmbeddingBackward& op, std::int64_t C, std::int64_t c, Names&& names) {
+// The rows of each micro-batch that `names(m, r)` picks, in their order.
+template <typename Names>
+std::vector<std::vector<std::int64_t>> named_rows(const EmbeddingBackward& op, Names&& names) {
+  std::vector<std::vector<std::int64_t>> rows(op.tokens.size());
+  for (std::size_t m = 0; m < rows.size(); ++m) {
+    for (std::int64_t r = 0; r < op.tokens[m].elements(); ++r) {
+      if (names(m, r)) rows[m].push_back(r);
+    }
+  }
+  return rows;
+}
+
+// The sum of column c of those rows of dh: per micro-batch from zero in row order, then the
+// micro-batches in order.
+template <typename T>
+Wide<T> sum_of_rows(const EmbeddingBackward& op, const std::vector<std::vector<std::int64_t>>& rows,
+                    std::int64_t C, std::int64_t c) {
   Wide<T> total = 0;
-  for (std::size_t m = 0; m < op.tokens.size(); ++m) {
+  for (std::size_t m = 0; m < rows.size(); ++m) {
     const T* dh = op.dh[m].as<T>();
     Wide<T> sum = 0;
-    for (std::int64_t r = 0; r < op.tokens[m].elements(); ++r) {
-      if (names(m, r)) sum += load(dh[r * C + c]);
-    }
+    for (const std::int64_t r : rows[m]) sum += load(dh[r * C + c]);
     total += sum;
   }
   return total;
@@ -51,24 +64,26 @@ void backward(const EmbeddingBackward& op) {
   const std::int64_t C = op.dwte.shape[1];
   TERRACE_CHECK_EQ(op.tokens.size(), op.dh.size());
   TERRACE_CHECK(op.positions.empty() || op.positions.size() == op.dh.size());
+  const auto scale = static_cast<Wide<T>>(op.scale);
   for (std::int64_t v = 0; v < V && !op.dwte.empty(); ++v) {
+    const std::int64_t token = v + op.first_token.value_or(0);
+    const auto rows = named_rows(op, [&](std::size_t m, std::int64_t r) {
+      return token != op.padding_token && op.tokens[m].as<std::int32_t>()[r] == token;
+    });
     for (std::int64_t c = 0; c < C; ++c) {
-      const std::int64_t token = v + op.first_token.value_or(0);
-      const Wide<T> sum = sum_of_rows<T>(op, C, c, [&](std::size_t m, std::int64_t r) {
-        return token != op.padding_token && op.tokens[m].as<std::int32_t>()[r] == token;
-      });
-      const auto scale = static_cast<Wide<T>>(op.scale);
-      join_gradient(op.dwte.as<Wide<T>>()[v * C + c], scale * sum, op.wte_mode);
+      join_gradient(op.dwte.as<Wide<T>>()[v * C + c], scale * sum_of_rows<T>(op, rows, C, c),
+                    op.wte_mode);
     }
   }
   if (op.dwpe.empty()) return;
   for (std::int64_t p = 0; p < op.dwpe.shape[0]; ++p) {
+    const auto rows = named_rows(op, [&](std::size_t m, std::int64_t r) {
+      const TensorView positions = op.positions.empty() ? TensorView{} : op.positions[m];
+      return position_of(positions, r, op.sequence) == p;
+    });
     for (std::int64_t c = 0; c < C; ++c) {
-      const Wide<T> sum = sum_of_rows<T>(op, C, c, [&](std::size_t m, std::int64_t r) {
-        const TensorView positions = op.positions.empty() ? TensorView{} : op.positions[m];
-        return position_of(positions, r, op.sequence) == p;
-      });
-      join_gradient(op.dwpe.as<Wide<T>>()[p * C + c], sum, GradientMode::kAssign);
+      join_gradient(op.dwpe.as<Wide<T>>()[p * C + c], sum_of_rows<T>(op, rows, C, c),
+                    GradientMode::kAssign);
     }
   }
 }

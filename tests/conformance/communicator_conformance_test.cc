@@ -77,16 +77,18 @@ std::unique_ptr<RankRunner> self(int /*ranks*/) { return std::make_unique<SelfRu
 
 INSTANTIATE_TEST_SUITE_P(
     Communicator, CommunicatorConformanceTest,
-    testing::Values(
-        CommunicatorFactory{"self", 1, self}, CommunicatorFactory{"1_thread", 1, threads},
-        CommunicatorFactory{"2_threads", 2, threads}, CommunicatorFactory{"3_threads", 3, threads},
-        CommunicatorFactory{"4_threads", 4, threads}, CommunicatorFactory{"7_threads", 7, threads},
-        CommunicatorFactory{"1_staged", 1, staged<1>},
-        CommunicatorFactory{"3_on_one_host", 3, staged<3>},
-        CommunicatorFactory{"2_that_read", 2, staged<2, PeerReads::kWork>},
-        CommunicatorFactory{"3_that_read", 3, staged<3, PeerReads::kWork>},
-        CommunicatorFactory{"4_on_two_hosts", 4, staged<2>},
-        CommunicatorFactory{"3_on_three_hosts", 3, staged<1>}),
+    testing::Values(CommunicatorFactory{"self", 1, self},
+                    CommunicatorFactory{"1_thread", 1, threads},
+                    CommunicatorFactory{"2_threads", 2, threads},
+                    CommunicatorFactory{"3_threads", 3, threads},
+                    CommunicatorFactory{"4_threads", 4, threads},
+                    CommunicatorFactory{"many_threads", kManyRanks, threads},
+                    CommunicatorFactory{"1_staged", 1, staged<1>},
+                    CommunicatorFactory{"3_on_one_host", 3, staged<3>},
+                    CommunicatorFactory{"2_that_read", 2, staged<2, PeerReads::kWork>},
+                    CommunicatorFactory{"3_that_read", 3, staged<3, PeerReads::kWork>},
+                    CommunicatorFactory{"4_on_two_hosts", 4, staged<2>},
+                    CommunicatorFactory{"3_on_three_hosts", 3, staged<1>}),
     [](const auto& info) { return info.param.name; });
 
 // A process that may not be read any more, or that has ended in the middle of a call.

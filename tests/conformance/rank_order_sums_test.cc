@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(RankOrderSums, CommunicatorConformanceTest,
                                          CommunicatorFactory{"2_coarse", 2, coarse},
                                          CommunicatorFactory{"3_coarse", 3, coarse},
                                          CommunicatorFactory{"4_coarse", 4, coarse},
-                                         CommunicatorFactory{"7_coarse", 7, coarse}),
+                                         CommunicatorFactory{"many_coarse", kManyRanks, coarse}),
                          [](const auto& info) { return info.param.name; });
 
 // What ranks have after sums of so many numbers each: all_reduce of all of them, reduce_scatter of

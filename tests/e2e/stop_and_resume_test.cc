@@ -201,11 +201,17 @@ TEST(Signals, AreAnsweredWithTheCommandThatGoesOn) {
 }
 
 // A step of so many sequences takes so long that both signals come within it.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr const char* kLongStepSequences = "100";
+#else
+constexpr const char* kLongStepSequences = "4000";
+#endif
+
 TEST(Signals, ASecondInterruptEndsTheRunAtOnce) {
   const TinyTraining training;
-  ProgramRun run(training.command(
-      "run", {"--max-steps", "1000", "--micro-batch-size", "4000", "--gradient-accumulation-steps",
-              "2", "--host-memory", "4GiB", "--validation-fraction", "0"}));
+  ProgramRun run(training.command("run", {"--max-steps", "1000", "--micro-batch-size",
+                                          kLongStepSequences, "--gradient-accumulation-steps", "2",
+                                          "--host-memory", "4GiB", "--validation-fraction", "0"}));
   ASSERT_TRUE(run.wait_for("\nstep ", 1)) << run.wait();
   run.send(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(400));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 
 #include "kernels/reference/reference_kernels.h"
@@ -52,7 +53,8 @@ std::span<std::byte> aligned_workspace(std::vector<std::byte>& storage, std::siz
 }
 
 bool same_bits(const HostTensor& a, const HostTensor& b) {
-  return std::ranges::equal(a.bytes(), b.bytes());
+  return a.bytes().size() == b.bytes().size() &&
+         std::memcmp(a.bytes().data(), b.bytes().data(), a.bytes().size()) == 0;
 }
 
 void expect_within(const std::vector<HostTensor>& got, const Values& want, const Values& bounds) {

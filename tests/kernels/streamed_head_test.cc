@@ -39,6 +39,15 @@ void expect_all(const std::vector<OpCase>& cases) {
   for (const OpCase& op_case : cases) expect_conforms(table, op_case);
 }
 
+// Those that are quick on many targets: without the most rows and without the most tokens, which
+// StreamedHead.Conforms and the conformance suite have on the best target.
+std::vector<OpCase> small_ones(std::vector<OpCase> cases) {
+  std::erase_if(cases, [](const OpCase& c) {
+    return c.name.find("R=4133") != c.name.npos || c.name.find("V=1301") != c.name.npos;
+  });
+  return cases;
+}
+
 TEST(StreamedHead, Conforms) { expect_all(head_loss_cases(DType::kBF16)); }
 
 TEST(StreamedHead, ConformsInParts) {
@@ -50,8 +59,7 @@ TEST(StreamedHead, ConformsInParts) {
 
 // Its own loops are in vectors of every size: caps and gradients differ in their last bits.
 TEST(StreamedHead, ConformsOnEveryTarget) {
-  std::vector<OpCase> cases = head_loss_cases(DType::kBF16);
-  std::erase_if(cases, [](const OpCase& c) { return c.name.find("R=4133") != c.name.npos; });
+  const std::vector<OpCase> cases = small_ones(head_loss_cases(DType::kBF16));
   for (const std::int64_t target : usable_targets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     const OnTarget on_target(target);
@@ -62,9 +70,8 @@ TEST(StreamedHead, ConformsOnEveryTarget) {
 // Likewise the loops of the head that keeps chunks of logits.
 TEST(ChunkedHead, ConformsOnEveryTarget) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
-    std::vector<OpCase> cases = head_loss_cases(compute);
-    for (OpCase& part : head_part_cases(compute)) cases.push_back(std::move(part));
-    std::erase_if(cases, [](const OpCase& c) { return c.name.find("R=4133") != c.name.npos; });
+    std::vector<OpCase> cases = small_ones(head_loss_cases(compute));
+    for (OpCase& part : small_ones(head_part_cases(compute))) cases.push_back(std::move(part));
     for (const std::int64_t target : usable_targets()) {
       SCOPED_TRACE(hwy::TargetName(target));
       const OnTarget on_target(target);
