@@ -8,6 +8,7 @@
 #include <string>
 
 #include "parallel/communicator.h"
+#include "tests/sanitized.h"
 
 // What every Communicator must do. The tests are in communicator_conformance.cc; each
 // implementation names itself with INSTANTIATE_TEST_SUITE_P(..., CommunicatorConformanceTest, ...).
@@ -27,11 +28,7 @@ class RankRunner {
 
 // More than a power of two, and odd. Every rank makes the numbers of all, which takes long under
 // the sanitizers.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kManyRanks = 5;
-#else
-constexpr int kManyRanks = 7;
-#endif
+constexpr int kManyRanks = kSanitized ? 5 : 7;
 
 struct CommunicatorFactory {
   std::string name;

@@ -9,6 +9,7 @@
 
 #include "tests/e2e/checkout_paths.h"
 #include "tests/e2e/tiny_training.h"
+#include "tests/sanitized.h"
 
 namespace terrace {
 namespace {
@@ -201,11 +202,7 @@ TEST(Signals, AreAnsweredWithTheCommandThatGoesOn) {
 }
 
 // A step of so many sequences takes so long that both signals come within it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr const char* kLongStepSequences = "100";
-#else
-constexpr const char* kLongStepSequences = "4000";
-#endif
+constexpr const char* kLongStepSequences = kSanitized ? "100" : "4000";
 
 TEST(Signals, ASecondInterruptEndsTheRunAtOnce) {
   const TinyTraining training;

@@ -6,6 +6,7 @@
 #include "runtime/step/verify.h"
 #include "runtime/step/verify_ranks.h"
 #include "tests/runtime/step/step_fixture.h"
+#include "tests/sanitized.h"
 
 // What ZeRO makes of a program, as data.
 namespace terrace {
@@ -26,7 +27,7 @@ std::vector<Program> programs_of_ranks(const StepModel& model, std::int32_t stag
 
 TEST(ZeroProgram, RandomPoliciesVerifyOnAllRanks) {
   std::mt19937 random(7);
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < (kSanitized ? 30 : 150); ++round) {
     StepModel model =
         small_step_model(1 + static_cast<std::int64_t>(random() % 4), random() % 2 == 0);
     StepPolicy policy;

@@ -21,6 +21,7 @@
 #include "tests/runtime/checkpoint/held_files.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 #include "tests/runtime/temporary_directory.h"
+#include "tests/sanitized.h"
 
 namespace terrace {
 namespace {
@@ -196,9 +197,7 @@ TEST_F(RunSaverTest, AFailedRunSaysThatItsCheckpointIsNotSaved) {
 
 // The host has less memory for the copy than it said.
 TEST_F(RunSaverTest, WhatIsWrittenAtOnceForWantOfMemoryLeavesNoMoreThanKeepLast) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizers need memory of their own";
-#endif
+  if (kSanitized) GTEST_SKIP() << "the sanitizers need memory of their own";
   keep_last_ = 1;
   disk_.release();
   const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
