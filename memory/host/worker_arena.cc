@@ -12,6 +12,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "memory/host/cpu_mask.h"
@@ -120,6 +125,43 @@ struct JoinLoop {
   }
 };
 
+// oneTBB's arenas by their number of threads. They are kept for the next that wants as many, to the
+// end of the process: with each arena that goes shortly after its last loop, oneTBB 2021.8 may keep
+// one thread more, up to kThreadsMax of them, and those look for work without a pause.
+class KeptArenas {
+ public:
+  tbb::task_arena& take(int threads) {
+    const std::scoped_lock lock(mutex_);
+    Arenas& arenas = arenas_[threads];
+    if (arenas.free.empty()) {
+      arenas.free.reserve(arenas.all.size() + 1);  // so that give_back() allocates nothing
+      return *arenas.all.emplace_back(std::make_unique<tbb::task_arena>(threads, 1));
+    }
+    tbb::task_arena& arena = *arenas.free.back();
+    arenas.free.pop_back();
+    return arena;
+  }
+  void give_back(tbb::task_arena& arena, int threads) {
+    const std::scoped_lock lock(mutex_);
+    arenas_.at(threads).free.push_back(&arena);
+  }
+
+  // Of the whole process, as oneTBB's threads are. Never destroyed: who has an arena may outlive
+  // the static objects of a process that ends.
+  static KeptArenas& of_process() {
+    static KeptArenas& arenas = *new KeptArenas;
+    return arenas;
+  }
+
+ private:
+  struct Arenas {
+    std::vector<std::unique_ptr<tbb::task_arena>> all;
+    std::vector<tbb::task_arena*> free;
+  };
+  std::mutex mutex_;
+  std::map<int, Arenas> arenas_;
+};
+
 }  // namespace
 
 class WorkerArena::Impl {
@@ -127,10 +169,13 @@ class WorkerArena::Impl {
   Impl(int threads, const std::vector<int>& cpus)
       : threads_(threads),
         limit_(tbb::global_control::max_allowed_parallelism, kThreadsMax),
-        arena_(threads, 1),
+        arena_(KeptArenas::of_process().take(threads)),
         confinement_(cpus) {
     if (threads_ > 1) arena_.initialize();
   }
+  ~Impl() { KeptArenas::of_process().give_back(arena_, threads_); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   int threads() const { return threads_; }
 
@@ -139,8 +184,14 @@ class WorkerArena::Impl {
               confinement_);
     const CallerReturns caller(confinement_);
     tell_release(&loop);
-    arena_.execute(
-        [&] { tbb::parallel_for(0, workers, JoinLoop{&loop}, tbb::simple_partitioner()); });
+    // Its threads round, and treat denormals, as the caller does; else they would do so as whoever
+    // has made the arena.
+    tbb::task_group_context context(
+        tbb::task_group_context::isolated,
+        tbb::task_group_context::default_traits | tbb::task_group_context::fp_settings);
+    arena_.execute([&] {
+      tbb::parallel_for(0, workers, JoinLoop{&loop}, tbb::simple_partitioner(), context);
+    });
   }
 
  private:
@@ -154,7 +205,7 @@ class WorkerArena::Impl {
 
   const int threads_;
   tbb::global_control limit_;
-  tbb::task_arena arena_;
+  tbb::task_arena& arena_;
   const Confinement confinement_;
 };
 

@@ -35,7 +35,9 @@ std::int64_t host_bytes(terrace_session* session) {
 
 // The sanitizers keep what they know of memory that was given back, and memory that was freed.
 void expect_given_back(std::int64_t before, std::int64_t held) {
-  if (!kSanitized) EXPECT_LT(resident_bytes(), before - held / 10 * 9) << held;
+  if (!kSanitized) {
+    EXPECT_LT(resident_bytes(), before - held / 10 * 9) << held;
+  }
 }
 
 void expect_same_state(TrainedSession& paused, TrainedSession& other) {

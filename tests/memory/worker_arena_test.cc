@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -138,6 +142,31 @@ TEST(WorkerArenaLimitTest, SeveralCallersEachWithTheirOwn) {
   }
   for (std::thread& caller : callers) caller.join();
   for (const std::int64_t sum : sums) EXPECT_EQ(sum, 50 * 63 * 64 / 2);
+}
+
+// Threads of this process.
+std::ptrdiff_t thread_count() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
+
+TEST(WorkerArenaLimitTest, ManyInTurnLeaveNoThreads) {
+  const std::ptrdiff_t before = thread_count();
+  for (int round = 0; round < 2000; ++round) {
+    WorkerArena arena(2 + round % 2);
+    arena.parallel_for(16, [](std::int64_t, int) {});
+  }
+  EXPECT_LE(thread_count(), before + 8);
+}
+
+// Also where an arena is had that another caller had before.
+TEST(WorkerArenaLimitTest, LoopsRoundAsTheirCallerDoes) {
+  for (const int rounding : {FE_UPWARD, FE_TONEAREST, FE_DOWNWARD}) {
+    std::fesetround(rounding);
+    WorkerArena arena(2);
+    arena.parallel_for(64,
+                       [rounding](std::int64_t, int) { EXPECT_EQ(std::fegetround(), rounding); });
+  }
+  std::fesetround(FE_TONEAREST);
 }
 
 }  // namespace
