@@ -172,9 +172,11 @@ void ProgressConsole::tell_phase(const std::stop_token& ended, const std::string
   std::condition_variable_any wakes;
   std::unique_lock waiting(mutex);
   const auto begin = std::chrono::steady_clock::now();
-  // Returns whether the phase has ended before the time is over.
+  // Returns whether the phase has ended before the time is over. It is asked again: libstdc++ 12
+  // says that it has not where the phase ends just as the wait begins.
   const auto ends_within = [&](std::chrono::milliseconds time) {
-    return wakes.wait_for(waiting, ended, time, [&] { return ended.stop_requested(); });
+    const auto has_ended = [&] { return ended.stop_requested(); };
+    return wakes.wait_for(waiting, ended, time, has_ended) || has_ended();
   };
   if (ends_within(options_.pace.first)) return;
   if (!bar_) {
