@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes what reads files, with libFuzzer under AddressSanitizer and UndefinedBehaviorSanitizer.
 #
-#   tools/fuzz.sh [SECONDS [NAME...]]   each fuzzer, or those of the names, for so long
+#   tools/fuzz.sh [SECONDS [NAME...]]   each fuzzer, or those of the names, for so long; one on each core
 #
 # Without SECONDS each begins from the same seed and takes 20 s; with them from a seed that differs each time.
 # Needs clang-19, libclang-rt-19-dev and libomp-19-dev, which apt-get installs. The names are the folders of
@@ -24,15 +24,23 @@ command -v clang++-19 >/dev/null || { echo "fuzz.sh: clang++-19 is not here: apt
 # Most fuzzers write each input to a file.
 [[ -w /dev/shm ]] && export TMPDIR=${TMPDIR:-/dev/shm}
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-failed=()
-for name in "${names[@]}"; do
-  program=build/fuzz/tests/fuzz/fuzz_$name
-  [[ -x $program ]] || { echo "fuzz.sh: there is no fuzzer $name" >&2; exit 2; }
+export seconds seed
+
+# fuzz NAME: what it did is printed at its end, in one piece, as others run beside it.
+fuzz() {
+  local name=$1 outcome=held
   mkdir -p "build/fuzz/found/$name"
-  echo "== $name, $seconds s"
-  "$program" -max_total_time="$seconds" -timeout=10 -seed=$seed -rss_limit_mb=2048 -print_final_stats=1 \
-    -artifact_prefix="build/fuzz/crash-$name-" "build/fuzz/found/$name" "tests/fuzz/corpus/$name" \
-    >"build/fuzz/$name.log" 2>&1 || failed+=("$name")
-  grep -E '^(stat::number_of_executed_units|SUMMARY|does not hold)|ERROR:' "build/fuzz/$name.log"
+  "build/fuzz/tests/fuzz/fuzz_$name" -max_total_time="$seconds" -timeout=10 -seed="$seed" -rss_limit_mb=2048 \
+    -print_final_stats=1 -artifact_prefix="build/fuzz/crash-$name-" \
+    "build/fuzz/found/$name" "tests/fuzz/corpus/$name" >"build/fuzz/$name.log" 2>&1 || outcome=FAILED
+  printf '== %s, %s s: %s\n%s\n' "$name" "$seconds" "$outcome" \
+    "$(grep -E '^(stat::number_of_executed_units|SUMMARY|does not hold)|ERROR:' "build/fuzz/$name.log")"
+  [[ $outcome == held ]]
+}
+export -f fuzz
+
+for name in "${names[@]}"; do
+  [[ -x build/fuzz/tests/fuzz/fuzz_$name ]] || { echo "fuzz.sh: there is no fuzzer $name" >&2; exit 2; }
 done
-((${#failed[@]} == 0)) || { echo "fuzz.sh: found something: ${failed[*]} (build/fuzz/NAME.log)" >&2; exit 1; }
+printf '%s\n' "${names[@]}" | xargs -P "$(./tools/jobs.sh)" -I{} bash -c 'fuzz "$1"' _ {} ||
+  { echo "fuzz.sh: found something, see above and build/fuzz/NAME.log" >&2; exit 1; }

@@ -8,6 +8,8 @@ source_dir=$1
 build=$2
 shift 2
 
+# What another checkout has compiled need not be compiled again (tools/build.sh).
+export CCACHE_BASEDIR=$source_dir CCACHE_NOHASHDIR=1
 cmake -S "$source_dir/examples" -B "$build" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "$@" >/dev/null
 cmake --build "$build" --parallel 2 >/dev/null
 
