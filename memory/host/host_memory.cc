@@ -124,7 +124,8 @@ HostMemory::HostMemory(HostMemory&& other) noexcept
     : bytes_(std::exchange(other.bytes_, {})),
       mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
       mapping_(std::exchange(other.mapping_, nullptr)),
-      has_huge_pages_(std::exchange(other.has_huge_pages_, false)) {}
+      has_huge_pages_(std::exchange(other.has_huge_pages_, false)),
+      was_locked_(std::exchange(other.was_locked_, false)) {}
 
 HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
   if (this == &other) return *this;
@@ -133,7 +134,32 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
   mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
   mapping_ = std::exchange(other.mapping_, nullptr);
   has_huge_pages_ = std::exchange(other.has_huge_pages_, false);
+  was_locked_ = std::exchange(other.was_locked_, false);
   return *this;
+}
+
+void HostMemory::give_pages_back() noexcept {
+  if (mapping_ == nullptr || ::madvise(mapping_, mapped_bytes_, MADV_DONTNEED) == 0) return;
+  // The one thing that the system refuses of a private mapping: pages that mlock() or mlockall()
+  // keep. They are locked again when they are taken. Where it is refused still, pages stay: that is
+  // memory which is not given back, and what is in it counts no more.
+  was_locked_ = ::munlock(mapping_, mapped_bytes_) == 0;
+  if (was_locked_) ::madvise(mapping_, mapped_bytes_, MADV_DONTNEED);
+}
+
+void HostMemory::take_pages() {
+  const std::size_t free = read_host_limits().usable_bytes();
+  try {
+    if (mapped_bytes_ > free) refuse(mapped_bytes_, "");
+    fault_in(pages());
+  } catch (const OutOfMemory&) {
+    give_pages_back();
+    throw OutOfMemory(fmt::format("{} of host memory are taken again, and {} are free",
+                                  format_size(mapped_bytes_), format_size(free)),
+                      "free memory on this machine, and resume again");
+  }
+  // Beyond the user's limit of locked memory it stays as other memory is.
+  if (std::exchange(was_locked_, false)) ::mlock(mapping_, mapped_bytes_);
 }
 
 void HostMemory::release() noexcept {

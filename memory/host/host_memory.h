@@ -25,7 +25,15 @@ class HostMemory {
   HostMemory& operator=(HostMemory&& other) noexcept;
 
   std::span<std::byte> bytes() const { return bytes_; }
+  // The same up to the end of its last page.
+  std::span<std::byte> pages() const { return {bytes_.data(), mapped_bytes_}; }
   bool has_huge_pages() const { return has_huge_pages_; }
+
+  // Gives the pages back to the system: what is in them is lost, and addresses stay. Whoever
+  // touches the memory before take_pages() gets pages of zeros, one by one.
+  void give_pages_back() noexcept;
+  // Faults every page in again. Throws OutOfMemory, and has none of them then.
+  void take_pages();
 
  private:
   void release() noexcept;
@@ -34,6 +42,7 @@ class HostMemory {
   std::size_t mapped_bytes_ = 0;
   void* mapping_ = nullptr;
   bool has_huge_pages_ = false;
+  bool was_locked_ = false;  // when its pages were given back
 };
 
 }  // namespace terrace

@@ -212,6 +212,8 @@ _FUNCTIONS = {
     "terrace_units_step_abandon": [c_void_p, GradientSink, c_void_p],
     "terrace_units_step_end": [c_void_p, POINTER(StepResult)],
     "terrace_units_state_read": [c_void_p, c_int32, c_char_p, c_int64, POINTER(Buffer)],
+    "terrace_units_pause": [c_void_p, c_char_p],
+    "terrace_units_resume": [c_void_p],
     "terrace_units_ledger_json": [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)],
 }
 

@@ -125,5 +125,14 @@ class Units:
         """Fills `out`, a buffer of terrace.session, from "parameter", "master" or what the rule keeps."""
         self._call("terrace_units_state_read", self._handle, unit, field.encode(), first_element, byref(out))
 
+    def pause(self, directory=None):
+        """Between steps: gives back all memory that the units hold; what is in it goes to files without a name in
+        `directory`, or else in the units' own NVMe directories. Until resume() only close() may be called."""
+        self._call("terrace_units_pause", self._handle, None if directory is None else os.fsencode(directory))
+
+    def resume(self):
+        """Takes the memory again, with every bit as it was. After an error the units are paused as before."""
+        self._call("terrace_units_resume", self._handle)
+
     def ledger(self):
         return json.loads(self._in_words(lib.text_of, "terrace_units_ledger_json", self._handle))

@@ -91,5 +91,7 @@ UNITS_PHRASES = {
     "terrace_units_step_end()": "end_step()",
     "terrace_state_read()": "read_state()",
     "terrace_units_state_read()": "read_state()",
+    "terrace_units_pause()": "pause()",
+    "terrace_units_resume()": "resume()",
     "terrace_units_ledger_json()": "ledger()",
 }

@@ -171,6 +171,16 @@ terrace_error terrace_units_state_read(terrace_units* units, int32_t unit, const
   });
 }
 
+terrace_error terrace_units_pause(terrace_units* units, const char* directory) {
+  return with_units(units, [&](UnitSession& own) {
+    own.pause(directory == nullptr ? std::string() : std::string(directory));
+  });
+}
+
+terrace_error terrace_units_resume(terrace_units* units) {
+  return with_units(units, [](UnitSession& own) { own.resume(); });
+}
+
 terrace_error terrace_units_ledger_json(terrace_units* units, char* text, uint64_t capacity,
                                         uint64_t* size) {
   return with_units(units, [&](UnitSession& own) {

@@ -528,6 +528,18 @@ TERRACE_EXPORT terrace_error terrace_units_step_end(terrace_units* units,
 TERRACE_EXPORT terrace_error terrace_units_state_read(terrace_units* units, int32_t unit,
                                                       const char* field, int64_t first_element,
                                                       const terrace_buffer* out);
+/* As terrace_pause(), of units, between steps and after terrace_units_fill(): runs the last step's
+ * updates first, writes parameters, gradients and state that are on the host to files without a
+ * name, in `directory` or, where that is NULL, in the units' own NVMe directories within their
+ * budgets, and gives all memory back. Every other call, except terrace_units_resume() and
+ * terrace_units_destroy(), is then ORDER. After an error the units are as they were, except where
+ * those updates fail: then the session has failed. ARGUMENT (there is no directory), DOES_NOT_FIT
+ * (names the directory that has no room), FULL_DISK, IO, CORRUPT, ENVIRONMENT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_units_pause(terrace_units* units, const char* directory);
+/* Takes the memory again, with every bit as it was. After an error the units are paused as before,
+ * and may be resumed again: of CORRUPT the file stays what it is, so state that was read before is
+ * what goes on then. DOES_NOT_FIT (the machine has too little free), IO, CORRUPT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_units_resume(terrace_units* units);
 /* As terrace_ledger_json(), of what the compiled step takes. */
 TERRACE_EXPORT terrace_error terrace_units_ledger_json(terrace_units* units, char* text,
                                                        uint64_t capacity, uint64_t* size);

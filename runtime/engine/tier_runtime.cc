@@ -7,12 +7,15 @@
 #include <numeric>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/usage_error.h"
 #include "runtime/engine/connect_ranks.h"
 
 namespace terrace {
 namespace {
+
+constexpr std::size_t kPageBytes = 4096;
 
 std::unique_ptr<ComputeDevice> make_device(const TierRuntimeOptions& options,
                                            std::size_t capacity_bytes) {
@@ -431,6 +434,47 @@ double TierRuntime::evaluate(std::span<const std::byte> input) {
     sum += loss;
   }
   return sum;
+}
+
+// --- a pause ------------------------------------------------------------------------------------
+
+std::vector<std::span<std::byte>> TierRuntime::kept_pages() {
+  check_idle("kept_pages()");
+  const Program& program = plan_.training.program;
+  if (program.compute_tier != Tier::kHost) {
+    throw UsageError("kept_pages(): a device has a part of the state",
+                     "pause a runtime that computes in host memory");
+  }
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.tier != Tier::kHost || buffer.life != Life::kPersistent) continue;
+    ranges.emplace_back(buffer.offset / kPageBytes * kPageBytes,
+                        round_up(buffer.offset + buffer.size_bytes, kPageBytes));
+  }
+  std::ranges::sort(ranges);
+  std::vector<std::span<std::byte>> pages;
+  std::size_t end = 0;  // of those before
+  for (const auto& [first, last] : ranges) {
+    if (last <= end) continue;
+    const std::size_t begin = std::max(first, end);
+    pages.push_back(host_memory_.pages().subspan(begin, last - begin));
+    end = last;
+  }
+  return pages;
+}
+
+void TierRuntime::give_pages_back() {
+  check_idle("give_pages_back()");
+  // A drive that has registered the memory would go on with its old pages.
+  if (store_ != nullptr) store_->register_memory({});
+  host_memory_.give_pages_back();
+  input_memory_.give_pages_back();
+  homes_->give_pages_back();
+}
+
+void TierRuntime::take_pages() {
+  host_memory_.take_pages();
+  if (store_ != nullptr) store_->register_memory(host_memory_.bytes());
 }
 
 std::vector<StorePath> TierRuntime::store_paths() const {

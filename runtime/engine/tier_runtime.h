@@ -114,6 +114,18 @@ class TierRuntime {
   // Only when drained. Blocks. Throws as finish_step() does.
   double evaluate(std::span<const std::byte> input);
 
+  // --- a pause, while no step is under way and all updates are made -----------------------------
+
+  // The pages of host memory whose content counts then: homes and constants. Of a runtime that
+  // computes in host memory. Throws UsageError.
+  std::vector<std::span<std::byte>> kept_pages();
+  // Gives the pages of all host memory back, with what is in them; addresses stay. Until
+  // take_pages() nothing else may be called but store_paths(). Throws UsageError.
+  void give_pages_back();
+  // Faults the host memory in, and may be called again after an error: OutOfMemory. Then the
+  // content of kept_pages() is to be put back.
+  void take_pages();
+
   int unfinished_steps() const;
   // Throws what has failed here so far, of whatever step: the reason of an abort that this rank
   // hears of, where it is its own.

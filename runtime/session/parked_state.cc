@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <limits>
 #include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "runtime/session/session_error.h"
@@ -45,8 +44,9 @@ class TransferEnd final : public IoCompletion {
 }  // namespace
 
 NvmeStoreOptions parking_of(const std::string& directory, const NvmeStoreOptions& own,
-                            const BlockStore* store) {
+                            std::span<const StorePath> used) {
   NvmeStoreOptions where = own;
+  where.expected_bytes = 0;
   where.named_files = false;
   // Measuring the drives would take longer than it could save.
   where.probe.from_bytes = std::numeric_limits<std::uint64_t>::max();
@@ -59,8 +59,6 @@ NvmeStoreOptions parking_of(const std::string& directory, const NvmeStoreOptions
                        "the session is paused, and has no NVMe directory to put its memory into",
                        "name a directory");
   }
-  if (store == nullptr) return where;
-  const std::vector<StorePath> used = store->paths();
   for (std::size_t i = 0; i < std::min(used.size(), where.directories.size()); ++i) {
     std::optional<std::size_t>& budget = where.directories[i].budget_bytes;
     if (budget) *budget -= std::min<std::size_t>(*budget, used[i].used_bytes);
@@ -68,39 +66,33 @@ NvmeStoreOptions parking_of(const std::string& directory, const NvmeStoreOptions
   return where;
 }
 
-ParkedState::ParkedState(NvmeStoreOptions where, std::span<const std::size_t> sizes, Log& log) {
-  where.expected_bytes = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
-  store_ = make_nvme_store(where, log);
-  for (const std::size_t size : sizes) extents_.push_back(store_->create_extent(size));
+ParkedState::ParkedState(const NvmeStoreOptions& where,
+                         std::span<const std::span<std::byte>> memory, Log& log) {
+  NvmeStoreOptions sized = where;
+  for (std::span<std::byte> left : memory) {
+    sized.expected_bytes += left.size();
+    while (!left.empty()) {
+      blocks_.push_back(left.first(std::min(left.size(), kBlockBytes)));
+      left = left.subspan(blocks_.back().size());
+    }
+  }
+  if (blocks_.empty()) return;
+  store_ = make_nvme_store(sized, log);
+  for (const std::span<std::byte> block : blocks_) {
+    extents_.push_back(store_->create_extent(block.size()));
+  }
   store_->prepare();
+  transfer(IoRequest::Direction::kWrite);
 }
 
-void ParkedState::write(std::size_t first, std::span<const std::span<std::byte>> blocks) {
-  transfer(IoRequest::Direction::kWrite, first, blocks);
-}
-
-void ParkedState::read(std::size_t first, std::span<const std::span<std::byte>> blocks) {
-  transfer(IoRequest::Direction::kRead, first, blocks);
-}
-
-void ParkedState::transfer(IoRequest::Direction direction, std::size_t first,
-                           std::span<const std::span<std::byte>> blocks) {
-  if (blocks.empty()) return;
-  TransferEnd end(blocks.size());
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    store_->submit({.direction = direction,
-                    .extent = extents_.at(first + i),
-                    .memory = blocks[i],
-                    .completion = &end});
+void ParkedState::transfer(IoRequest::Direction direction) {
+  if (blocks_.empty()) return;
+  TransferEnd end(blocks_.size());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    store_->submit(
+        {.direction = direction, .extent = extents_[i], .memory = blocks_[i], .completion = &end});
   }
   end.wait();
-}
-
-void append_blocks(std::span<std::byte> memory, std::vector<std::span<std::byte>>& blocks) {
-  while (!memory.empty()) {
-    blocks.push_back(memory.first(std::min(memory.size(), ParkedState::kBlockBytes)));
-    memory = memory.subspan(blocks.back().size());
-  }
 }
 
 }  // namespace terrace

@@ -13,35 +13,32 @@
 namespace terrace {
 
 // Where a paused session puts its memory: a directory that the caller names, or, where that is
-// empty, the session's own directories, less what `store` (null: nothing) takes of their budgets.
-// Throws SessionError where there is none.
+// empty, the session's own directories, less what their store has `used` of their budgets (nothing:
+// there is no store). Throws SessionError where there is none.
 NvmeStoreOptions parking_of(const std::string& directory, const NvmeStoreOptions& own,
-                            const BlockStore* store);
+                            std::span<const StorePath> used);
 
-// Blocks of memory that a paused session has on drives, in files without a name: the system takes
-// the space back however the process ends. Each block has a checksum that reading compares.
+// Memory that a paused session has on drives, in files without a name: the system takes the space
+// back however the process ends. Each block of it has a checksum that reading compares.
 class ParkedState {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{16} << 20;
 
-  // Makes room for blocks of these sizes, each a multiple of 4096. Throws OutOfMemory naming a
-  // directory that has less room, and what make_nvme_store() throws. The log outlives it.
-  ParkedState(NvmeStoreOptions where, std::span<const std::size_t> sizes, Log& log);
+  // Writes these ranges of memory, each of a multiple of 4096 bytes; none: there is no file, and
+  // no drive is touched. Throws OutOfMemory naming a directory that has less room, IoError, and
+  // what make_nvme_store() throws. The log outlives it.
+  ParkedState(const NvmeStoreOptions& where, std::span<const std::span<std::byte>> memory,
+              Log& log);
 
-  // Write and read the blocks from number `first` on, each to or from a span of its size, and wait
-  // for all. Throw IoError; read() also CorruptData.
-  void write(std::size_t first, std::span<const std::span<std::byte>> blocks);
-  void read(std::size_t first, std::span<const std::span<std::byte>> blocks);
+  // Reads all of it back to where it was. Throws IoError, CorruptData: a part is then there.
+  void read() { transfer(IoRequest::Direction::kRead); }
 
  private:
-  void transfer(IoRequest::Direction direction, std::size_t first,
-                std::span<const std::span<std::byte>> blocks);
+  void transfer(IoRequest::Direction direction);
 
+  std::vector<std::span<std::byte>> blocks_;
   std::unique_ptr<BlockStore> store_;
   std::vector<ExtentId> extents_;
 };
-
-// Cuts memory into blocks of at most ParkedState::kBlockBytes, and appends them.
-void append_blocks(std::span<std::byte> memory, std::vector<std::span<std::byte>>& blocks);
 
 }  // namespace terrace

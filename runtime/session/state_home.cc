@@ -4,20 +4,17 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "memory/host/host_limits.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::int64_t kStateGrain = 4096;  // elements that a layout is in multiples of
-constexpr int kPopulateWrite = 23;          // MADV_POPULATE_WRITE, which older headers lack
 constexpr std::size_t kSlotsMost = 8;
 constexpr std::size_t kSlotsLeast = 2;
 
@@ -41,7 +38,8 @@ StateHome::StateHome(const ParameterTable& table, const StateHomeOptions& option
   }
   const std::size_t host = ledger_[Tier::kHost].peak_bytes;
   memory_.emplace(host, HostMemoryOptions());
-  // A forked process gets no copy of it, and no page is copied for its sake.
+  // A forked process gets no copy of it, and no page is copied for its sake. Where the system
+  // refuses that, a fork costs more, and nothing else.
   if (!memory_->bytes().empty()) {
     madvise(memory_->bytes().data(), memory_->bytes().size(), MADV_DONTFORK);
   }
@@ -147,59 +145,38 @@ std::span<std::byte> StateHome::window_memory() const {
 }
 
 void StateHome::pause(const std::string& directory, std::span<const std::int32_t> gradients) {
-  std::vector<std::span<std::byte>> blocks;
+  std::vector<std::span<std::byte>> kept;
   for (const std::int32_t tensor : gradients) {
     const auto i = static_cast<std::size_t>(tensor);
     const std::size_t size = round_up(gradient_elements_[i] * sizeof(float), kPageBytes);
-    append_blocks(memory_->bytes().subspan(gradient_offset_[i], size), blocks);
+    kept.push_back(memory_->bytes().subspan(gradient_offset_[i], size));
   }
-  append_blocks(memory_->bytes().subspan(gradient_bytes_, state_bytes(false)), blocks);
-  std::unique_ptr<ParkedState> parked;
-  if (!blocks.empty()) {
-    std::vector<std::size_t> sizes;
-    for (const std::span<std::byte> block : blocks) sizes.push_back(block.size());
-    parked = std::make_unique<ParkedState>(parking_of(directory, nvme_, store_.get()), sizes, log_);
-    parked->write(0, blocks);
+  kept.push_back(memory_->bytes().subspan(gradient_bytes_, state_bytes(false)));
+  std::erase_if(kept, [](std::span<std::byte> bytes) { return bytes.empty(); });
+  if (!kept.empty()) {
+    const std::vector<StorePath> used =
+        store_ == nullptr ? std::vector<StorePath>() : store_->paths();
+    parked_ = std::make_unique<ParkedState>(parking_of(directory, nvme_, used), kept, log_);
   }
-  parked_ = std::move(parked);
-  parked_blocks_ = std::move(blocks);
   give_pages_back();
 }
 
 void StateHome::resume() {
-  take_pages();
+  memory_->take_pages();
   try {
-    if (parked_ != nullptr) parked_->read(0, parked_blocks_);
+    if (parked_ != nullptr) parked_->read();
   } catch (...) {
-    give_pages_back();
+    memory_->give_pages_back();
     throw;
   }
+  if (store_ != nullptr) store_->register_memory(window_memory());
   parked_.reset();
-  parked_blocks_.clear();
 }
 
 // Drives that have registered the window would go on with its old pages.
 void StateHome::give_pages_back() {
   if (store_ != nullptr) store_->register_memory({});
-  const std::span<std::byte> bytes = memory_->bytes();
-  if (!bytes.empty()) madvise(bytes.data(), bytes.size(), MADV_DONTNEED);
-}
-
-void StateHome::take_pages() {
-  const std::span<std::byte> bytes = memory_->bytes();
-  const std::size_t free = read_host_limits().usable_bytes();
-  bool has_room = bytes.size() <= free;
-  // A kernel before 5.14 does not know the request: pages then come as they are touched.
-  if (has_room && !bytes.empty() && madvise(bytes.data(), bytes.size(), kPopulateWrite) != 0) {
-    has_room = errno != ENOMEM;
-    if (!has_room) madvise(bytes.data(), bytes.size(), MADV_DONTNEED);
-  }
-  if (!has_room) {
-    throw OutOfMemory(fmt::format("the session takes {} of host memory again, and {} are free",
-                                  format_size(bytes.size()), format_size(free)),
-                      "free memory on this machine, and resume again");
-  }
-  if (store_ != nullptr) store_->register_memory(window_memory());
+  memory_->give_pages_back();
 }
 
 std::pair<std::size_t, std::size_t> StateHome::chunks_of(std::int32_t tensor) const {

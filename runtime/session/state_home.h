@@ -75,7 +75,6 @@ class StateHome {
 
  private:
   void give_pages_back();
-  void take_pages();
   std::span<std::byte> window_memory() const;
   void cut(const ParameterTable& table);
   void place(const StateHomeOptions& options);
@@ -95,9 +94,7 @@ class StateHome {
   std::optional<HostMemory> memory_;
   std::unique_ptr<BlockStore> store_;    // uses the memory
   std::unique_ptr<StateWindow> window_;  // uses the store; null where nothing is on a drive
-  // From pause() to resume(): what is parked, and where its blocks belong.
-  std::unique_ptr<ParkedState> parked_;
-  std::vector<std::span<std::byte>> parked_blocks_;
+  std::unique_ptr<ParkedState> parked_;  // from pause() to resume()
 };
 
 }  // namespace terrace

@@ -92,6 +92,9 @@ void UnitSession::expect(Phase phase, const char* call) const {
     case Phase::kStepping:
       refuse_turn(fmt::format("{} while a step is under way", call),
                   "end it by terrace_units_step_end() first");
+    case Phase::kPaused:
+      refuse_turn(fmt::format("{} while the units are paused", call),
+                  "take their memory again by terrace_units_resume()");
     case Phase::kFailed:
       throw SessionError(SessionProblem::kFailed,
                          fmt::format("{}: the units' session has failed before", call),
@@ -383,7 +386,36 @@ void UnitSession::read_parameters(std::int32_t number, std::int64_t begin, std::
   }
 }
 
+void UnitSession::pause(const std::string& directory) {
+  expect(Phase::kReady, "the units are paused");
+  const NvmeStoreOptions where = parking_of(directory, options_.nvme, runtime_->store_paths());
+  phase_ = Phase::kFailed;
+  runtime_->drain();
+  phase_ = Phase::kReady;
+  parked_ = std::make_unique<ParkedState>(where, runtime_->kept_pages(), *log_);
+  runtime_->give_pages_back();
+  phase_ = Phase::kPaused;
+}
+
+void UnitSession::resume() {
+  if (phase_ != Phase::kPaused) {
+    if (phase_ == Phase::kFailed) expect(Phase::kPaused, "the units are resumed");
+    refuse_turn("units are resumed that are not paused",
+                "pause them by terrace_units_pause() first");
+  }
+  try {
+    runtime_->take_pages();
+    parked_->read();
+  } catch (...) {
+    runtime_->give_pages_back();
+    throw;
+  }
+  parked_.reset();
+  phase_ = Phase::kReady;
+}
+
 std::string UnitSession::describe_ledger() const {
+  if (phase_ == Phase::kPaused) expect(Phase::kReady, "the ledger is asked for");
   if (!plan_) expect(Phase::kPrepared, "the ledger is asked for");
   return ledger_text(plan_->ledger);
 }

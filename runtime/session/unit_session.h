@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "runtime/engine/tier_runtime.h"
 #include "runtime/session/parameter_table.h"
+#include "runtime/session/parked_state.h"
 #include "runtime/session/unit_gate.h"
 
 namespace terrace {
@@ -88,8 +89,13 @@ class UnitSession {
   void read_parameters(std::int32_t unit, std::int64_t begin, std::span<Bf16> out);
   std::string describe_ledger() const;
 
+  // Gives all memory back, and takes it again with the same content; `directory` may be empty.
+  // Throw what terrace.h says of both, and what they have then changed.
+  void pause(const std::string& directory);
+  void resume();
+
  private:
-  enum class Phase : std::uint8_t { kOpen, kPrepared, kReady, kStepping, kFailed };
+  enum class Phase : std::uint8_t { kOpen, kPrepared, kReady, kStepping, kPaused, kFailed };
 
   void expect(Phase phase, const char* call) const;
   TierRuntimeOptions runtime_options() const;
@@ -110,6 +116,7 @@ class UnitSession {
   TierRuntimeOptions runtime_options_;
   std::optional<TierPlan> plan_;
   UnitGate gate_;
+  std::unique_ptr<ParkedState> parked_;   // from pause() to resume()
   std::unique_ptr<TierRuntime> runtime_;  // last: it uses all of the above
 };
 

@@ -1,11 +1,8 @@
-#include <unistd.h>
-
-#include <fstream>
 #include <functional>
 #include <thread>
 
+#include "tests/capi/resident_memory.h"
 #include "tests/capi/trained_session.h"
-#include "tests/sanitized.h"
 
 // Sessions that give their memory back for a while.
 namespace terrace::test {
@@ -14,30 +11,10 @@ namespace {
 // Too little for all on the host: a window for the drives and a part of the state are there.
 constexpr std::uint64_t kTightBytes = 40 << 20;
 
-// Of this process, in memory.
-std::int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::int64_t total = 0;
-  std::int64_t resident = 0;
-  file >> total >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
-
 std::int64_t host_bytes(terrace_session* session) {
-  std::uint64_t size = 0;
-  EXPECT_DONE(terrace_ledger_json(session, nullptr, 0, &size));
-  std::string text(size, '\0');
-  EXPECT_DONE(terrace_ledger_json(session, text.data(), size, &size));
-  const std::size_t host = text.find("\"host\"");
-  const std::string key = "\"peak_bytes\":";
-  return std::stoll(text.substr(text.find(key, host) + key.size()));
-}
-
-// The sanitizers keep what they know of memory that was given back, and memory that was freed.
-void expect_given_back(std::int64_t before, std::int64_t held) {
-  if (!kSanitized) {
-    EXPECT_LT(resident_bytes(), before - held / 10 * 9) << held;
-  }
+  return host_bytes_of([&](char* text, std::uint64_t capacity, std::uint64_t* size) {
+    return terrace_ledger_json(session, text, capacity, size);
+  });
 }
 
 void expect_same_state(TrainedSession& paused, TrainedSession& other) {

@@ -72,6 +72,24 @@ TEST(HostMemoryTest, MovesItsMapping) {
   EXPECT_FALSE(is_mapped(replaced));
 }
 
+TEST(HostMemoryTest, GivesPagesBackAndTakesThemAgain) {
+  for (const bool is_locked : {false, true}) {
+    HostMemory memory(3 * kMiB + 5, {.huge_pages = false});
+    const std::size_t pages = resident_pages(memory.pages());
+    EXPECT_EQ(memory.pages().size() % 4096, 0U);
+    std::ranges::fill(memory.bytes(), std::byte{7});
+    if (is_locked && ::mlock(memory.bytes().data() + kMiB, 4096) != 0) GTEST_SKIP();
+    memory.give_pages_back();
+    EXPECT_EQ(resident_pages(memory.pages()), 0U);
+    memory.take_pages();
+    EXPECT_EQ(resident_pages(memory.pages()), pages);
+    EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte b) { return b == std::byte{}; }));
+    // Locked again as a whole: the system gives none of it back.
+    EXPECT_EQ(::madvise(memory.bytes().data(), memory.pages().size(), MADV_DONTNEED) != 0,
+              is_locked);
+  }
+}
+
 TEST(HostMemoryTest, UnmapsWhenDestroyed) {
   std::byte* data = nullptr;
   {

@@ -203,8 +203,8 @@ class Methods(OffloadedTest):
             "load": (lambda: optimizer.load(self.folder), refused),
             "load_state_dict": (lambda: optimizer.load_state_dict(optimizer.state_dict()), None),
             "metrics": (optimizer.metrics, refused),
-            "pause": (lambda: optimizer.pause(self.folder), refused),
-            "resume": (optimizer.resume, refused),
+            "pause": (lambda: optimizer.pause(self.folder), None),
+            "resume": (optimizer.resume, None),
             "save": (lambda: optimizer.save(self.folder), refused),
             "set_is_last_backward": (lambda: optimizer.set_is_last_backward(False), None),
             "state_dict": (lambda: self.assertEqual(len(optimizer.state_dict()["state"]), len(parameters)), None),
@@ -228,6 +228,39 @@ class Methods(OffloadedTest):
             copy.deepcopy(optimizer)
         self.assertIn("AdamW", repr(optimizer))
         self.assertLess(one_step(model, optimizer, 0), 10)
+
+
+class Pauses(OffloadedTest):
+    def test_a_pause_changes_no_bits(self):
+        undisturbed, expected = self.offloaded()
+        model, optimizer = self.offloaded()
+        for step in range(4):
+            self.assertEqual(one_step(undisturbed, expected, step), one_step(model, optimizer, step))
+            optimizer.pause(self.folder)
+            for use in (lambda: one_step(model, optimizer, step), model.state_dict, optimizer.state_dict,
+                        optimizer.ledger, optimizer.step, lambda: optimizer.pause(self.folder),
+                        lambda: tt.materialize(model).__enter__()):
+                self.assertRaisesRegex(lib.OrderError, r"optimizer\.resume\(\)", use)
+            optimizer.zero_grad()
+            optimizer.resume()
+        self.assert_equal_values(undisturbed.state_dict(), model.state_dict())
+        self.assert_equal_states(expected.state_dict(), optimizer.state_dict())
+
+    def test_what_cannot_be_is_refused(self):
+        model, optimizer = self.offloaded()
+        self.assertRaisesRegex(lib.OrderError, "not paused", optimizer.resume)
+        self.assertRaisesRegex(lib.OrderError, "first one", optimizer.pause)
+        one_step(model, optimizer, 0)
+        self.assertRaisesRegex(lib.ArgumentError, "name a directory", optimizer.pause)
+        self.assertRaisesRegex(lib.TerraceError, "none", lambda: optimizer.pause(self.folder + "/none"))
+        with tt.materialize(model):
+            self.assertRaisesRegex(lib.OrderError, "materialize", lambda: optimizer.pause(self.folder))
+        model(batch(1)).sum().backward()
+        self.assertRaisesRegex(lib.OrderError, "step()", lambda: optimizer.pause(self.folder))
+        optimizer.zero_grad()
+        optimizer.pause(self.folder)
+        optimizer.resume()
+        one_step(model, optimizer, 1)
 
 
 class Values(OffloadedTest):

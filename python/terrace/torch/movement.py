@@ -18,7 +18,6 @@ from terrace.torch.saved_tensors import SavedTensors
 from terrace.torch.uses import Use, graph_task, tensors_in
 from terrace.torch.values import MasterValues, ScratchFile, return_free_memory
 
-
 _EVICTED_BYTES = 128 << 20  # after so many, free memory goes back to the system
 
 # Of each parameter of an offloaded model, what moves it.
@@ -78,6 +77,7 @@ class Movement:
         self._read_units = set()     # of which units
         self._evicted_bytes = 0      # since free memory went back to the system
         self._kept = 0               # materialize() that are under way
+        self._is_paused = False
         self.updates = 0             # steps, and loads of a state: values change with it
         self.units.bind()
         hook_modules(model, self)
@@ -99,6 +99,8 @@ class Movement:
         if os.getpid() != self.owner:
             raise lib.ForkedError("an offloaded model is used in a process that was forked from its own: start workers "
                                   "by 'spawn', and load the model there")
+        if self._is_paused:
+            raise lib.OrderError("the offloaded model is paused: take its memory again by optimizer.resume()")
 
     def before(self, module, units, is_inner, inputs):
         self.check_process()
@@ -557,6 +559,23 @@ class Movement:
                                      self._saved_bytes, state)
         self.pending_state = None
 
+    # ---- a pause -----------------------------------------------------------------------------------------
+
+    def pause(self, directory):
+        self.check_process()
+        if self._runs_compiled or self._recording is not None or self._kept != 0 or self.compiled is None:
+            raise lib.OrderError("an offloaded model is paused between steps, behind the first one and outside of "
+                                 "materialize(): call optimizer.step(), or zero_grad(), before it")
+        self.compiled.units.pause(directory)
+        self._is_paused = True
+        return_free_memory()
+
+    def resume(self):
+        if not self._is_paused:
+            raise lib.OrderError("the offloaded model is not paused: pause it by optimizer.pause() first")
+        self.compiled.units.resume()
+        self._is_paused = False
+
     # ---- all parameters ----------------------------------------------------------------------------------
 
     def settle(self):
@@ -578,5 +597,3 @@ class Movement:
             for unit in self.units.units:
                 if unit.is_idle:
                     self._evict(unit)
-
-

@@ -161,11 +161,14 @@ class OffloadedOptimizer:
                                    "before terrace.torch.offload()")
 
     def pause(self, directory=None):
-        raise lib.UnsupportedError("an offloaded model cannot be paused: keep optimizer.state_dict() and "
-                                   "model.state_dict(), and offload the model again")
+        """Between steps, behind the first one: gives back all memory that Terrace has of the model's parameters,
+        gradients and state; what is in it goes to files without a name in `directory`, or else in the `nvme`
+        directories of offload(). Until resume() the model and the optimizer refuse all else."""
+        self._movement.pause(directory)
 
     def resume(self):
-        raise lib.UnsupportedError("an offloaded model cannot be paused, so there is nothing to resume")
+        """Takes the memory again, with every bit as it was. After an error the model is paused as before."""
+        self._movement.resume()
 
     # ---- state -------------------------------------------------------------------------------------------
 

@@ -64,6 +64,8 @@ OFFLOAD_PHRASES = {
     "terrace_units_fill()": "the first optimizer.step()",
     "terrace_units_step_begin()": "the model's forward",
     "terrace_units_step_end()": "optimizer.step()",
+    "terrace_units_pause()": "optimizer.pause()",
+    "terrace_units_resume()": "optimizer.resume()",
     "terrace_units_ledger_json()": "optimizer.ledger()",
 }
 

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <terrace.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "base/function_ref.h"
+#include "tests/sanitized.h"
+
+// How much memory a process has, and how much of it is a session's.
+namespace terrace::test {
+
+// Of this process, in memory.
+inline std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t total = 0;
+  std::int64_t resident = 0;
+  file >> total >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+// What a ledger says of the host.
+inline std::int64_t host_bytes_of(
+    FunctionRef<terrace_error(char* text, std::uint64_t capacity, std::uint64_t* size)> ledger) {
+  std::uint64_t size = 0;
+  EXPECT_EQ(ledger(nullptr, 0, &size), TERRACE_OK);
+  std::string text(size, '\0');
+  EXPECT_EQ(ledger(text.data(), size, &size), TERRACE_OK);
+  const std::string key = "\"peak_bytes\":";
+  return std::stoll(text.substr(text.find(key, text.find("\"host\"")) + key.size()));
+}
+
+// The sanitizers keep what they know of memory that was given back, and memory that was freed.
+inline void expect_given_back(std::int64_t before, std::int64_t held) {
+  if (!kSanitized) EXPECT_LT(resident_bytes(), before - held / 10 * 9) << held;
+}
+
+}  // namespace terrace::test
