@@ -92,6 +92,7 @@ STEP_GRADIENTS_ARRIVE = 2
 UNITS_CAN_ABANDON = 1
 UNIT_FROZEN = 1
 FORWARD, BACKWARD = 0, 1
+PARAMETERS, GRADIENT = 0, 1
 
 LogCallback = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
@@ -181,6 +182,8 @@ _FUNCTIONS = {
     "terrace_session_prepare": [c_void_p],
     "terrace_gradient_add": [c_void_p, c_int32, POINTER(Buffer)],
     "terrace_gradient_view": [c_void_p, c_int32, POINTER(Buffer)],
+    "terrace_gradient_lease": [c_void_p, c_int32, POINTER(c_void_p)],
+    "terrace_lease_unversioned": [c_void_p, POINTER(c_void_p)],
     "terrace_gradient_complete": [c_void_p, c_int32],
     "terrace_gradient_square_sum": [c_void_p, c_int32, POINTER(c_double)],
     "terrace_gradients_discard": [c_void_p],
@@ -209,6 +212,7 @@ _FUNCTIONS = {
     "terrace_units_step_begin": [c_void_p, c_double],
     "terrace_unit_acquire": [c_void_p, c_int32, c_int32, c_int32, POINTER(UnitMemory)],
     "terrace_unit_release": [c_void_p, c_int32],
+    "terrace_unit_lease": [c_void_p, c_int32, c_int32, POINTER(c_void_p)],
     "terrace_units_step_abandon": [c_void_p, GradientSink, c_void_p],
     "terrace_units_step_end": [c_void_p, POINTER(StepResult)],
     "terrace_units_state_read": [c_void_p, c_int32, c_char_p, c_int64, POINTER(Buffer)],

@@ -9,6 +9,7 @@ import weakref
 from ctypes import byref, c_double, c_int32, c_int64, c_void_p
 
 from terrace import library as lib
+from terrace.dlpack import Lease
 from terrace.wording import SESSION_PHRASES, Wording
 
 
@@ -130,6 +131,19 @@ class Session:
         view = lib.Buffer()
         self._call("terrace_gradient_view", self._handle, tensor, byref(view))
         return (ctypes.c_float * view.element_count).from_address(view.data) if view.data else None
+
+    def lease_gradient(self, tensor):
+        """The same as a terrace.dlpack.Lease, in the tensor's shape: torch.from_dlpack() of it has the memory itself,
+        also after close(). What is written there before the next step counts in it. While a tensor of it is there,
+        pause() is refused."""
+        def lend():
+            lease = c_void_p()
+            self._call("terrace_gradient_lease", self._handle, tensor, byref(lease))
+            if not lease:
+                raise lib.MissingGradientError(f"tensor {tensor} has no gradient to lease: call add_gradient() first")
+            return lease.value
+
+        return Lease(lend)
 
     def complete_gradient(self, tensor):
         """Nothing more is added to it in the step under way, which was begun with gradients_arrive=True."""

@@ -9,6 +9,7 @@ import weakref
 from ctypes import byref, c_int32, c_void_p
 
 from terrace import library as lib
+from terrace.dlpack import Lease
 from terrace.session import bytes_of, directories_of
 from terrace.wording import UNITS_PHRASES, Wording
 
@@ -105,6 +106,18 @@ class Units:
         memory = lib.UnitMemory()
         self._call("terrace_unit_acquire", self._handle, unit, task_pass, micro_batch, byref(memory))
         return memory
+
+    def lease(self, unit, part):
+        """lib.PARAMETERS, to be read only, or lib.GRADIENT of the unit that is acquired, flat, as a
+        terrace.dlpack.Lease. While a tensor of it is there, release() is refused."""
+        def lend():
+            lease = c_void_p()
+            self._call("terrace_unit_lease", self._handle, unit, part, byref(lease))
+            if not lease:
+                raise lib.MissingGradientError(f"the task of unit {unit} has no gradient to lease")
+            return lease.value
+
+        return Lease(lend)
 
     def release(self, unit):
         self._call("terrace_unit_release", self._handle, unit)

@@ -7,6 +7,7 @@
 #include "runtime/capi/capi_call.h"
 #include "runtime/capi/capi_error.h"
 #include "runtime/capi/capi_options.h"
+#include "runtime/capi/dlpack_lease.h"
 #include "runtime/capi/terrace.h"
 #include "runtime/config/version.h"
 #include "runtime/session/parameter_session.h"
@@ -206,6 +207,24 @@ terrace_error terrace_tensor_updates(terrace_session* session, int32_t tensor, i
 terrace_error terrace_tensor_set_updates(terrace_session* session, int32_t tensor,
                                          int64_t updates) {
   return with_session(session, [&](ParameterSession& own) { own.set_updates_of(tensor, updates); });
+}
+
+terrace_error terrace_gradient_lease(terrace_session* session, int32_t tensor,
+                                     struct DLManagedTensorVersioned** lease) {
+  return with_session(session, [&](ParameterSession& own) {
+    check_pointer(lease, "lease");
+    auto loan = own.lend_gradient(tensor);
+    *lease = loan == nullptr ? nullptr : terrace::make_dlpack_lease(std::move(loan));
+  });
+}
+
+terrace_error terrace_lease_unversioned(struct DLManagedTensorVersioned* lease,
+                                        struct DLManagedTensor** unversioned) {
+  return guarded([&] {
+    check_pointer(lease, "lease");
+    check_pointer(unversioned, "unversioned");
+    *unversioned = terrace::unversioned(lease);
+  });
 }
 
 terrace_error terrace_gradient_view(terrace_session* session, int32_t tensor,

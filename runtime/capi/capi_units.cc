@@ -7,6 +7,7 @@
 #include "optim/grad_norm.h"
 #include "runtime/capi/capi_call.h"
 #include "runtime/capi/capi_options.h"
+#include "runtime/capi/dlpack_lease.h"
 #include "runtime/capi/terrace.h"
 #include "runtime/session/session_error.h"
 #include "runtime/session/unit_session.h"
@@ -137,6 +138,21 @@ terrace_error terrace_unit_acquire(terrace_units* units, int32_t unit, int32_t p
 
 terrace_error terrace_unit_release(terrace_units* units, int32_t unit) {
   return with_units(units, [&](UnitSession& own) { own.release(unit); });
+}
+
+terrace_error terrace_unit_lease(terrace_units* units, int32_t unit, int32_t part,
+                                 struct DLManagedTensorVersioned** lease) {
+  return with_units(units, [&](UnitSession& own) {
+    check_pointer(lease, "lease");
+    if (part != TERRACE_PART_PARAMETERS && part != TERRACE_PART_GRADIENT) {
+      throw terrace::SessionError(terrace::SessionProblem::kArgument,
+                                  "a unit has no part " + std::to_string(part),
+                                  "give one of terrace_unit_part");
+    }
+    auto loan = own.lend(unit, part == TERRACE_PART_GRADIENT ? terrace::Role::kGradient
+                                                             : terrace::Role::kParameters);
+    *lease = loan == nullptr ? nullptr : terrace::make_dlpack_lease(std::move(loan));
+  });
 }
 
 terrace_error terrace_units_step_abandon(terrace_units* units, terrace_gradient_sink sink,

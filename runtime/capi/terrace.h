@@ -258,6 +258,28 @@ TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int3
  * that begins a step; its data is NULL where nothing was added. What is written there counts. */
 TERRACE_EXPORT terrace_error terrace_gradient_view(terrace_session* session, int32_t tensor,
                                                    terrace_buffer* gradient);
+/* ---- leases ---------------------------------------------------------------------------------
+ *
+ * Memory of Terrace as a managed tensor of DLPack 1.0, which torch.from_dlpack() and others take
+ * without a copy; the structs are those of dlpack.h, which this header does not need. Dense, with
+ * strides, and a byte_offset of 0. The deleter is C, and may be called by any thread, without
+ * Python's GIL, after the session was destroyed and at the end of the process: the memory is given
+ * back when the session and all leases are gone. In a forked process it does nothing. While a lease
+ * of a session is out, terrace_pause() is ORDER. */
+struct DLManagedTensor;
+struct DLManagedTensorVersioned;
+
+/* Leases what terrace_gradient_view() shows, in the tensor's shape. *lease becomes NULL where
+ * nothing was added. What is written there before the next step counts in it; afterwards the memory
+ * has what later gradients make of it. ARGUMENT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_gradient_lease(terrace_session* session, int32_t tensor,
+                                                    struct DLManagedTensorVersioned** lease);
+/* Sets *unversioned to the same lease as DLPack had it before 1.0, for a consumer who knows that
+ * alone. It takes the lease's place: the deleter of one of both is called. ARGUMENT (a lease that
+ * the library has not made); UNSUPPORTED of memory that is to be read only. */
+TERRACE_EXPORT terrace_error terrace_lease_unversioned(struct DLManagedTensorVersioned* lease,
+                                                       struct DLManagedTensor** unversioned);
+
 /* Sets *sum to the sum of squares of what was added since the last step, in fp64 and the same bits
  * with every number of threads; 0 where nothing was added. For a norm over more than this session's
  * tensors: scale by gradient_scale then. ORDER while a step is under way. */
@@ -508,6 +530,16 @@ TERRACE_EXPORT terrace_error terrace_unit_acquire(terrace_units* units, int32_t 
                                                   int32_t micro_batch, terrace_unit_memory* memory);
 /* Gives back the unit that is acquired: its task is computed. ORDER. */
 TERRACE_EXPORT terrace_error terrace_unit_release(terrace_units* units, int32_t unit);
+/* What of an acquired unit is leased. */
+typedef enum terrace_unit_part {
+  TERRACE_PART_PARAMETERS = 0, /* to be read only, which the lease says */
+  TERRACE_PART_GRADIENT = 1
+} terrace_unit_part;
+/* Leases memory of the unit that is acquired, as terrace_gradient_lease() does: element_count
+ * elements, flat. *lease becomes NULL of a gradient that the task has not. While a lease is out,
+ * terrace_unit_release() of the unit is ORDER; terrace_units_destroy() is not. ARGUMENT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_unit_lease(terrace_units* units, int32_t unit, int32_t part,
+                                                struct DLManagedTensorVersioned** lease);
 /* Takes elements of a unit's gradient. Called by a thread of the library. */
 typedef void (*terrace_gradient_sink)(void* user, int32_t unit, int64_t first_element,
                                       int64_t element_count, const float* gradient);

@@ -45,9 +45,10 @@ TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan
       update_workers_(options.update_threads, options.cpus),
       compute_device_(make_device(options, arena_bytes(plan, Tier::kDevice))),
       device_(compute_device_->device()),
-      host_memory_(host_arena_bytes(plan), HostMemoryOptions{.numa_nodes = options.numa_nodes}),
+      host_memory_(std::make_shared<HostMemory>(
+          host_arena_bytes(plan), HostMemoryOptions{.numa_nodes = options.numa_nodes})),
       input_memory_(input_arena_bytes(plan), HostMemoryOptions{}),
-      locked_host_(compute_device_->lock(host_memory_.bytes())),
+      locked_host_(compute_device_->lock(host_memory_->bytes())),
       locked_input_(compute_device_->lock(input_memory_.bytes())),
       slots_(2) {
   check_same_options();
@@ -104,7 +105,7 @@ void TierRuntime::make_store(Log& log) {
   store_ = make_nvme_store(sized, log);
   for (const std::size_t size : sizes) memory_.extents.push_back(store_->create_extent(size));
   store_->prepare();
-  store_->register_memory(host_memory_.bytes());
+  store_->register_memory(host_memory_->bytes());
 }
 
 void TierRuntime::make_memory() {
@@ -118,7 +119,7 @@ void TierRuntime::make_memory() {
     device_memory_ = device_.allocate(device_bytes);
     memory_.device = device_memory_->bytes();
   }
-  memory_.host = host_memory_.bytes();
+  memory_.host = host_memory_->bytes();
 }
 
 // Units need not compute a loss: it is 0 then.
@@ -457,7 +458,7 @@ std::vector<std::span<std::byte>> TierRuntime::kept_pages() {
   for (const auto& [first, last] : ranges) {
     if (last <= end) continue;
     const std::size_t begin = std::max(first, end);
-    pages.push_back(host_memory_.pages().subspan(begin, last - begin));
+    pages.push_back(host_memory_->pages().subspan(begin, last - begin));
     end = last;
   }
   return pages;
@@ -467,14 +468,14 @@ void TierRuntime::give_pages_back() {
   check_idle("give_pages_back()");
   // A drive that has registered the memory would go on with its old pages.
   if (store_ != nullptr) store_->register_memory({});
-  host_memory_.give_pages_back();
+  host_memory_->give_pages_back();
   input_memory_.give_pages_back();
   homes_->give_pages_back();
 }
 
 void TierRuntime::take_pages() {
-  host_memory_.take_pages();
-  if (store_ != nullptr) store_->register_memory(host_memory_.bytes());
+  host_memory_->take_pages();
+  if (store_ != nullptr) store_->register_memory(host_memory_->bytes());
 }
 
 std::vector<StorePath> TierRuntime::store_paths() const {

@@ -139,6 +139,8 @@ class TierRuntime {
   // Its own, also where others run the steps in their place.
   const StepBodies& bodies() const { return *bodies_; }
   std::vector<StorePath> store_paths() const;
+  // For one who holds what tasks see beyond the runtime: host memory stays as long as this does.
+  std::shared_ptr<const HostMemory> host_memory() const { return host_memory_; }
   int compute_threads() const { return compute_workers_.threads(); }
   int update_threads() const { return update_workers_.threads(); }
 
@@ -171,7 +173,7 @@ class TierRuntime {
   std::unique_ptr<ComputeDevice> compute_device_;
   Device& device_;
   std::unique_ptr<DeviceMemory> device_memory_;
-  HostMemory host_memory_;
+  std::shared_ptr<HostMemory> host_memory_;
   HostMemory input_memory_;  // of the two slots
   // Of these two, where the device wants it.
   std::unique_ptr<HostRegistration> locked_host_;

@@ -331,6 +331,10 @@ void ParameterSession::adopt_parameter(std::int32_t tensor) {
 
 void ParameterSession::pause(const std::string& directory) {
   expect_ready("the session is paused");
+  if (!loans_.is_zero()) {
+    refuse_order("the session is paused while DLPack leases of its memory are out",
+                 "delete the tensors that hold them first");
+  }
   std::vector<std::int32_t> gradients;
   for (std::size_t i = 0; i < additions_.size(); ++i) {
     if (additions_[i] > 0) gradients.push_back(static_cast<std::int32_t>(i));

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "memory/host/worker_arena.h"
 #include "memory/tensor.h"
+#include "runtime/session/memory_loan.h"
 #include "runtime/session/parameter_marks.h"
 #include "runtime/session/parameter_table.h"
 #include "runtime/session/state_files.h"
@@ -78,6 +79,9 @@ class ParameterSession {
   void set_updates_of(std::int32_t tensor, std::int64_t updates);
   // Of what was added since the last step; empty where nothing was.
   std::span<float> gradient_of(std::int32_t tensor);
+  // The same, beyond the session; null where nothing was added. While a loan is out, pause() is
+  // refused.
+  std::unique_ptr<MemoryLoan> lend_gradient(std::int32_t tensor);
   void save(const std::string& directory);
   void load(const std::string& directory);
 
@@ -121,6 +125,7 @@ class ParameterSession {
   bool gradients_arrive_ = false;  // in the step under way
   double update_seconds_ = 0;
   std::optional<WorkerArena> workers_;
+  LoanCount loans_;
   std::unique_ptr<StateHome> home_;
   std::unique_ptr<ParameterMarks> marks_;
   std::atomic<UpdateThread*> waited_for_ = nullptr;  // updates_, from when the table is complete

@@ -121,4 +121,15 @@ std::span<float> ParameterSession::gradient_of(std::int32_t tensor) {
   return home_->gradient(tensor);
 }
 
+std::unique_ptr<MemoryLoan> ParameterSession::lend_gradient(std::int32_t tensor) {
+  const std::span<float> gradient = gradient_of(tensor);
+  if (gradient.empty()) return nullptr;
+  return std::make_unique<MemoryLoan>(
+      MemoryLoan::Elements{.data = reinterpret_cast<std::byte*>(gradient.data()),
+                           .dtype = DType::kF32,
+                           .shape = table_.tensor(tensor).shape,
+                           .is_read_only = false},
+      home_->memory(), loans_);
+}
+
 }  // namespace terrace

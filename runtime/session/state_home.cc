@@ -37,7 +37,7 @@ StateHome::StateHome(const ParameterTable& table, const StateHomeOptions& option
     throw OutOfMemory("the session does not fit: " + describe_shortfall(ledger_), kBudgetRemedy);
   }
   const std::size_t host = ledger_[Tier::kHost].peak_bytes;
-  memory_.emplace(host, HostMemoryOptions());
+  memory_ = std::make_shared<HostMemory>(host, HostMemoryOptions());
   // A forked process gets no copy of it, and no page is copied for its sake. Where the system
   // refuses that, a fork costs more, and nothing else.
   if (!memory_->bytes().empty()) {

@@ -55,6 +55,8 @@ class StateHome {
   std::pair<std::size_t, std::size_t> chunks_of(std::int32_t tensor) const;
   // The fp32 gradient sum of a tensor; empty of a frozen one.
   std::span<float> gradient(std::int32_t tensor);
+  // For one who holds gradients beyond the session: they stay as long as this does.
+  std::shared_ptr<const HostMemory> memory() const { return memory_; }
   const Ledger& ledger() const { return ledger_; }
   StateWindow::Traffic traffic() const;
 
@@ -91,7 +93,7 @@ class StateHome {
   std::size_t slot_bytes_ = 0;
   std::size_t slots_ = 0;
   Ledger ledger_;
-  std::optional<HostMemory> memory_;
+  std::shared_ptr<HostMemory> memory_;
   std::unique_ptr<BlockStore> store_;    // uses the memory
   std::unique_ptr<StateWindow> window_;  // uses the store; null where nothing is on a drive
   std::unique_ptr<ParkedState> parked_;  // from pause() to resume()

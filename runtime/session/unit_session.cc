@@ -282,24 +282,46 @@ AcquiredUnit UnitSession::acquire(const StepTask& task) {
   }
   ++next_;
   is_acquired_ = true;
-  AcquiredUnit acquired = {
-      .parameters = offer.memory.of(Role::kParameters),
-      .gradient = reinterpret_cast<float*>(offer.memory.of(Role::kGradient)),
-      .saved = offer.memory.of(Role::kSaved),
-      .adds_gradient = offer.memory.gradient_mode == GradientMode::kAccumulate};
-  if (acquired.gradient != nullptr && !acquired.adds_gradient) {
+  acquired_ = {.parameters = offer.memory.of(Role::kParameters),
+               .gradient = reinterpret_cast<float*>(offer.memory.of(Role::kGradient)),
+               .saved = offer.memory.of(Role::kSaved),
+               .adds_gradient = offer.memory.gradient_mode == GradientMode::kAccumulate};
+  if (acquired_.gradient != nullptr && !acquired_.adds_gradient) {
     const std::int64_t elements = unit(task.unit).elements;
-    std::fill(acquired.gradient + elements, acquired.gradient + padded_elements(elements), 0.0F);
+    std::fill(acquired_.gradient + elements, acquired_.gradient + padded_elements(elements), 0.0F);
   }
-  return acquired;
+  return acquired_;
+}
+
+void UnitSession::expect_acquired(std::int32_t number, const char* call) const {
+  expect(Phase::kStepping, call);
+  unit(number);
+  if (is_acquired_ && tasks_[next_ - 1].unit == number) return;
+  refuse_turn(fmt::format("{}: unit {} was not acquired", call, unit(number).name),
+              "acquire it by terrace_unit_acquire() first");
+}
+
+std::unique_ptr<MemoryLoan> UnitSession::lend(std::int32_t number, Role part) {
+  expect_acquired(number, "memory of a unit is leased");
+  const bool is_gradient = part == Role::kGradient;
+  // Parameters are to be read: nobody writes through a loan that says so.
+  std::byte* const data = is_gradient ? reinterpret_cast<std::byte*>(acquired_.gradient)
+                                      : const_cast<std::byte*>(acquired_.parameters);
+  if (data == nullptr) return nullptr;
+  return std::make_unique<MemoryLoan>(
+      MemoryLoan::Elements{.data = data,
+                           .dtype = is_gradient ? DType::kF32 : options_.compute_type,
+                           .shape = {unit(number).elements},
+                           .is_read_only = !is_gradient},
+      runtime_->host_memory(), loans_);
 }
 
 void UnitSession::release(std::int32_t number) {
-  expect(Phase::kStepping, "a unit is released");
-  unit(number);
-  if (!is_acquired_ || tasks_[next_ - 1].unit != number) {
-    refuse_turn(fmt::format("unit {} is released, and was not acquired", unit(number).name),
-                "acquire it first");
+  expect_acquired(number, "a unit is released");
+  if (!loans_.is_zero()) {
+    refuse_turn(fmt::format("unit {} is released while DLPack leases of its memory are out",
+                            unit(number).name),
+                "delete the tensors that hold them first");
   }
   is_acquired_ = false;
   gate_.give_back();

@@ -12,6 +12,7 @@
 #include "base/half.h"
 #include "base/log.h"
 #include "runtime/engine/tier_runtime.h"
+#include "runtime/session/memory_loan.h"
 #include "runtime/session/parameter_table.h"
 #include "runtime/session/parked_state.h"
 #include "runtime/session/unit_gate.h"
@@ -73,7 +74,11 @@ class UnitSession {
 
   void begin_step(double learning_rate);
   AcquiredUnit acquire(const StepTask& task);
+  // Throws SessionError, too, while a loan of the unit is out.
   void release(std::int32_t unit);
+  // The parameters, to be read, or the gradient of the unit that is acquired, also beyond the
+  // session; null of a gradient that the task has not.
+  std::unique_ptr<MemoryLoan> lend(std::int32_t unit, Role part);
   // The step that is under way will update nothing: its end_step() gives the gradients to the sink.
   void abandon_step(GradientSink sink);
   // Where a gradient is not finite it throws NotFinite; with can_abandon nothing has changed then.
@@ -98,6 +103,7 @@ class UnitSession {
   enum class Phase : std::uint8_t { kOpen, kPrepared, kReady, kStepping, kPaused, kFailed };
 
   void expect(Phase phase, const char* call) const;
+  void expect_acquired(std::int32_t unit, const char* call) const;
   TierRuntimeOptions runtime_options() const;
   ComputeModel describe_units() const;
   std::string text_of(const StepTask& task) const;
@@ -111,6 +117,8 @@ class UnitSession {
   std::vector<StepTask> tasks_;  // of a step, in order
   std::size_t next_ = 0;         // of them, to be acquired
   bool is_acquired_ = false;     // the one before it is not released
+  AcquiredUnit acquired_;        // its memory
+  LoanCount loans_;              // of that memory
   bool is_abandoned_ = false;    // the step that is under way
   std::int64_t steps_ = 0;
   TierRuntimeOptions runtime_options_;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "tests/capi/trained_session.h"
 
 // Units whose gradients follow from parameter, step and micro-batch.
@@ -162,7 +163,10 @@ class UnitTraining {
     return result;
   }
 
-  void compute(const UnitTask& task, std::int32_t number) {
+  // `look` is called before the unit is released.
+  void compute(
+      const UnitTask& task, std::int32_t number,
+      FunctionRef<void(const terrace_unit_memory&)> look = [](const terrace_unit_memory&) {}) {
     terrace_unit_memory memory = {};
     memory.struct_size = sizeof memory;
     EXPECT_DONE(terrace_unit_acquire(units_, task.unit, task.pass, task.micro_batch, &memory));
@@ -186,6 +190,7 @@ class UnitTraining {
     if (memory.gradient != nullptr) {
       gradients_[task.unit].assign(memory.gradient, memory.gradient + kUnitElements[task.unit]);
     }
+    look(memory);
     EXPECT_DONE(terrace_unit_release(units_, task.unit));
   }
 

@@ -1,0 +1,130 @@
+#include "runtime/capi/dlpack_lease.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "runtime/session/session_error.h"
+
+// The binary layout of DLPack 1.0 (dmlc/dlpack, include/dlpack/dlpack.h), which all of its versions
+// 1.x keep. The names are the specification's. NOLINTBEGIN(readability-identifier-naming)
+struct DLPackVersion {
+  std::uint32_t major;
+  std::uint32_t minor;
+};
+
+struct DLDevice {
+  std::int32_t device_type;  // DLDeviceType
+  std::int32_t device_id;
+};
+
+struct DLDataType {
+  std::uint8_t code;
+  std::uint8_t bits;
+  std::uint16_t lanes;
+};
+
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  std::int32_t ndim;
+  DLDataType dtype;
+  std::int64_t* shape;
+  std::int64_t* strides;  // in elements
+  std::uint64_t byte_offset;
+};
+
+struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensor* self);
+};
+
+struct DLManagedTensorVersioned {
+  DLPackVersion version;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensorVersioned* self);
+  std::uint64_t flags;
+  DLTensor dl_tensor;
+};
+// NOLINTEND(readability-identifier-naming)
+
+static_assert(sizeof(void*) == 8 && sizeof(DLTensor) == 48 && sizeof(DLManagedTensor) == 64 &&
+              sizeof(DLManagedTensorVersioned) == 80);
+
+namespace terrace {
+namespace {
+
+constexpr std::int32_t kDlCpu = 1;
+constexpr std::uint8_t kDlFloat = 2;
+constexpr std::uint8_t kDlBfloat = 4;
+constexpr std::uint64_t kDlReadOnly = 1;
+
+// Both forms of a lease, of which the consumer has one.
+struct Lease {
+  explicit Lease(std::unique_ptr<MemoryLoan> given)
+      : loan(std::move(given)), shape(loan->elements().shape), strides(shape.size()) {
+    std::int64_t stride = 1;
+    for (std::size_t i = shape.size(); i-- > 0;) {
+      strides[i] = stride;
+      stride *= shape[i];
+    }
+  }
+
+  const std::unique_ptr<MemoryLoan> loan;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+  const pid_t owner = getpid();
+  DLManagedTensorVersioned versioned = {};
+  DLManagedTensor plain = {};
+};
+
+// A forked process has a copy of the lease, and not the memory: what it would unmap may be
+// another's by then.
+void end_lease(void* lease) noexcept {
+  auto* const own = static_cast<Lease*>(lease);
+  if (own->owner == getpid()) delete own;
+}
+
+void delete_versioned(DLManagedTensorVersioned* self) { end_lease(self->manager_ctx); }
+void delete_plain(DLManagedTensor* self) { end_lease(self->manager_ctx); }
+
+}  // namespace
+
+DLManagedTensorVersioned* make_dlpack_lease(std::unique_ptr<MemoryLoan> loan) {
+  auto lease = std::make_unique<Lease>(std::move(loan));
+  const MemoryLoan::Elements& elements = lease->loan->elements();
+  const bool is_bf16 = elements.dtype == DType::kBF16;
+  const DLTensor tensor = {
+      .data = elements.data,
+      .device = {kDlCpu, 0},
+      .ndim = static_cast<std::int32_t>(lease->shape.size()),
+      .dtype = {is_bf16 ? kDlBfloat : kDlFloat, static_cast<std::uint8_t>(is_bf16 ? 16 : 32), 1},
+      .shape = lease->shape.data(),
+      .strides = lease->strides.data(),
+      .byte_offset = 0};
+  lease->versioned = {.version = {1, 0},
+                      .manager_ctx = lease.get(),
+                      .deleter = delete_versioned,
+                      .flags = elements.is_read_only ? kDlReadOnly : 0,
+                      .dl_tensor = tensor};
+  lease->plain = {.dl_tensor = tensor, .manager_ctx = lease.get(), .deleter = delete_plain};
+  return &lease.release()->versioned;
+}
+
+DLManagedTensor* unversioned(DLManagedTensorVersioned* lease) {
+  if (lease->deleter != delete_versioned) {
+    throw SessionError(SessionProblem::kArgument, "the lease is none of Terrace's",
+                       "give what terrace_gradient_lease() or terrace_unit_lease() made");
+  }
+  if ((lease->flags & kDlReadOnly) != 0) {
+    throw SessionError(SessionProblem::kUnsupported,
+                       "memory that is to be read only is asked for as DLPack was before 1.0",
+                       "use a consumer of DLPack 1.0 or later");
+  }
+  return &static_cast<Lease*>(lease->manager_ctx)->plain;
+}
+
+}  // namespace terrace
