@@ -96,6 +96,8 @@ terrace_error report_exception() noexcept {
     return report(TERRACE_ERROR_ENVIRONMENT, error.what());
   } catch (const EnvironmentError& error) {
     return report(TERRACE_ERROR_ENVIRONMENT, error.what());
+  } catch (const DeviceError& error) {
+    return report(TERRACE_ERROR_ENVIRONMENT, error.what());
   } catch (const UsageError& error) {
     return report(TERRACE_ERROR_ARGUMENT, error.what());
   } catch (const std::bad_alloc&) {

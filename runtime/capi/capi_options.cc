@@ -120,11 +120,22 @@ DType dtype_of(std::int32_t dtype, const char* what) {
 }
 
 TensorView view_of(const terrace_buffer& buffer, const char* what) {
-  check_zero(buffer.reserved, "reserved of terrace_buffer");
-  if (buffer.device_type == TERRACE_DEVICE_CUDA) {
+  if (place_of(buffer, what).is_gpu()) {
     throw SessionError(SessionProblem::kUnsupported,
-                       fmt::format("{} is in the memory of a GPU", what),
-                       "copy it to the host; this library is built without CUDA");
+                       fmt::format("{} is in the memory of a GPU (TERRACE_DEVICE_CUDA)", what),
+                       "copy it to the host: only a session's parameters and gradients may be a "
+                       "GPU's");
+  }
+  return elements_of(buffer, what);
+}
+
+GpuPlace place_of(const terrace_buffer& buffer, const char* what) {
+  if (buffer.device_type == TERRACE_DEVICE_CUDA) {
+    if (buffer.device_id < 0) {
+      refuse(fmt::format("the device_id of {} is {}", what, buffer.device_id),
+             "GPUs are counted from 0");
+    }
+    return {.device = buffer.device_id, .stream = buffer.stream};
   }
   if (buffer.device_type != TERRACE_DEVICE_CPU) {
     refuse(fmt::format("the device_type of {} is {}", what, buffer.device_type),
@@ -134,6 +145,11 @@ TensorView view_of(const terrace_buffer& buffer, const char* what) {
     refuse(fmt::format("{} is in the memory of the CPU, and names a device or a stream", what),
            "set device_id to 0 and stream to NULL");
   }
+  return {};
+}
+
+TensorView elements_of(const terrace_buffer& buffer, const char* what) {
+  check_zero(buffer.reserved, "reserved of terrace_buffer");
   const DType dtype = dtype_of(buffer.dtype, what);
   if (buffer.element_count < 1) {
     refuse(buffer.element_count == 0
@@ -157,7 +173,8 @@ SessionTensor tensor_of(const terrace_tensor_options& options, std::int32_t grou
            "set TERRACE_TENSOR_FROZEN or nothing");
   }
   const std::string what = fmt::format("tensor {}", options.name);
-  const TensorView parameter = view_of(options.parameter, what.c_str());
+  const GpuPlace place = place_of(options.parameter, what.c_str());
+  const TensorView parameter = elements_of(options.parameter, what.c_str());
   if (options.dimension_count < 0 || options.dimension_count > kDimensionsMost) {
     refuse(fmt::format("dimension_count of {} is {}", what, options.dimension_count),
            fmt::format("it is 0 to {}", kDimensionsMost));
@@ -168,7 +185,8 @@ SessionTensor tensor_of(const terrace_tensor_options& options, std::int32_t grou
                           .data = parameter.data,
                           .shape = {},
                           .elements = parameter.elements(),
-                          .is_frozen = (options.flags & TERRACE_TENSOR_FROZEN) != 0};
+                          .is_frozen = (options.flags & TERRACE_TENSOR_FROZEN) != 0,
+                          .place = place};
   if (options.dimension_count > 0) {
     check_pointer(options.shape, "shape of terrace_tensor_options");
     tensor.shape.assign(options.shape, options.shape + options.dimension_count);

@@ -35,6 +35,9 @@ SessionOptions session_options_of(const terrace_session_options& options);
 DType dtype_of(std::int32_t dtype, const char* what);
 // The memory of a buffer, which is the CPU's.
 TensorView view_of(const terrace_buffer& buffer, const char* what);
+// Where the memory of a buffer is, for calls that also take a GPU's; elements_of() is the memory.
+GpuPlace place_of(const terrace_buffer& buffer, const char* what);
+TensorView elements_of(const terrace_buffer& buffer, const char* what);
 SessionTensor tensor_of(const terrace_tensor_options& options, std::int32_t group);
 SessionStepOptions step_options_of(const terrace_step_options& options);
 // The memory of a buffer of fp32 elements.

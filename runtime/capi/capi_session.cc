@@ -112,7 +112,8 @@ terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
                                    const terrace_buffer* gradient) {
   return with_session(session, [&](ParameterSession& own) {
     check_pointer(gradient, "gradient");
-    own.add_gradient(tensor, terrace::view_of(*gradient, "a gradient"));
+    const terrace::GpuPlace place = terrace::place_of(*gradient, "a gradient");
+    own.add_gradient(tensor, terrace::elements_of(*gradient, "a gradient"), place);
   });
 }
 

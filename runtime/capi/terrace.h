@@ -31,6 +31,20 @@
  * must not use a session of its parent: every call there returns TERRACE_ERROR_FORKED and changes
  * nothing. Start such processes by "spawn".
  *
+ * GPUs. Parameters and gradients may be in memory of GPUs (TERRACE_DEVICE_CUDA), state and updates
+ * are on the host. The CUDA driver is loaded when the first such tensor is added, and works in the
+ * GPU's primary context, as the CUDA runtime does. A gradient is copied to the host on the stream
+ * of its buffer, so after what that stream was given before the call; it has been read when the
+ * call returns. A parameter is read and written on a stream of the library's, after what the stream
+ * of its buffer was given before the call that begins the step, that completes the tensor's
+ * gradient, or that reads or writes it between steps. It is written when terrace_wait_parameter()
+ * or terrace_step_end() returns, for what any stream is given then. Work on the parameter that
+ * other streams have is the caller's to put in order before. NULL is the GPU's default stream,
+ * cudaStreamPerThread that of the calling thread; a parameter's stream exists until the session is
+ * destroyed. What the driver fails at is TERRACE_ERROR_ENVIRONMENT, of every call that copies;
+ * where updates or the state were half done, as after TERRACE_ERROR_IO, the session has failed
+ * then.
+ *
  * Versions. A struct that begins with struct_size may grow at its end: set struct_size to its
  * sizeof and all that you do not set to zero, which is the default of every field. The other
  * structs, and the values of all enums, never change.
@@ -99,7 +113,7 @@ typedef enum terrace_io_engine {
 /* Where memory is, with DLPack's numbers (DLDeviceType). */
 typedef enum terrace_device_type {
   TERRACE_DEVICE_CPU = 1,
-  TERRACE_DEVICE_CUDA = 2 /* refused by a library without CUDA: TERRACE_ERROR_UNSUPPORTED */
+  TERRACE_DEVICE_CUDA = 2 /* of parameters and gradients; else TERRACE_ERROR_UNSUPPORTED */
 } terrace_device_type;
 
 typedef enum terrace_log_level { TERRACE_LOG_INFO = 0, TERRACE_LOG_WARNING = 1 } terrace_log_level;
@@ -116,9 +130,9 @@ typedef struct terrace_buffer {
   int64_t element_count; /* at least 1 */
   int32_t dtype;         /* terrace_dtype */
   int32_t device_type;   /* terrace_device_type */
-  int32_t device_id;     /* 0 for the CPU */
+  int32_t device_id;     /* 0 for the CPU, else as the CUDA runtime counts in this process */
   int32_t reserved;      /* 0 */
-  void* stream;          /* what is in order with the memory's other uses; NULL for the CPU */
+  void* stream;          /* cudaStream_t: see "GPUs"; NULL for the CPU */
 } terrace_buffer;
 
 typedef struct terrace_nvme_directory { /* never grows */
@@ -236,7 +250,8 @@ TERRACE_EXPORT terrace_error terrace_group_add(terrace_session* session,
 /* Adds a parameter tensor to a group; *tensor becomes its number, counted from 0. Before
  * terrace_session_prepare(). A tensor with the memory, type and group of an earlier one is tied to
  * it and gets its number: gradients of both are added. ARGUMENT (also where the memory of two
- * tensors overlaps otherwise), DTYPE, ORDER, UNSUPPORTED. */
+ * tensors overlaps otherwise, and where it is not the GPU's that is named), DTYPE, ORDER,
+ * ENVIRONMENT (there is no such GPU, or no CUDA driver). */
 TERRACE_EXPORT terrace_error terrace_tensor_add(terrace_session* session, int32_t group,
                                                 const terrace_tensor_options* options,
                                                 int32_t* tensor);
@@ -249,9 +264,10 @@ TERRACE_EXPORT terrace_error terrace_session_prepare(terrace_session* session);
 
 /* Adds to the gradient of a tensor, which is summed in fp32 in the order of the calls: micro-batch
  * by micro-batch, use by use of a tied tensor. The first call since the last step sets it. The
- * gradient has the tensor's element count and is fp32, bf16 or fp16; it is read before the call
- * returns. Not while a step is under way, except a step with TERRACE_STEP_GRADIENTS_ARRIVE until
- * terrace_gradient_complete() of the tensor. ARGUMENT, DTYPE, ORDER, UNSUPPORTED. */
+ * gradient has the tensor's element count and is fp32, bf16 or fp16, on the host or on the GPU of
+ * the tensor; it is read before the call returns. Not while a step is under way, except a step with
+ * TERRACE_STEP_GRADIENTS_ARRIVE until terrace_gradient_complete() of the tensor. After ENVIRONMENT
+ * (of a GPU) the tensor has no gradient. ARGUMENT, DTYPE, ORDER. */
 TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
                                                   const terrace_buffer* gradient);
 /* Sets *gradient to what was added since the last step, fp32 in host memory, until the next call
@@ -316,12 +332,14 @@ TERRACE_EXPORT terrace_error terrace_wait_norm(terrace_session* session, double*
  *   NOT_FINITE         nothing was updated, the step does not count, its gradients are forgotten;
  *                      also where they are too large for fp32 once scaled, or are scaled by 0
  *   PARAMETER_CHANGED  nothing was updated, the step does not count, its gradients are kept;
- *                      found for bf16 and fp16 parameters, whose new values would be lost
+ *                      found for bf16 and fp16 parameters, whose new values would be lost. On a GPU
+ *                      2048 elements at the start of each 2^20 are looked at: a change of a few
+ *                      others is not seen, and is lost
  *   MISSING_GRADIENT   of a step with TERRACE_STEP_GRADIENTS_ARRIVE that got no gradient: it does
  *                      not count
  *   NOT_FINITE of a step with TERRACE_STEP_GRADIENTS_ARRIVE that has updated other tensors before,
- *   IO, FULL_DISK, CORRUPT, INTERNAL   some parameters may be updated and others not: the session
- *                      has failed, and goes on after terrace_load() only
+ *   IO, FULL_DISK, CORRUPT, ENVIRONMENT (of a GPU), INTERNAL   some parameters may be updated and
+ *                      others not: the session has failed, and goes on after terrace_load() only
  *   ORDER              no step is under way */
 TERRACE_EXPORT terrace_error terrace_step_end(terrace_session* session,
                                               terrace_step_result* result);

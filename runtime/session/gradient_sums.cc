@@ -49,6 +49,32 @@ void add_gradient(WorkerArena* workers, std::span<float> target, const TensorVie
   add_typed(workers, target, source.as<Bf16>(), assigns);
 }
 
+void add_gpu_gradient(GpuMemory& gpus, WorkerArena* workers, std::span<float> target,
+                      const GpuGradient& source, bool assigns) {
+  const std::size_t width = size_of(source.elements.dtype);
+  const std::size_t most = GpuMemory::kPieceBytes / width;  // elements of a part
+  const std::size_t parts = (target.size() + most - 1) / most;
+  const auto elements_of = [&](std::size_t part) {
+    return std::min(most, target.size() - part * most);
+  };
+  const auto start = [&](std::size_t part) {
+    const std::size_t piece = GpuMemory::kGradientPiece + part % 2;
+    gpus.piece(piece);
+    gpus.start_read(piece, 0, source.place,
+                    {.data = source.elements.data + part * most * width,
+                     .size_bytes = elements_of(part) * width,
+                     .name = source.name});
+  };
+  start(0);
+  for (std::size_t part = 0; part < parts; ++part) {
+    if (part + 1 < parts) start(part + 1);
+    const std::span<std::byte> piece = gpus.piece(GpuMemory::kGradientPiece + part % 2);
+    const auto elements = static_cast<std::int64_t>(elements_of(part));
+    add_gradient(workers, target.subspan(part * most, elements_of(part)),
+                 view(piece.data(), source.elements.dtype, elements), assigns);
+  }
+}
+
 void SquareSums::fill(std::span<float> gradient, std::span<double> partials) const {
   KernelContext context;
   context.workers = &workers_;

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "memory/host/worker_arena.h"
 #include "memory/tensor.h"
+#include "runtime/session/gpu_memory.h"
 
 namespace terrace {
 
@@ -13,6 +15,18 @@ namespace terrace {
 // bf16 or fp16, dense, and has as many elements. Without workers the calling thread does it alone.
 void add_gradient(WorkerArena* workers, std::span<float> target, const TensorView& source,
                   bool assigns);
+
+// A gradient in memory of a GPU; see ParameterSession::add_gradient().
+struct GpuGradient {
+  TensorView elements;
+  GpuPlace place;
+  std::string_view name;  // of its tensor
+};
+
+// The same of a gradient in memory of a GPU, in the session's staging for gradients: a part comes
+// over the link while the one before it is added. When it throws, some parts are added.
+void add_gpu_gradient(GpuMemory& gpus, WorkerArena* workers, std::span<float> target,
+                      const GpuGradient& source, bool assigns);
 
 // Sums of squares of gradients, tensor by tensor in the order of the calls, each in blocks of 4096
 // elements as kNormBlock has them: the same bits with every number of threads.

@@ -29,6 +29,10 @@ namespace {
   throw SessionError(SessionProblem::kArgument, what, remedy);
 }
 
+std::span<const std::byte> bytes_of(const SessionTensor& tensor) {
+  return {tensor.data, static_cast<std::size_t>(tensor.elements) * size_of(tensor.dtype)};
+}
+
 std::vector<std::size_t> numbers_of(std::pair<std::size_t, std::size_t> range) {
   std::vector<std::size_t> numbers(range.second - range.first);
   std::iota(numbers.begin(), numbers.end(), range.first);
@@ -92,6 +96,9 @@ std::int32_t ParameterSession::add_group(std::string_view rule, std::span<const 
 
 std::int32_t ParameterSession::add_tensor(SessionTensor tensor) {
   expect_open("a tensor is added");
+  if (tensor.place.is_gpu()) {
+    gpus_.check(fmt::format("tensor {}", tensor.name), tensor.place, bytes_of(tensor));
+  }
   return table_.add_tensor(std::move(tensor));
 }
 
@@ -109,14 +116,19 @@ void ParameterSession::prepare() {
       table_,
       StateHomeOptions{.tier = options_.tier,
                        .host_budget_bytes = options_.host_memory_bytes.value_or(free / 10 * 9),
+                       .copy_bytes = gpus_.staging_bytes(),
                        .nvme = options_.nvme},
       *log_);
-  marks_ = std::make_unique<ParameterMarks>(table_, *home_, *workers_);
+  gpus_.take_staging();
+  memory_ = std::make_unique<ParameterMemory>(table_, gpus_);
+  marks_ =
+      std::make_unique<ParameterMarks>(ParameterMarks::Parts{table_, *home_, *workers_, *memory_});
+  memory_->order_after_callers();
   fill_masters(numbers_of({0, home_->chunks().size()}), StateAccess::kWrite);
   progress_.updates.assign(table_.tensors().size(), 0);
   additions_.assign(table_.tensors().size(), 0);
-  updates_ =
-      std::make_unique<UpdateThread>(UpdateThread::Parts{table_, *home_, *workers_, *marks_});
+  updates_ = std::make_unique<UpdateThread>(
+      UpdateThread::Parts{table_, *home_, *workers_, *marks_, *memory_});
   phase_ = Phase::kReady;
   has_failed_to_prepare_ = false;
   waited_for_.store(updates_.get(), std::memory_order_release);
@@ -129,18 +141,19 @@ void ParameterSession::fill_masters(std::span<const std::size_t> chunks, StateAc
     if (access == StateAccess::kWrite) std::memset(state.data(), 0, state.size());
     if (chunk.format.master == MasterForm::kParameter) return;
     const std::size_t begin = chunk.layout().master.begin;
-    read_parameter(table_.tensor(chunk.tensor), chunk,
+    const std::span<std::byte> parameters = memory_->read(chunk);
+    read_parameter(table_.tensor(chunk.tensor).dtype, parameters,
                    reinterpret_cast<float*>(state.data() + begin));
-    marks_->take(i);
+    marks_->take(i, parameters);
   });
 }
 
-void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradient) {
+void ParameterSession::check_gradient(std::int32_t tensor, const TensorView& gradient,
+                                      const GpuPlace& place) {
   const bool arrives = phase_ == Phase::kStepping && gradients_arrive_;
   if (!arrives) expect_ready("a gradient is added");
   const SessionTensor& of = table_.tensor(tensor);
-  const auto i = static_cast<std::size_t>(tensor);
-  if (arrives && stepping_[i]) {
+  if (arrives && stepping_[static_cast<std::size_t>(tensor)]) {
     refuse_order(fmt::format("a gradient of tensor {} is added, whose update has begun", of.name),
                  "call terrace_gradient_complete() when all of it is added");
   }
@@ -153,10 +166,33 @@ void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradi
                              gradient.elements(), of.name, of.elements),
                  "give all of it");
   }
+  if (!place.is_gpu()) return;
+  const std::string what = fmt::format("a gradient of tensor {}", of.name);
+  if (place.device != of.place.device) {
+    refuse_value(fmt::format("{} is memory of GPU {}, and the tensor is {}", what, place.device,
+                             of.place.is_gpu() ? fmt::format("GPU {}'s", of.place.device)
+                                               : std::string("memory of the host")),
+                 "copy it to where the tensor is, or to the host");
+  }
+  gpus_.check(what, place, {gradient.data, gradient.size_bytes()});
+}
+
+void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradient,
+                                    const GpuPlace& place) {
+  check_gradient(tensor, gradient, place);
+  const auto i = static_cast<std::size_t>(tensor);
   // The workers are the updates' where a step is under way.
-  terrace::add_gradient(arrives ? nullptr : &*workers_, home_->gradient(tensor), gradient,
-                        additions_[i] == 0);
-  ++additions_[i];
+  WorkerArena* const workers = phase_ == Phase::kStepping ? nullptr : &*workers_;
+  const std::int64_t additions = additions_[i];
+  additions_[i] = 0;  // a sum that has a part of a gradient counts for nothing
+  if (place.is_gpu()) {
+    const GpuGradient of_gpu = {
+        .elements = gradient, .place = place, .name = table_.tensor(tensor).name};
+    add_gpu_gradient(gpus_, workers, home_->gradient(tensor), of_gpu, additions == 0);
+  } else {
+    terrace::add_gradient(workers, home_->gradient(tensor), gradient, additions == 0);
+  }
+  additions_[i] = additions + 1;
 }
 
 void ParameterSession::complete_gradient(std::int32_t tensor) {
@@ -175,6 +211,7 @@ void ParameterSession::complete_gradient(std::int32_t tensor) {
   if (stepping_[i]) {
     refuse_order(fmt::format("the gradient of tensor {} is complete twice", name), "say so once");
   }
+  memory_->order_after_caller(tensor);
   stepping_[i] = true;
   updates_->complete(tensor);
 }
@@ -265,6 +302,7 @@ void ParameterSession::begin_step(const SessionStepOptions& options) {
   stepping_.clear();
   for (const TensorStep& tensor : step.tensors) stepping_.push_back(tensor.has_gradient);
   gradients_arrive_ = step.gradients_arrive;
+  memory_->order_after_callers();
   updates_->begin(std::move(step));
   phase_ = Phase::kStepping;
 }
@@ -324,6 +362,7 @@ void ParameterSession::adopt_parameter(std::int32_t tensor) {
   expect_ready("a parameter is adopted");
   const SessionTensor& of = table_.tensor(tensor);
   if (of.is_frozen || of.dtype == DType::kF32) return;  // no master to change
+  memory_->order_after_caller(tensor);
   phase_ = Phase::kFailed;
   fill_masters(numbers_of(home_->chunks_of(tensor)), StateAccess::kUpdate);
   phase_ = Phase::kReady;
@@ -340,6 +379,7 @@ void ParameterSession::pause(const std::string& directory) {
     if (additions_[i] > 0) gradients.push_back(static_cast<std::int32_t>(i));
   }
   home_->pause(directory, gradients);
+  gpus_.give_staging_back();
   phase_ = Phase::kPaused;
   is_paused_.store(true, std::memory_order_release);
 }
@@ -348,7 +388,13 @@ void ParameterSession::resume() {
   if (phase_ != Phase::kPaused) {
     refuse_order("a session is resumed that is not paused", "pause it by terrace_pause() first");
   }
-  home_->resume();
+  gpus_.take_staging();
+  try {
+    home_->resume();
+  } catch (...) {
+    gpus_.give_staging_back();
+    throw;
+  }
   phase_ = Phase::kReady;
   is_paused_.store(false, std::memory_order_release);
 }
@@ -357,15 +403,17 @@ void ParameterSession::save(const std::string& directory) {
   expect_ready("state is saved");
   make_state_directory(directory);
   const SaveLock lock(directory, *log_);
-  save_session_state(directory, table_, *home_, progress_);
+  memory_->order_after_callers();
+  save_session_state(directory, {table_, *home_, *memory_}, progress_);
 }
 
 void ParameterSession::load(const std::string& directory) {
   if (phase_ != Phase::kFailed) expect_ready("state is loaded");
   SavedSessionState saved(directory, table_);
   phase_ = Phase::kFailed;
-  saved.load(*home_);
-  for (std::size_t i = 0; i < home_->chunks().size(); ++i) marks_->take(i);
+  memory_->order_after_callers();
+  saved.load(*home_, *memory_);
+  marks_->take_all();
   progress_ = saved.progress();
   forget_gradients();
   phase_ = Phase::kReady;

@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "memory/host/worker_arena.h"
 #include "memory/tensor.h"
+#include "runtime/session/gpu_memory.h"
 #include "runtime/session/memory_loan.h"
 #include "runtime/session/parameter_marks.h"
+#include "runtime/session/parameter_memory.h"
 #include "runtime/session/parameter_table.h"
 #include "runtime/session/state_files.h"
 #include "runtime/session/state_home.h"
@@ -56,7 +58,8 @@ class ParameterSession {
   // Throws what StateHome throws.
   void prepare();
 
-  void add_gradient(std::int32_t tensor, const TensorView& gradient);
+  // `place`: where the gradient is.
+  void add_gradient(std::int32_t tensor, const TensorView& gradient, const GpuPlace& place = {});
   void discard_gradients();
   // Nothing more is added to the tensor's gradient in the step under way, whose gradients arrive.
   void complete_gradient(std::int32_t tensor);
@@ -102,6 +105,7 @@ class ParameterSession {
   // Refuses a call of a paused session.
   void expect_awake(const char* call) const;
   void forget_gradients();
+  void check_gradient(std::int32_t tensor, const TensorView& gradient, const GpuPlace& place);
   void fill_masters(std::span<const std::size_t> chunks, StateAccess access);
   // Calls body(chunk, values) with the chunks' values of a field that lie in a range of elements.
   void visit_state(std::int32_t tensor, std::string_view field, const FieldRange& range,
@@ -114,6 +118,7 @@ class ParameterSession {
 
   const SessionOptions options_;
   const std::unique_ptr<Log> log_;
+  GpuMemory gpus_;
   ParameterTable table_;
   Phase phase_ = Phase::kOpen;
   bool has_failed_to_prepare_ = false;
@@ -127,6 +132,7 @@ class ParameterSession {
   std::optional<WorkerArena> workers_;
   LoanCount loans_;
   std::unique_ptr<StateHome> home_;
+  std::unique_ptr<ParameterMemory> memory_;
   std::unique_ptr<ParameterMarks> marks_;
   std::atomic<UpdateThread*> waited_for_ = nullptr;  // updates_, from when the table is complete
   std::unique_ptr<UpdateThread> updates_;            // last: it uses all of the above

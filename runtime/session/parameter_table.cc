@@ -146,7 +146,7 @@ std::int32_t ParameterTable::add_tensor(SessionTensor tensor) {
     const SessionTensor& there = tensors_[static_cast<std::size_t>(*(after - 1))];
     if (there.data == tensor.data && there.dtype == tensor.dtype &&
         there.elements == tensor.elements && there.group == tensor.group &&
-        there.is_frozen == tensor.is_frozen) {
+        there.is_frozen == tensor.is_frozen && there.place.device == tensor.place.device) {
       return by_name_[tensor.name] = *(after - 1);
     }
     refuse_argument(fmt::format("tensors {} and {} share memory", there.name, tensor.name),

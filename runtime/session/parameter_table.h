@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "optim/state_format.h"
 #include "optim/update_rule.h"
+#include "runtime/session/gpu_memory.h"
 
 namespace terrace {
 
@@ -30,6 +31,7 @@ struct SessionTensor {
   std::vector<std::int64_t> shape;
   std::int64_t elements = 0;
   bool is_frozen = false;
+  GpuPlace place = {};  // of `data`
 };
 
 // A value for one hyperparameter of a rule, named as the configuration file's key.

@@ -1,15 +1,17 @@
 #pragma once
 
-#include "runtime/session/parameter_table.h"
-#include "runtime/session/state_home.h"
+#include <cstddef>
+#include <span>
 
-// The bf16 or fp16 values of a parameter beside the fp32 master of one of its chunks, which is
-// `chunk.elements` long.
+#include "base/dtype.h"
+
+// The bf16 or fp16 values of a parameter, as ParameterMemory gives them, beside the fp32 master of
+// one of its chunks, which has as many elements.
 namespace terrace {
 
 // A master that begins with the parameter's values.
-void read_parameter(const SessionTensor& tensor, const StateChunk& chunk, float* master);
+void read_parameter(DType dtype, std::span<const std::byte> parameter, float* master);
 // Writes the parameter as an update would, from its master.
-void round_parameter(const SessionTensor& tensor, const StateChunk& chunk, const float* master);
+void round_parameter(DType dtype, std::span<std::byte> parameter, const float* master);
 
 }  // namespace terrace

@@ -15,14 +15,11 @@ namespace {
 constexpr std::string_view kMaster = "master";
 
 // The first value of a chunk's field in its state. `slot`: of the field, where it is not the
-// master.
-float* values_of(const SessionTensor& tensor, const StateChunk& chunk, std::span<std::byte> state,
+// master; that of a parameter that is its own lies elsewhere.
+float* values_of(const StateChunk& chunk, std::span<std::byte> state,
                  std::optional<std::size_t> slot) {
   const StateLayout layout = chunk.layout();
   if (slot) return reinterpret_cast<float*>(state.data() + layout.slots.at(*slot).begin);
-  if (chunk.format.master == MasterForm::kParameter) {
-    return reinterpret_cast<float*>(tensor.data) + chunk.begin;
-  }
   return reinterpret_cast<float*>(state.data() + layout.master.begin);
 }
 
@@ -54,17 +51,25 @@ void ParameterSession::visit_state(
     const StateChunk& chunk = home_->chunks()[i];
     if (chunk.begin < end && range.begin < chunk.begin + chunk.elements) chunks.push_back(i);
   }
+  memory_->order_after_caller(tensor);
   home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
     const StateChunk& chunk = home_->chunks()[i];
-    float* const values = values_of(of, chunk, state, slot);
+    const bool is_parameter = !slot && chunk.format.master == MasterForm::kParameter;
+    float* const values = is_parameter ? reinterpret_cast<float*>(memory_->read(chunk).data())
+                                       : values_of(chunk, state, slot);
     const std::int64_t from = std::max(range.begin, chunk.begin);
     const std::int64_t to = std::min(end, chunk.begin + chunk.elements);
     body(chunk, {values + (from - chunk.begin), static_cast<std::size_t>(to - from)});
     const bool sets_master = access == StateAccess::kUpdate && !slot;
-    if (!sets_master || chunk.format.master == MasterForm::kParameter) return;
-    round_parameter(of, chunk, values);
-    marks_->take(i);
+    if (!sets_master) return;
+    if (!is_parameter) {
+      const std::span<std::byte> parameters = memory_->room(chunk);
+      round_parameter(of.dtype, parameters, values);
+      marks_->take(i, parameters);
+    }
+    memory_->write_back(chunk);
   });
+  memory_->wait();
 }
 
 void ParameterSession::read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,

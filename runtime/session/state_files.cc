@@ -63,14 +63,11 @@ std::span<const std::byte> part_of(std::span<const std::byte> state, const State
 }
 
 // The bytes of a field in a chunk's state; field 0 is the master.
-std::span<const std::byte> field_bytes(const SessionTensor& tensor, const StateChunk& chunk,
+std::span<const std::byte> field_bytes(ParameterMemory& memory, const StateChunk& chunk,
                                        std::span<const std::byte> state, std::size_t field) {
   const StateLayout layout = chunk.layout();
   if (field > 0) return part_of(state, layout.slots.at(field - 1), chunk.elements);
-  if (chunk.format.master == MasterForm::kParameter) {
-    return {tensor.data + static_cast<std::size_t>(chunk.begin) * sizeof(float),
-            static_cast<std::size_t>(chunk.elements) * sizeof(float)};
-  }
+  if (chunk.format.master == MasterForm::kParameter) return memory.read(chunk);
   return part_of(state, layout.master, chunk.elements);
 }
 
@@ -250,16 +247,15 @@ void make_state_directory(const std::string& directory, FileSystem& disk) {
 namespace {
 
 // The manifest's part on the files, which are complete and synced then.
-json write_fields(const ParameterTable& table, StateHome& home, const FieldWriters& writers) {
-  home.for_each(
-      all_chunks(home), StateAccess::kRead, [&](std::size_t i, std::span<std::byte> state) {
-        const StateChunk& chunk = home.chunks()[i];
-        const SessionTensor& tensor = table.tensor(chunk.tensor);
-        const auto fields = fields_of(table.group_of(tensor));
-        for (std::size_t field = 0; field < fields.size(); ++field) {
-          writers.at(fields[field])->writer.append(field_bytes(tensor, chunk, state, field));
-        }
-      });
+json write_fields(const SavedParts& parts, const FieldWriters& writers) {
+  const auto write = [&](std::size_t i, std::span<std::byte> state) {
+    const StateChunk& chunk = parts.home.chunks()[i];
+    const auto fields = fields_of(parts.table.group_of(parts.table.tensor(chunk.tensor)));
+    for (std::size_t field = 0; field < fields.size(); ++field) {
+      writers.at(fields[field])->writer.append(field_bytes(parts.memory, chunk, state, field));
+    }
+  };
+  parts.home.for_each(all_chunks(parts.home), StateAccess::kRead, write);
   json files = json::array();
   for (const auto& [field, writer] : writers) {
     writer->writer.finish();
@@ -271,20 +267,20 @@ json write_fields(const ParameterTable& table, StateHome& home, const FieldWrite
 
 }  // namespace
 
-void save_session_state(const std::string& directory, const ParameterTable& table, StateHome& home,
+void save_session_state(const std::string& directory, const SavedParts& parts,
                         const SessionProgress& progress, FileSystem& disk) {
   remove_replaced_files(directory, disk);  // of a save that was killed
   json manifest = {{"schema", kStateSchema},
                    {"step", progress.step},
-                   {"tensors", describe_tensors(table, progress)}};
+                   {"tensors", describe_tensors(parts.table, progress)}};
   try {
     const std::int64_t generation = generation_in(directory, disk) + 1;
-    FieldHeaders headers = headers_of(table);
+    FieldHeaders headers = headers_of(parts.table);
     std::vector<std::string> names;
     for (const auto& [field, header] : headers) names.push_back(state_file_name(field, generation));
     list_changed_files(directory, std::move(names), disk);
     const FieldWriters writers = open_writers(directory, std::move(headers), generation, disk);
-    manifest["files"] = write_fields(table, home, writers);
+    manifest["files"] = write_fields(parts, writers);
   } catch (...) {
     remove_replaced_files(directory, disk);
     throw;
@@ -388,7 +384,7 @@ class FieldReader {
 
 }  // namespace
 
-void SavedSessionState::load(StateHome& home) {
+void SavedSessionState::load(StateHome& home, ParameterMemory& memory) {
   PieceCache cache(kPiecesKept);
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files;
   for (const File& file : files_) {
@@ -417,14 +413,16 @@ void SavedSessionState::load(StateHome& home) {
         }
         const FieldReader master = reader_of(kMasterField);
         if (chunk.format.master == MasterForm::kParameter) {
-          master.read(tensor, chunk,
-                      tensor.data + static_cast<std::size_t>(chunk.begin) * sizeof(float));
+          master.read(tensor, chunk, memory.room(chunk).data());
+          memory.write_back(chunk);
           return;
         }
         std::byte* const out = state.data() + layout.master.begin;
         master.read(tensor, chunk, out);
-        round_parameter(tensor, chunk, reinterpret_cast<const float*>(out));
+        round_parameter(tensor.dtype, memory.room(chunk), reinterpret_cast<const float*>(out));
+        memory.write_back(chunk);
       });
+  memory.wait();
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/file_system.h"
+#include "runtime/session/parameter_memory.h"
 #include "runtime/session/parameter_table.h"
 #include "runtime/session/state_home.h"
 
@@ -32,7 +33,12 @@ void make_state_directory(const std::string& directory, FileSystem& disk = syste
 // Into a directory that make_state_directory() has seen; one call at a time (SaveLock). Removes no
 // files but those of earlier saves: what the manifest named before, and what a save that was killed
 // has left, which is listed in terrace_state.changes. Throws IoError, CorruptData.
-void save_session_state(const std::string& directory, const ParameterTable& table, StateHome& home,
+struct SavedParts {
+  const ParameterTable& table;
+  StateHome& home;
+  ParameterMemory& memory;
+};
+void save_session_state(const std::string& directory, const SavedParts& parts,
                         const SessionProgress& progress, FileSystem& disk = system_files());
 
 // A saved state that fits a session's tensors.
@@ -44,7 +50,7 @@ class SavedSessionState {
 
   const SessionProgress& progress() const { return progress_; }
   // Sets the state of all chunks and the parameters themselves. Throws IoError, CorruptData.
-  void load(StateHome& home);
+  void load(StateHome& home, ParameterMemory& memory);
 
  private:
   struct File {

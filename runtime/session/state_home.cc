@@ -36,7 +36,7 @@ StateHome::StateHome(const ParameterTable& table, const StateHomeOptions& option
   if (!fits(ledger_)) {
     throw OutOfMemory("the session does not fit: " + describe_shortfall(ledger_), kBudgetRemedy);
   }
-  const std::size_t host = ledger_[Tier::kHost].peak_bytes;
+  const std::size_t host = ledger_[Tier::kHost].peak_bytes - options.copy_bytes;
   memory_ = std::make_shared<HostMemory>(host, HostMemoryOptions());
   // A forked process gets no copy of it, and no page is copied for its sake. Where the system
   // refuses that, a fork costs more, and nothing else.
@@ -80,13 +80,13 @@ std::size_t StateHome::state_bytes(bool on_drive) const {
 // Auto: the first chunks stay on the host, as many as leave room for a window for the others.
 void StateHome::place(const StateHomeOptions& options) {
   const bool may_use_drives = options.tier != StateTier::kHost && !options.nvme.directories.empty();
-  const std::size_t all = gradient_bytes_ + state_bytes(false);
+  const std::size_t fixed = gradient_bytes_ + options.copy_bytes;
+  const std::size_t all = fixed + state_bytes(false);
   const bool uses_drives =
       options.tier == StateTier::kNvme || (may_use_drives && all > options.host_budget_bytes);
-  std::size_t host_state = all - gradient_bytes_;
+  std::size_t host_state = all - fixed;
   if (uses_drives) {
-    const std::size_t room =
-        options.host_budget_bytes - std::min(options.host_budget_bytes, gradient_bytes_);
+    const std::size_t room = options.host_budget_bytes - std::min(options.host_budget_bytes, fixed);
     slots_ = std::clamp(room / std::max<std::size_t>(slot_bytes_, 1), kSlotsLeast, kSlotsMost);
     const std::size_t window = slots_ * slot_bytes_;
     std::size_t left = options.tier == StateTier::kNvme ? 0 : room - std::min(room, window);
@@ -112,7 +112,7 @@ void StateHome::place(const StateHomeOptions& options) {
   };
   charge(Tier::kHost, Account::kGradients, gradient_bytes_);
   charge(Tier::kHost, Account::kOptimizerState, host_state);
-  charge(Tier::kHost, Account::kStaging, slots_ * slot_bytes_);
+  charge(Tier::kHost, Account::kStaging, slots_ * slot_bytes_ + options.copy_bytes);
   charge(Tier::kNvme, Account::kOptimizerState, state_bytes(true));
   ledger_[Tier::kHost].budget_bytes = options.host_budget_bytes;
   std::size_t drives = 0;

@@ -241,9 +241,14 @@ void UpdateThread::update(const SessionStep& step, float gradient_scale,
             .gradient_scale = gradient_scale,
             .of_rule = group.rule->step_scalars(group.options, of.updates, of.learning_rate),
             .step = static_cast<std::uint32_t>(step.step)};
-        update_chunk(chunk, state, scalars);
-        parts_.marks.take(i);
+        const bool is_read = chunk.format.master == MasterForm::kParameter;
+        const std::span<std::byte> parameters =
+            is_read ? parts_.memory.read(chunk) : parts_.memory.room(chunk);
+        update_chunk(chunk, state, parameters, scalars);
+        parts_.marks.take(i, parameters);
+        parts_.memory.write_back(chunk);
         if (i + 1 != parts_.home.chunks_of(chunk.tensor).second) return;
+        parts_.memory.wait();
         const std::scoped_lock lock(mutex_);
         progress_->updated[static_cast<std::size_t>(chunk.tensor)] = true;
         changed_.notify_all();
@@ -251,15 +256,14 @@ void UpdateThread::update(const SessionStep& step, float gradient_scale,
 }
 
 void UpdateThread::update_chunk(const StateChunk& chunk, std::span<std::byte> state,
-                                const StepScalars& scalars) {
+                                std::span<std::byte> parameters, const StepScalars& scalars) {
   const SessionTensor& tensor = parts_.table.tensor(chunk.tensor);
   const SessionGroup& group = parts_.table.group_of(tensor);
   const auto begin = static_cast<std::size_t>(chunk.begin);
   ParameterUpdate update;
   update.gradient = view(
       parts_.home.gradient(chunk.tensor).subspan(begin, static_cast<std::size_t>(chunk.elements)));
-  update.parameter =
-      view(tensor.data + begin * size_of(tensor.dtype), tensor.dtype, chunk.elements);
+  update.parameter = view(parameters.data(), tensor.dtype, chunk.elements);
   const StateLayout layout = chunk.layout();
   for (std::size_t slot = 0; slot < group.rule->slots.size(); ++slot) {
     update.slots.at(slot) =

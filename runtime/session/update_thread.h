@@ -12,6 +12,7 @@
 
 #include "memory/host/worker_arena.h"
 #include "runtime/session/parameter_marks.h"
+#include "runtime/session/parameter_memory.h"
 #include "runtime/session/parameter_table.h"
 #include "runtime/session/state_home.h"
 
@@ -53,6 +54,7 @@ class UpdateThread {
     StateHome& home;
     WorkerArena& workers;  // used by nobody else while a step is under way
     ParameterMarks& marks;
+    ParameterMemory& memory;
   };
   explicit UpdateThread(const Parts& parts);
   // Waits for a step that is under way.
@@ -108,7 +110,7 @@ class UpdateThread {
   double take_norm(const SessionStep& step);
   void update(const SessionStep& step, float gradient_scale, std::span<const std::size_t> chunks);
   void update_chunk(const StateChunk& chunk, std::span<std::byte> state,
-                    const StepScalars& scalars);
+                    std::span<std::byte> parameters, const StepScalars& scalars);
 
   const Parts parts_;
   std::mutex mutex_;

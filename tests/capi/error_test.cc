@@ -129,7 +129,7 @@ TEST_F(CapiError, Tensors) {
   expect_error(add(), TERRACE_ERROR_DTYPE, "weight");
   options_ = good;
   options_.parameter.device_type = TERRACE_DEVICE_CUDA;
-  expect_error(add(), TERRACE_ERROR_UNSUPPORTED, "CUDA");
+  expect_error(add(), TERRACE_ERROR_ENVIRONMENT, "CUDA");
   options_ = good;
   options_.parameter.stream = &options_;
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "stream");

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "memory/cuda/driver_functions.h"
+
+// Copies between the host and memory of a GPU that somebody else in the process has, such as
+// PyTorch: by the CUDA driver, which is loaded at run time, in the context that all of the process
+// share (the primary one). In every build.
+namespace terrace {
+
+// The driver, once it runs. Any thread.
+class CudaDriver {
+ public:
+  // Throws EnvironmentError where there is no driver, where it does not start or lacks a function.
+  // `library` is found as dlopen() finds it; it stays loaded.
+  explicit CudaDriver(const std::string& library = "libcuda.so.1");
+
+  const DriverFunctions& functions() const { return functions_; }
+  // Throws DeviceError where the result of a call is not success, naming call and memory.
+  void check(int result, std::string_view call, std::string_view memory) const;
+  // Why these bytes are not memory of that GPU, as "is memory of the host"; empty where they are.
+  // Throws DeviceError.
+  std::string refusal_of(int device, std::span<const std::byte> bytes) const;
+
+ private:
+  std::string text_of(int result) const;
+
+  DriverFunctions functions_;
+};
+
+// Dense bytes of a GPU, and what they are called in errors.
+struct DeviceBytes {
+  std::byte* data = nullptr;
+  std::size_t size_bytes = 0;
+  std::string_view name;
+};
+
+// Copies from and to one GPU, started on a stream of their own or on a caller's. Calls may be made
+// by any thread, and by several at a time where they name different slots; order_after() by one at
+// a time. What the driver refuses is DeviceError.
+class DriverCopies {
+ public:
+  static constexpr std::size_t kSlots = 4;
+
+  // Throws EnvironmentError where there is no such GPU, DeviceError.
+  DriverCopies(std::shared_ptr<const CudaDriver> driver, int device);
+  // Waits for nothing: what was started has been waited for.
+  ~DriverCopies();
+  DriverCopies(const DriverCopies&) = delete;
+  DriverCopies& operator=(const DriverCopies&) = delete;
+
+  // Copies on the own stream that start from now on wait for what a caller's stream was given so
+  // far.
+  void order_after(void* stream, std::string_view name);
+  // Starts a copy into page-locked memory on a caller's stream, and remembers its end in a slot.
+  void start_to_host(std::byte* host, const DeviceBytes& from, std::size_t slot, void* stream);
+  // The same on the own stream.
+  void start_to_host(std::byte* host, const DeviceBytes& from, std::size_t slot);
+  void start_to_device(const DeviceBytes& to, const std::byte* host, std::size_t slot);
+  // Waits for what was started last with this slot.
+  void wait(std::size_t slot, std::string_view name);
+
+  // Page-locks whole pages of the host for all GPUs. Throws OutOfMemory where the system does not
+  // let so much be locked.
+  void lock(std::span<std::byte> memory);
+  void unlock(std::span<std::byte> memory) noexcept;
+
+ private:
+  class Current;
+
+  void mark_end(std::size_t slot, void* stream, std::string_view name);
+  void release() noexcept;
+
+  const std::shared_ptr<const CudaDriver> driver_;
+  const DriverFunctions& functions_;
+  int device_ = 0;
+  void* context_ = nullptr;
+  void* stream_ = nullptr;
+  void* order_ = nullptr;                // event
+  std::array<void*, kSlots> ends_ = {};  // events
+};
+
+}  // namespace terrace

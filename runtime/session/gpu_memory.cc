@@ -1,0 +1,108 @@
+#include "runtime/session/gpu_memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "runtime/session/session_error.h"
+
+namespace terrace {
+
+GpuMemory::~GpuMemory() { give_staging_back(); }
+
+void GpuMemory::check(const std::string& what, const GpuPlace& place,
+                      std::span<const std::byte> bytes) {
+  if (driver_ == nullptr) {
+    try {
+      driver_ = std::make_shared<const CudaDriver>();
+    } catch (const EnvironmentError& error) {
+      throw EnvironmentError(
+          fmt::format("{} is said to be memory of GPU {}; {}", what, place.device, error.what()),
+          "");
+    }
+  }
+  const std::string refusal = driver_->refusal_of(place.device, bytes);
+  if (!refusal.empty()) {
+    throw SessionError(
+        SessionProblem::kArgument,
+        fmt::format("{} is said to be memory of GPU {}, and {}", what, place.device, refusal),
+        "set device_type, device_id and data to what the memory is");
+  }
+  std::unique_ptr<DriverCopies>& gpu = gpus_[place.device];
+  if (gpu != nullptr) return;
+  try {
+    gpu = std::make_unique<DriverCopies>(driver_, place.device);
+  } catch (...) {
+    gpus_.erase(place.device);
+    throw;
+  }
+}
+
+// A forked process gets no copy: the pages that GPUs know would become the child's.
+void GpuMemory::take_staging() {
+  if (gpus_.empty()) return;
+  HostMemory staging(staging_bytes(), HostMemoryOptions());
+  madvise(staging.bytes().data(), staging.bytes().size(), MADV_DONTFORK);
+  gpus_.begin()->second->lock(staging.bytes());
+  staging_ = std::move(staging);
+}
+
+void GpuMemory::give_staging_back() noexcept {
+  if (!staging_) return;
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    try {
+      wait(i);
+    } catch (const std::exception&) {
+      continue;  // a GPU that fails copies nothing more
+    }
+  }
+  gpus_.begin()->second->unlock(staging_->bytes());
+  staging_.reset();
+}
+
+void GpuMemory::order_after(const GpuPlace& place, std::string_view name) {
+  gpus_.at(place.device)->order_after(place.stream, name);
+}
+
+std::span<std::byte> GpuMemory::memory_of(std::size_t number) {
+  return staging_->bytes().subspan(number * kPieceBytes, kPieceBytes);
+}
+
+std::span<std::byte> GpuMemory::piece(std::size_t number) {
+  wait(number);
+  return memory_of(number);
+}
+
+void GpuMemory::start(std::size_t number, DriverCopies& gpu, std::string_view name) {
+  copies_.at(number) = {.gpu = &gpu, .name = std::string(name)};
+}
+
+void GpuMemory::start_read(std::size_t number, std::size_t offset, const GpuPlace& place,
+                           const DeviceBytes& from) {
+  DriverCopies& gpu = *gpus_.at(place.device);
+  std::byte* const host = memory_of(number).data() + offset;
+  if (copies_.at(number).gpu != &gpu) wait(number);  // another GPU's, whose end is its own
+  if (number < kParameterPiece) {
+    gpu.start_to_host(host, from, number, place.stream);
+  } else {
+    gpu.start_to_host(host, from, number);
+  }
+  start(number, gpu, from.name);
+}
+
+void GpuMemory::start_write(std::size_t number, const GpuPlace& place, const DeviceBytes& to) {
+  DriverCopies& gpu = *gpus_.at(place.device);
+  gpu.start_to_device(to, memory_of(number).data(), number);
+  start(number, gpu, to.name);
+}
+
+void GpuMemory::wait(std::size_t number) {
+  Copy& copy = copies_.at(number);
+  if (copy.gpu == nullptr) return;
+  DriverCopies& gpu = *std::exchange(copy.gpu, nullptr);
+  gpu.wait(number, copy.name);
+}
+
+}  // namespace terrace

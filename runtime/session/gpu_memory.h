@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "memory/cuda/driver_copies.h"
+#include "memory/host/host_memory.h"
+
+namespace terrace {
+
+// Where a caller's memory is.
+struct GpuPlace {
+  int device = -1;         // of a GPU; less than 0: memory of the host
+  void* stream = nullptr;  // of the caller's, that the memory's other uses are in order with
+
+  bool is_gpu() const { return device >= 0; }
+  bool operator==(const GpuPlace&) const = default;
+};
+
+// Memory of the caller's GPUs, and the page-locked staging through which a session reads and writes
+// it: four pieces, of which gradients have two and parameters two. Who uses a gradient's pieces is
+// one thread, who uses a parameter's one, too, maybe another. Nothing is loaded and nothing takes
+// memory until a tensor is a GPU's. Throws DeviceError, naming the tensor, where the driver fails.
+class GpuMemory {
+ public:
+  static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kPieces = 4;
+  static constexpr std::size_t kGradientPiece = 0;   // and the next
+  static constexpr std::size_t kParameterPiece = 2;  // and the next
+
+  GpuMemory() = default;
+  // Waits for the copies that are under way.
+  ~GpuMemory();
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+
+  // Checks that the bytes are memory of the place's GPU; loads the driver at the first call. `what`
+  // begins the error. Throws SessionError (kArgument), EnvironmentError.
+  void check(const std::string& what, const GpuPlace& place, std::span<const std::byte> bytes);
+  // Of the host, that staging takes.
+  std::size_t staging_bytes() const { return gpus_.empty() ? 0 : kPieces * kPieceBytes; }
+  // Throws OutOfMemory.
+  void take_staging();
+  void give_staging_back() noexcept;
+
+  // The copies of parameters that start from now on wait for what the caller's stream has.
+  void order_after(const GpuPlace& place, std::string_view name);
+
+  // A piece of staging, when what was copied last from or to it is complete.
+  std::span<std::byte> piece(std::size_t number);
+  // Starts to fill a piece, behind what it has already at `offset`; a gradient's on its stream.
+  void start_read(std::size_t number, std::size_t offset, const GpuPlace& place,
+                  const DeviceBytes& from);
+  void start_write(std::size_t number, const GpuPlace& place, const DeviceBytes& to);
+  void wait(std::size_t number);
+
+ private:
+  struct Copy {
+    DriverCopies* gpu = nullptr;  // null: none is under way
+    std::string name;
+  };
+
+  std::span<std::byte> memory_of(std::size_t number);
+  void start(std::size_t number, DriverCopies& gpu, std::string_view name);
+
+  std::shared_ptr<const CudaDriver> driver_;
+  std::map<int, std::unique_ptr<DriverCopies>> gpus_;
+  std::optional<HostMemory> staging_;
+  std::array<Copy, kPieces> copies_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,263 @@
+#include <gtest/gtest.h>
+
+#include "tests/capi/gpu_session.h"
+
+// What is no memory of a GPU, and a CUDA driver that fails.
+namespace terrace::test {
+namespace {
+
+constexpr std::int64_t kLarge = 1048576 + 5;  // more than a piece of staging has room for
+constexpr std::int64_t kSmall = 3000;
+
+// A session of an fp32 and of a bf16 parameter on GPU 0. Nothing is expected of its calls.
+class SmallSession {
+ public:
+  SmallSession() {
+    memory_[0] = fake_cuda_allocate(0, kLarge * 4);
+    memory_[1] = fake_cuda_allocate(0, kSmall * 2);
+    gradients_ = fake_cuda_allocate(0, kLarge * 4);
+    EXPECT_DONE(make_session({}, &session_));
+    EXPECT_DONE(add_group(session_, "adamw", 0.1));
+    const std::vector<std::byte> zeros(kLarge * 4);
+    for (void* const memory : {memory_[0], gradients_}) {
+      fake_cuda_write(0, nullptr, memory, zeros.data(), zeros.size());
+    }
+    fake_cuda_write(0, nullptr, memory_[1], zeros.data(), kSmall * 2);
+    fake_cuda_finish(0, nullptr);
+  }
+  ~SmallSession() {
+    EXPECT_DONE(terrace_session_destroy(session_));
+    for (void* const memory : {memory_[0], memory_[1], gradients_}) fake_cuda_free(memory);
+  }
+  SmallSession(const SmallSession&) = delete;
+  SmallSession& operator=(const SmallSession&) = delete;
+
+  terrace_session* get() const { return session_; }
+
+  terrace_buffer parameter(std::size_t tensor) const {
+    const std::int64_t elements = tensor == 0 ? kLarge : kSmall;
+    const std::int32_t dtype = tensor == 0 ? TERRACE_DTYPE_FP32 : TERRACE_DTYPE_BF16;
+    return gpu_buffer(memory_[tensor], elements, dtype, 0, nullptr);
+  }
+
+  terrace_buffer gradient(std::size_t tensor) const {
+    const std::int64_t elements = tensor == 0 ? kLarge : kSmall;
+    return gpu_buffer(gradients_, elements, TERRACE_DTYPE_FP32, 0, nullptr);
+  }
+
+  terrace_error add(std::size_t tensor, const terrace_buffer& buffer) {
+    terrace_tensor_options options = tensor_options(tensor == 0 ? "large" : "small", buffer);
+    options.shape = &options.parameter.element_count;
+    std::int32_t number = -1;
+    return terrace_tensor_add(session_, 0, &options, &number);
+  }
+
+  // Returns what the first call that failed has returned.
+  terrace_error prepare() {
+    for (const std::size_t tensor : {0, 1}) {
+      const terrace_error error = add(tensor, parameter(tensor));
+      if (error != TERRACE_OK) return error;
+    }
+    return terrace_session_prepare(session_);
+  }
+
+  terrace_error add_gradient(std::size_t tensor) {
+    const terrace_buffer buffer = gradient(tensor);
+    return terrace_gradient_add(session_, static_cast<std::int32_t>(tensor), &buffer);
+  }
+
+  terrace_error step() {
+    const double rate = 0.5;
+    terrace_step_options options = {};
+    options.struct_size = sizeof options;
+    options.learning_rates = &rate;
+    options.learning_rate_count = 1;
+    return terrace_step(session_, &options, nullptr);
+  }
+
+ private:
+  terrace_session* session_ = nullptr;
+  void* memory_[2] = {};
+  void* gradients_ = nullptr;
+};
+
+class GpuErrors : public testing::Test {
+ protected:
+  ~GpuErrors() override { EXPECT_EQ(fake_cuda_alive(), before_); }
+
+  const std::int64_t before_ = fake_cuda_alive();
+};
+
+TEST_F(GpuErrors, WhatIsNoMemoryOfTheGpu) {
+  SmallSession session;
+  const terrace_buffer good = session.parameter(0);
+  std::vector<float> host(kLarge);
+  void* const other = fake_cuda_allocate(1, kLarge * 4);
+  const auto expect = [&](const terrace_buffer& buffer, terrace_error error, const char* word) {
+    expect_error(session.add(0, buffer), error, word);
+    EXPECT_NE(std::string(terrace_last_error()).find("tensor large"), std::string::npos);
+  };
+  terrace_buffer buffer = good;
+  buffer.data = host.data();
+  expect(buffer, TERRACE_ERROR_ARGUMENT, "no memory that CUDA knows");
+  buffer = good;
+  buffer.data = other;
+  expect(buffer, TERRACE_ERROR_ARGUMENT, "memory of GPU 1");
+  buffer = good;
+  buffer.device_id = 1;
+  expect(buffer, TERRACE_ERROR_ARGUMENT, "memory of GPU 0");
+  buffer.device_id = -1;
+  expect(buffer, TERRACE_ERROR_ARGUMENT, "device_id");
+  buffer = good;
+  buffer.data = static_cast<std::byte*>(good.data) + 4;
+  expect(buffer, TERRACE_ERROR_ARGUMENT, "ends behind");
+  buffer = good;
+  buffer.device_type = 3;
+  expect(buffer, TERRACE_ERROR_ARGUMENT, "device_type");
+  fake_cuda_free(other);
+}
+
+TEST_F(GpuErrors, GradientsAndStateThatAreElsewhere) {
+  SmallSession session;
+  void* const other = fake_cuda_allocate(1, kLarge * 4);
+  std::vector<float> host(kSmall, 1);
+  EXPECT_DONE(session.add(0, session.parameter(0)));
+  terrace_tensor_options options =
+      tensor_options("small", buffer_of(host.data(), kSmall, TERRACE_DTYPE_FP32));
+  options.shape = &options.parameter.element_count;
+  std::int32_t number = -1;
+  EXPECT_DONE(terrace_tensor_add(session.get(), 0, &options, &number));
+  ASSERT_DONE(terrace_session_prepare(session.get()));
+
+  terrace_buffer buffer = session.gradient(0);
+  buffer.data = other;
+  expect_error(terrace_gradient_add(session.get(), 0, &buffer), TERRACE_ERROR_ARGUMENT, "large");
+  buffer.device_id = 1;
+  expect_error(terrace_gradient_add(session.get(), 0, &buffer), TERRACE_ERROR_ARGUMENT, "GPU 0's");
+  expect_error(session.add_gradient(1), TERRACE_ERROR_ARGUMENT, "memory of the host");
+  buffer = session.gradient(0);
+  expect_error(terrace_state_read(session.get(), 0, "master", 0, &buffer),
+               TERRACE_ERROR_UNSUPPORTED, "copy it to the host");
+  expect_error(terrace_state_write(session.get(), 0, "master", 0, &buffer),
+               TERRACE_ERROR_UNSUPPORTED, "copy it to the host");
+  // A gradient may be on the host where the parameter is a GPU's.
+  std::vector<float> gradient(kLarge, 1);
+  buffer = buffer_of(gradient.data(), kLarge, TERRACE_DTYPE_FP32);
+  EXPECT_DONE(terrace_gradient_add(session.get(), 0, &buffer));
+  buffer = buffer_of(gradient.data(), kSmall, TERRACE_DTYPE_FP32);
+  EXPECT_DONE(terrace_gradient_add(session.get(), 1, &buffer));
+  EXPECT_DONE(session.step());
+  fake_cuda_free(other);
+}
+
+TEST_F(GpuErrors, StagingIsInTheBudget) {
+  GpuSession gpu({.host_bytes = 56U << 20});
+  expect_error(gpu.prepared(), TERRACE_ERROR_DOES_NOT_FIT, "does not fit");
+  TrainedSession host({.host_bytes = 56U << 20});
+  EXPECT_DONE(host.prepared());
+}
+
+// Every call that is made until the session is prepared fails once.
+TEST_F(GpuErrors, ADriverThatFailsBeforeTheFirstStep) {
+  const char* const functions[] = {"cuInit",
+                                   "cuDeviceGet",
+                                   "cuDevicePrimaryCtxRetain",
+                                   "cuCtxPushCurrent",
+                                   "cuEventCreate",
+                                   "cuStreamCreate",
+                                   "cuEventRecord",
+                                   "cuEventSynchronize",
+                                   "cuMemHostRegister",
+                                   "cuMemcpyDtoHAsync",
+                                   "cuPointerGetAttribute",
+                                   "cuStreamWaitEvent"};
+  for (const std::string function : functions) {
+    const std::int64_t calls = fake_cuda_calls(function.c_str());
+    {
+      SmallSession session;
+      ASSERT_DONE(session.prepare());
+    }
+    const std::int64_t made = fake_cuda_calls(function.c_str()) - calls;
+    EXPECT_GT(made, 0) << function;
+    for (std::int64_t n = 1; n <= made; ++n) {
+      SCOPED_TRACE(function + " " + std::to_string(n));
+      SmallSession session;
+      fake_cuda_fail(function.c_str(), static_cast<int>(n));
+      const terrace_error error = session.prepare();
+      fake_cuda_fail(function.c_str(), 0);
+      if (error == TERRACE_OK) continue;  // the call only gives back what the session had
+      const bool is_lock = function == "cuMemHostRegister";
+      const bool is_known = function != "cuInit" && function != "cuDeviceGet" && !is_lock;
+      expect_error(error, is_lock ? TERRACE_ERROR_DOES_NOT_FIT : TERRACE_ERROR_ENVIRONMENT,
+                   is_known ? function : "GPU");
+    }
+    EXPECT_EQ(fake_cuda_alive(), before_) << function;
+  }
+}
+
+// A sum that has a part of a gradient is forgotten, and may be made again.
+TEST_F(GpuErrors, ADriverThatFailsUnderAGradient) {
+  for (const char* const function :
+       {"cuMemcpyDtoHAsync", "cuEventRecord", "cuEventSynchronize", "cuCtxPushCurrent"}) {
+    for (const int n : {1, 2}) {
+      SCOPED_TRACE(function);
+      SmallSession session;
+      ASSERT_DONE(session.prepare());
+      EXPECT_DONE(session.add_gradient(0));
+      EXPECT_DONE(session.add_gradient(1));
+      fake_cuda_fail(function, n);
+      expect_error(session.add_gradient(0), TERRACE_ERROR_ENVIRONMENT, "large");
+      expect_error(session.step(), TERRACE_ERROR_MISSING_GRADIENT, "large");
+      EXPECT_DONE(session.add_gradient(0));
+      EXPECT_DONE(session.step());
+    }
+  }
+}
+
+// A step that fails halfway ends the session, until a state is loaded.
+TEST_F(GpuErrors, ADriverThatFailsUnderAStep) {
+  const TemporaryDirectory directory;
+  for (const char* const function : {"cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuEventRecord",
+                                     "cuEventSynchronize", "cuCtxPushCurrent"}) {
+    for (int n = 1; n <= 4; ++n) {
+      SCOPED_TRACE(std::string(function) + " " + std::to_string(n));
+      SmallSession session;
+      ASSERT_DONE(session.prepare());
+      ASSERT_DONE(terrace_save(session.get(), directory.path().c_str()));
+      EXPECT_DONE(session.add_gradient(0));
+      EXPECT_DONE(session.add_gradient(1));
+      fake_cuda_fail(function, n);
+      const terrace_error error = session.step();
+      fake_cuda_fail(function, 0);
+      if (error == TERRACE_OK) continue;  // it has fewer such calls
+      expect_error(error, TERRACE_ERROR_ENVIRONMENT, function);
+      const terrace_error next = session.step();
+      EXPECT_TRUE(next == TERRACE_ERROR_FAILED || next == TERRACE_OK) << terrace_last_error();
+      EXPECT_DONE(terrace_load(session.get(), directory.path().c_str()));
+      EXPECT_DONE(session.add_gradient(0));
+      EXPECT_DONE(session.add_gradient(1));
+      EXPECT_DONE(session.step());
+    }
+  }
+}
+
+TEST_F(GpuErrors, ADriverThatFailsUnderSavedState) {
+  const TemporaryDirectory directory;
+  SmallSession session;
+  ASSERT_DONE(session.prepare());
+  ASSERT_DONE(terrace_save(session.get(), directory.path().c_str()));
+  fake_cuda_fail("cuMemcpyDtoHAsync", 1);
+  expect_error(terrace_save(session.get(), directory.path().c_str()), TERRACE_ERROR_ENVIRONMENT,
+               "large");
+  fake_cuda_fail("cuMemcpyHtoDAsync", 1);
+  expect_error(terrace_load(session.get(), directory.path().c_str()), TERRACE_ERROR_ENVIRONMENT,
+               "large");
+  expect_error(session.step(), TERRACE_ERROR_FAILED, "failed");
+  EXPECT_DONE(terrace_load(session.get(), directory.path().c_str()));
+  fake_cuda_fail("cuMemcpyDtoHAsync", 1);
+  expect_error(terrace_parameter_adopt(session.get(), 1), TERRACE_ERROR_ENVIRONMENT, "small");
+  EXPECT_DONE(terrace_load(session.get(), directory.path().c_str()));
+}
+
+}  // namespace
+}  // namespace terrace::test
