@@ -55,13 +55,18 @@ def give_gradients_to(parameters, optimizer):
                       "made last, and the other trains nothing of them", stacklevel=4)
 
 
+def _stream_of(tensor):
+    """What the calling thread's work on the tensor is in order with: None on the CPU."""
+    return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.device.type == "cuda" else None
+
+
 def tensor_buffer(tensor, name_of):
     """A tensor as the library is told of it. `name_of` is called for the text of an error."""
     if tensor.dtype not in _DTYPES:
         raise lib.DTypeError(f"{name_of()} is {tensor.dtype}; parameters and gradients are float32, bfloat16 or "
                              "float16")
     return buffer_of(tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype], tensor.device.type,
-                     tensor.device.index or 0)
+                     tensor.device.index or 0, _stream_of(tensor))
 
 
 def has_several_ranks():

@@ -45,6 +45,9 @@ def shared_like(parameter, local):
 
 
 def check_placements(parameter, name):
+    if is_shared(parameter) and parameter.device.type != "cpu":
+        raise lib.UnsupportedError(f"{name} is a DTensor on {parameter.device}: ranks share parameters on the CPU only; "
+                                   "keep it there, or train parameters that are whole on each rank")
     for placement in parameter.placements if is_shared(parameter) else ():
         if type(placement).__name__ not in _PLACEMENTS:
             raise lib.UnsupportedError(f"{name} is a DTensor placed as {placement}: use Shard or Replicate")

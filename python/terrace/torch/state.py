@@ -149,7 +149,7 @@ class SavedState:
         kept = [name for name in self.fields if fields.get(name) is not None]
         for name in self.fields + ("master",) * ("master" in fields):
             values = local_of(fields[name]).to("cpu", torch.float32).contiguous() if name in fields \
-                else torch.zeros(local_of(parameter).shape)
+                else torch.zeros(local_of(parameter).shape, device="cpu")
             self._session.write_state(number, name, tensor_buffer(values, lambda name=name: name))
         if parameter.dtype != torch.float32 and "master" not in fields:
             self._session.adopt_parameter(number)
