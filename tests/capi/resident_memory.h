@@ -36,7 +36,9 @@ inline std::int64_t host_bytes_of(
 
 // The sanitizers keep what they know of memory that was given back, and memory that was freed.
 inline void expect_given_back(std::int64_t before, std::int64_t held) {
-  if (!kSanitized) EXPECT_LT(resident_bytes(), before - held / 10 * 9) << held;
+  if (!kSanitized) {
+    EXPECT_LT(resident_bytes(), before - held / 10 * 9) << held;
+  }
 }
 
 }  // namespace terrace::test
