@@ -13,7 +13,7 @@ namespace terrace {
 namespace {
 
 // Of cuda.h: CUresult, CUpointer_attribute, CUmemorytype, and flags.
-constexpr int kSuccess = 0;
+constexpr int kDriverSuccess = 0;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kOperatingSystem = 304;
@@ -77,19 +77,19 @@ CudaDriver::CudaDriver(const std::string& library) {
   }
   functions_ = functions_in(loaded);
   const int result = functions_.init(0);
-  if (result == kSuccess) return;
+  if (result == kDriverSuccess) return;
   throw EnvironmentError(fmt::format("the CUDA driver does not start: {}", text_of(result)),
                          kDriverRemedy);
 }
 
 std::string CudaDriver::text_of(int result) const {
   const char* text = nullptr;
-  const bool is_known = functions_.get_error_string(result, &text) == kSuccess && text != nullptr;
+  const bool is_known = functions_.get_error_string(result, &text) == kDriverSuccess && text != nullptr;
   return fmt::format("{} (error {})", is_known ? text : "unknown", result);
 }
 
 void CudaDriver::check(int result, std::string_view call, std::string_view memory) const {
-  if (result == kSuccess) return;
+  if (result == kDriverSuccess) return;
   throw DeviceError(fmt::format("{}: {} failed: {}", memory, call, text_of(result)), kCallRemedy);
 }
 
@@ -133,7 +133,7 @@ class DriverCopies::Current {
 
 DriverCopies::DriverCopies(std::shared_ptr<const CudaDriver> driver, int device)
     : driver_(std::move(driver)), functions_(driver_->functions()) {
-  if (functions_.device_get(&device_, device) != kSuccess) {
+  if (functions_.device_get(&device_, device) != kDriverSuccess) {
     throw EnvironmentError(fmt::format("the CUDA driver shows no GPU {}", device),
                            "give the number that cudaGetDevice() has for it in this process");
   }
@@ -155,7 +155,7 @@ DriverCopies::DriverCopies(std::shared_ptr<const CudaDriver> driver, int device)
 DriverCopies::~DriverCopies() { release(); }
 
 void DriverCopies::release() noexcept {
-  if (functions_.context_push(context_) == kSuccess) {
+  if (functions_.context_push(context_) == kDriverSuccess) {
     for (void* const end : ends_) {
       if (end != nullptr) functions_.event_destroy(end);
     }
@@ -195,7 +195,7 @@ void DriverCopies::start_to_device(const DeviceBytes& to, const std::byte* host,
 // A copy whose end nobody could wait for is over when this throws.
 void DriverCopies::mark_end(std::size_t slot, void* stream, std::string_view name) {
   const int result = functions_.event_record(ends_.at(slot), stream);
-  if (result != kSuccess) functions_.stream_synchronize(stream);
+  if (result != kDriverSuccess) functions_.stream_synchronize(stream);
   driver_->check(result, "cuEventRecord", name);
 }
 
@@ -215,7 +215,7 @@ void DriverCopies::lock(std::span<std::byte> memory) {
 }
 
 void DriverCopies::unlock(std::span<std::byte> memory) noexcept {
-  if (functions_.context_push(context_) != kSuccess) return;
+  if (functions_.context_push(context_) != kDriverSuccess) return;
   functions_.host_unregister(memory.data());
   void* popped = nullptr;
   functions_.context_pop(&popped);

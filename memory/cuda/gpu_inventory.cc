@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kSuccess = 0;
+constexpr int kNvmlSuccess = 0;
 using NvmlDevice = void*;
 
 struct PciInfo {
@@ -44,7 +44,7 @@ class Nvml {
   template <typename Function, typename... Arguments>
   bool call(const char* name, Arguments... arguments) const {
     auto* const function = reinterpret_cast<Function*>(::dlsym(library_, name));
-    return function != nullptr && function(arguments...) == kSuccess;
+    return function != nullptr && function(arguments...) == kNvmlSuccess;
   }
 
   unsigned number(const char* name, NvmlDevice device) const {

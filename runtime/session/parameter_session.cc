@@ -29,7 +29,7 @@ namespace {
   throw SessionError(SessionProblem::kArgument, what, remedy);
 }
 
-std::span<const std::byte> bytes_of(const SessionTensor& tensor) {
+std::span<const std::byte> memory_of(const SessionTensor& tensor) {
   return {tensor.data, static_cast<std::size_t>(tensor.elements) * size_of(tensor.dtype)};
 }
 
@@ -97,7 +97,7 @@ std::int32_t ParameterSession::add_group(std::string_view rule, std::span<const 
 std::int32_t ParameterSession::add_tensor(SessionTensor tensor) {
   expect_open("a tensor is added");
   if (tensor.place.is_gpu()) {
-    gpus_.check(fmt::format("tensor {}", tensor.name), tensor.place, bytes_of(tensor));
+    gpus_.check(fmt::format("tensor {}", tensor.name), tensor.place, memory_of(tensor));
   }
   return table_.add_tensor(std::move(tensor));
 }

@@ -62,7 +62,7 @@ void set_hyperparameter(const UpdateRule& rule, const NamedValue& named, RuleOpt
   options.values.at(static_cast<std::size_t>(found - rule.hyperparameters.begin())) = value;
 }
 
-std::size_t bytes_of(const SessionTensor& tensor) {
+std::size_t size_of_memory(const SessionTensor& tensor) {
   return static_cast<std::size_t>(tensor.elements) * size_of(tensor.dtype);
 }
 
@@ -139,8 +139,8 @@ std::int32_t ParameterTable::add_tensor(SessionTensor tensor) {
   const auto number = static_cast<std::int32_t>(tensors_.size());
   const auto overlaps = [&](std::int32_t other) {
     const SessionTensor& there = tensors_[static_cast<std::size_t>(other)];
-    return there.data < tensor.data + bytes_of(tensor) &&
-           tensor.data < there.data + bytes_of(there);
+    return there.data < tensor.data + size_of_memory(tensor) &&
+           tensor.data < there.data + size_of_memory(there);
   };
   if (after != by_address_.begin() && overlaps(*(after - 1))) {
     const SessionTensor& there = tensors_[static_cast<std::size_t>(*(after - 1))];
