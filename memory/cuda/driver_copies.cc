@@ -84,7 +84,8 @@ CudaDriver::CudaDriver(const std::string& library) {
 
 std::string CudaDriver::text_of(int result) const {
   const char* text = nullptr;
-  const bool is_known = functions_.get_error_string(result, &text) == kDriverSuccess && text != nullptr;
+  const bool is_known =
+      functions_.get_error_string(result, &text) == kDriverSuccess && text != nullptr;
   return fmt::format("{} (error {})", is_known ? text : "unknown", result);
 }
 

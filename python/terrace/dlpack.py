@@ -1,7 +1,8 @@
 """Memory of the library for those who take tensors by DLPack: torch.from_dlpack(), numpy.from_dlpack() and others.
 
-The struct that the library makes has a deleter in C, which whoever consumes a capsule calls; a capsule that nobody has
-consumed calls it at its own end.
+The struct that the library makes has a deleter in C, which whoever consumes a capsule calls; of a capsule that nobody
+has consumed the destructor calls it, which is of the library too: it may run while Python raises an exception, and at
+the end of the interpreter.
 """
 
 import ctypes
@@ -21,12 +22,7 @@ class _Tensor(ctypes.Structure):
                 ("strides", POINTER(c_int64)), ("byte_offset", c_uint64)]
 
 
-_Deleter = ctypes.CFUNCTYPE(None, c_void_p)  # which lets other threads run
-
-
-class _Managed(ctypes.Structure):
-    """DLManagedTensor."""
-    _fields_ = [("tensor", _Tensor), ("context", c_void_p), ("deleter", _Deleter)]
+_Deleter = ctypes.CFUNCTYPE(None, c_void_p)  # called without the GIL, so that other threads run
 
 
 class _ManagedVersioned(ctypes.Structure):
@@ -35,30 +31,11 @@ class _ManagedVersioned(ctypes.Structure):
                 ("flags", c_uint64), ("tensor", _Tensor)]
 
 
-def _function(name, result, *arguments):
-    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 
 
-_Destructor = ctypes.CFUNCTYPE(None, c_void_p)
-_new_capsule = _function("PyCapsule_New", ctypes.py_object, c_void_p, c_char_p, _Destructor)
-# A capsule at its end is no object that may be referred to: its address is given.
-_is_valid = _function("PyCapsule_IsValid", c_int32, c_void_p, c_char_p)
-_pointer_of = _function("PyCapsule_GetPointer", c_void_p, c_void_p, c_char_p)
-
-
-@_Destructor
-def _end_capsule(capsule, is_valid=_is_valid, pointer_of=_pointer_of, of_type=((_VERSIONED, _ManagedVersioned),
-                                                                              (_UNVERSIONED, _Managed))):
-    """Of one that was consumed the name is another. What it uses is its own: at the end of the interpreter the names
-    of a module may be gone."""
-    for name, struct in of_type:
-        if is_valid(capsule, name):
-            address = pointer_of(capsule, name)
-            struct.from_address(address).deleter(address)
-
-
-# A capsule may be the last object of the interpreter that goes, and its end calls this: it is never freed.
-_function("Py_IncRef", None, ctypes.py_object)(_end_capsule)
+def _capsule_of(address, name):
+    return _new_capsule(address, name, ctypes.cast(lib.library().terrace_capsule_end, c_void_p))
 
 
 class Lease:
@@ -79,12 +56,14 @@ class Lease:
         if copy:
             raise BufferError("copy=True: a lease is the memory itself; copy what is made of it")
         address = self._lend()
-        if max_version is not None and max_version[0] >= 1:
-            return _new_capsule(address, _VERSIONED, _end_capsule)
         try:
+            if max_version is not None and max_version[0] >= 1:
+                return _capsule_of(address, _VERSIONED)
             plain = c_void_p()
             lib.call("terrace_lease_unversioned", address, byref(plain))
-        except lib.UnsupportedError as problem:
+            return _capsule_of(plain, _UNVERSIONED)
+        except BaseException as problem:
             _ManagedVersioned.from_address(address).deleter(address)
-            raise BufferError(str(problem)) from problem
-        return _new_capsule(plain, _UNVERSIONED, _end_capsule)
+            if isinstance(problem, lib.UnsupportedError):
+                raise BufferError(str(problem)) from problem
+            raise

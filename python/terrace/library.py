@@ -235,7 +235,7 @@ def _open():
 
 def _check_version(library):
     """Refuses an older library. One of the same ABI may still lack functions that are new."""
-    lacking = [name for name in ("terrace_abi_version", *_FUNCTIONS) if not hasattr(library, name)]
+    lacking = [name for name in ("terrace_abi_version", "terrace_capsule_end", *_FUNCTIONS) if not hasattr(library, name)]
     found = "one that lacks terrace_abi_version()"
     if "terrace_abi_version" not in lacking:
         library.terrace_abi_version.restype = c_int32
@@ -255,6 +255,7 @@ def _load():
         function.argtypes, function.restype = arguments, c_int32
     library.terrace_last_error.restype = c_char_p
     library.terrace_version.restype = c_char_p
+    library.terrace_capsule_end.argtypes, library.terrace_capsule_end.restype = [c_void_p], None
     return library
 
 

@@ -228,6 +228,10 @@ terrace_error terrace_lease_unversioned(struct DLManagedTensorVersioned* lease,
   });
 }
 
+void terrace_capsule_end(void* capsule) {
+  if (capsule != nullptr) terrace::end_capsule(capsule);
+}
+
 terrace_error terrace_gradient_view(terrace_session* session, int32_t tensor,
                                     terrace_buffer* gradient) {
   return with_session(session, [&](ParameterSession& own) {

@@ -1,5 +1,6 @@
 #include "runtime/capi/dlpack_lease.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -81,8 +82,8 @@ struct Lease {
   DLManagedTensor plain = {};
 };
 
-// A forked process has a copy of the lease, and not the memory: what it would unmap may be
-// another's by then.
+// A forked process has a copy of the lease, and of a session not the memory: what it would unmap
+// may be another's by then.
 void end_lease(void* lease) noexcept {
   auto* const own = static_cast<Lease*>(lease);
   if (own->owner == getpid()) delete own;
@@ -125,6 +126,25 @@ DLManagedTensor* unversioned(DLManagedTensorVersioned* lease) {
                        "use a consumer of DLPack 1.0 or later");
   }
   return &static_cast<Lease*>(lease->manager_ctx)->plain;
+}
+
+// Both functions of Python leave an exception that is being raised alone (Python's C API,
+// Capsules).
+void end_capsule(void* capsule) noexcept {
+  using IsValid = int(void*, const char*);
+  using GetPointer = void*(void*, const char*);
+  auto* const is_valid = reinterpret_cast<IsValid*>(dlsym(RTLD_DEFAULT, "PyCapsule_IsValid"));
+  auto* const get_pointer =
+      reinterpret_cast<GetPointer*>(dlsym(RTLD_DEFAULT, "PyCapsule_GetPointer"));
+  if (is_valid == nullptr || get_pointer == nullptr) return;
+  if (is_valid(capsule, "dltensor_versioned") != 0) {
+    auto* const lease =
+        static_cast<DLManagedTensorVersioned*>(get_pointer(capsule, "dltensor_versioned"));
+    lease->deleter(lease);
+  } else if (is_valid(capsule, "dltensor") != 0) {
+    auto* const lease = static_cast<DLManagedTensor*>(get_pointer(capsule, "dltensor"));
+    lease->deleter(lease);
+  }
 }
 
 }  // namespace terrace

@@ -15,5 +15,7 @@ DLManagedTensorVersioned* make_dlpack_lease(std::unique_ptr<MemoryLoan> loan);
 // one that is not of make_dlpack_lease(), and for memory that is to be read only, which the old
 // form cannot say.
 DLManagedTensor* unversioned(DLManagedTensorVersioned* lease);
+// Ends the lease in a PyCapsule that nobody has consumed; a consumer gives a capsule another name.
+void end_capsule(void* capsule) noexcept;
 
 }  // namespace terrace

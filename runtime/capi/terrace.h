@@ -295,6 +295,9 @@ TERRACE_EXPORT terrace_error terrace_gradient_lease(terrace_session* session, in
  * the library has not made); UNSUPPORTED of memory that is to be read only. */
 TERRACE_EXPORT terrace_error terrace_lease_unversioned(struct DLManagedTensorVersioned* lease,
                                                        struct DLManagedTensor** unversioned);
+/* The destructor of a PyCapsule of Python that has a lease, for bindings: calls the deleter where
+ * nobody has consumed the capsule. In C, so that an exception that Python is raising stays. */
+TERRACE_EXPORT void terrace_capsule_end(void* capsule);
 
 /* Sets *sum to the sum of squares of what was added since the last step, in fp64 and the same bits
  * with every number of threads; 0 where nothing was added. For a norm over more than this session's
@@ -587,8 +590,8 @@ TERRACE_EXPORT terrace_error terrace_units_state_read(terrace_units* units, int3
  * (names the directory that has no room), FULL_DISK, IO, CORRUPT, ENVIRONMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_units_pause(terrace_units* units, const char* directory);
 /* Takes the memory again, with every bit as it was. After an error the units are paused as before,
- * and may be resumed again: of CORRUPT the file stays what it is, so state that was read before is
- * what goes on then. DOES_NOT_FIT (the machine has too little free), IO, CORRUPT, ORDER. */
+ * and may be resumed again. After CORRUPT that fails again: destroy the units, and go on from state
+ * that was read before. DOES_NOT_FIT (the machine has too little free), IO, CORRUPT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_units_resume(terrace_units* units);
 /* As terrace_ledger_json(), of what the compiled step takes. */
 TERRACE_EXPORT terrace_error terrace_units_ledger_json(terrace_units* units, char* text,

@@ -37,7 +37,7 @@ class HomeAccess {
   // none, and returns false for one that is zero. What is zero is not written to a drive.
   void write(StateClass state, std::int32_t unit, std::int64_t chunk,
              FunctionRef<bool(std::size_t first, std::span<std::byte> piece)> fill);
-  // Of its own buffers, whose content counts within a call only.
+  // Gives back the pages of the bounce buffer, which holds nothing between calls.
   void give_pages_back() { bounce_.give_pages_back(); }
 
  private:

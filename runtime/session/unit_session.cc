@@ -414,8 +414,9 @@ void UnitSession::pause(const std::string& directory) {
   phase_ = Phase::kFailed;
   runtime_->drain();
   phase_ = Phase::kReady;
-  parked_ = std::make_unique<ParkedState>(where, runtime_->kept_pages(), *log_);
+  auto parked = std::make_unique<ParkedState>(where, runtime_->kept_pages(), *log_);
   runtime_->give_pages_back();
+  parked_ = std::move(parked);
   phase_ = Phase::kPaused;
 }
 

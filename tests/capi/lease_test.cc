@@ -82,7 +82,9 @@ TEST(CapiLease, IsTheGradientItself) {
   EXPECT_EQ(lease->dl_tensor.data, view.data);
   expect_flat(lease->dl_tensor, view.element_count, 2, 32);
   lease->deleter(lease);
-  expect_error(terrace_gradient_lease(session.get(), 99, nullptr), TERRACE_ERROR_ARGUMENT, "lease");
+  expect_error(terrace_gradient_lease(session.get(), 0, nullptr), TERRACE_ERROR_ARGUMENT, "lease");
+  DLManagedTensorVersioned* none = nullptr;
+  expect_error(terrace_gradient_lease(session.get(), 99, &none), TERRACE_ERROR_ARGUMENT, "99");
 }
 
 TEST(CapiLease, HasTheShapeOfTheTensor) {

@@ -14,7 +14,7 @@
 // How much memory a process has, and how much of it is a session's.
 namespace terrace::test {
 
-// Of this process, in memory.
+// Returns the resident bytes of this process.
 inline std::int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   std::int64_t total = 0;
@@ -23,7 +23,7 @@ inline std::int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-// What a ledger says of the host.
+// Returns the bytes that a ledger has for the host.
 inline std::int64_t host_bytes_of(
     FunctionRef<terrace_error(char* text, std::uint64_t capacity, std::uint64_t* size)> ledger) {
   std::uint64_t size = 0;

@@ -164,7 +164,7 @@ TEST(CapiUnitPause, LosesNothingWhereThereIsNoRoom) {
   EXPECT_EQ(wide.masters(), std::vector<float>(WideUnit::kElements, 0.5F));
 }
 
-// Of the file without a name that a pause has in a directory.
+// Finds the file without a name that a pause has in a directory.
 std::string path_of_parked_file(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;

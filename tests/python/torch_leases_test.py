@@ -107,6 +107,12 @@ class Gradients(unittest.TestCase):
             del leased
         self.assertTrue(self.is_pausable())
 
+    def test_a_capsule_that_ends_while_an_error_is_raised_leaves_it(self):
+        self.add()
+        with self.assertRaises(TypeError):
+            int(self.session.lease_gradient(0).__dlpack__(max_version=(1, 0)))
+        self.assertTrue(self.is_pausable())
+
     def test_a_capsule_that_nobody_takes_ends_its_lease(self):
         self.add()
         for version in (None, (0, 8), (1, 0), (2, 0)):
@@ -173,6 +179,11 @@ class UnitLeases(unittest.TestCase):
                 torch.from_dlpack(units.lease(number, lib.GRADIENT))
             with self.assertRaisesRegex(BufferError, "read only"):
                 units.lease(number, lib.PARAMETERS).__dlpack__()
+            if dtype == torch.bfloat16:
+                # The capsule ends, untaken, while numpy's error is raised.
+                with self.assertRaisesRegex(Exception, "dtype") as refused:
+                    numpy.from_dlpack(units.lease(number, lib.PARAMETERS))
+                self.assertNotIsInstance(refused.exception, SystemError)
             if dtype == torch.float32:
                 array = numpy.from_dlpack(units.lease(number, lib.PARAMETERS))
                 self.assertFalse(array.flags.writeable)

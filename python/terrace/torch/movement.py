@@ -566,14 +566,19 @@ class Movement:
         if self._runs_compiled or self._recording is not None or self._kept != 0 or self.compiled is None:
             raise lib.OrderError("an offloaded model is paused between steps, behind the first one and outside of "
                                  "materialize(): call optimizer.step(), or zero_grad(), before it")
-        self.compiled.units.pause(directory)
-        self._is_paused = True
+        self._is_paused = True  # before the call: an interrupt may come before it has returned
+        try:
+            self.compiled.units.pause(directory)
+        except lib.TerraceError:
+            self._is_paused = False
+            raise
         return_free_memory()
 
     def resume(self):
         if not self._is_paused:
             raise lib.OrderError("the offloaded model is not paused: pause it by optimizer.pause() first")
-        self.compiled.units.resume()
+        with contextlib.suppress(lib.OrderError):  # units that an interrupted call has left resumed
+            self.compiled.units.resume()
         self._is_paused = False
 
     # ---- all parameters ----------------------------------------------------------------------------------

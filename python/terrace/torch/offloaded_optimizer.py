@@ -220,6 +220,7 @@ class OffloadedOptimizer:
     def load_state_dict(self, state_dict):
         """Takes a state_dict() of this class, or of torch.optim's of the same rule, with the parameters that the
         model has. The tensors are read by the next step, or at once where there was one."""
+        self._movement.check_process()
         groups = state_dict["param_groups"]
         if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
             raise lib.StateMismatchError("the state is of other groups of parameters")
