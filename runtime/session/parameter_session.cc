@@ -317,9 +317,21 @@ UpdateThread& ParameterSession::updates_for(std::int32_t tensor) {
   return *updates;
 }
 
+// The update thread waits for gradients until it is told that no more arrive, so its step is ended
+// also where a gradient cannot be completed.
 void ParameterSession::complete_all() {
-  for (std::size_t i = 0; i < stepping_.size(); ++i) {
-    if (additions_[i] > 0 && !stepping_[i]) complete_gradient(static_cast<std::int32_t>(i));
+  try {
+    for (std::size_t i = 0; i < stepping_.size(); ++i) {
+      if (additions_[i] > 0 && !stepping_[i]) complete_gradient(static_cast<std::int32_t>(i));
+    }
+  } catch (...) {
+    try {
+      updates_->end();
+    } catch (const std::exception&) {
+      phase_ = Phase::kFailed;  // the first error is the one that is told
+    }
+    phase_ = Phase::kFailed;
+    throw;
   }
 }
 

@@ -9,6 +9,16 @@ namespace {
 constexpr std::int64_t kLarge = 1048576 + 5;  // more than a piece of staging has room for
 constexpr std::int64_t kSmall = 3000;
 
+// Of parameters and gradients; none is zero.
+const std::vector<float>& small_values() {
+  static const std::vector<float> kValues = [] {
+    std::vector<float> values;
+    for (std::size_t i = 0; i < kLarge; ++i) values.push_back(0.25F + 0.01F * drawn(5, 3, i));
+    return values;
+  }();
+  return kValues;
+}
+
 // A session of an fp32 and of a bf16 parameter on GPU 0. Nothing is expected of its calls.
 class SmallSession {
  public:
@@ -18,11 +28,13 @@ class SmallSession {
     gradients_ = fake_cuda_allocate(0, kLarge * 4);
     EXPECT_DONE(make_session({}, &session_));
     EXPECT_DONE(add_group(session_, "adamw", 0.1));
-    const std::vector<std::byte> zeros(kLarge * 4);
+    const std::vector<float>& values = small_values();
+    std::vector<Bf16> halves;
+    for (std::size_t i = 0; i < kSmall; ++i) halves.push_back(to_bf16_nearest_even(values[i]));
     for (void* const memory : {memory_[0], gradients_}) {
-      fake_cuda_write(0, nullptr, memory, zeros.data(), zeros.size());
+      fake_cuda_write(0, nullptr, memory, values.data(), values.size() * 4);
     }
-    fake_cuda_write(0, nullptr, memory_[1], zeros.data(), kSmall * 2);
+    fake_cuda_write(0, nullptr, memory_[1], halves.data(), halves.size() * 2);
     fake_cuda_finish(0, nullptr);
   }
   ~SmallSession() {
@@ -66,13 +78,40 @@ class SmallSession {
     return terrace_gradient_add(session_, static_cast<std::int32_t>(tensor), &buffer);
   }
 
-  terrace_error step() {
+  terrace_error begin(std::uint32_t flags = 0) {
     const double rate = 0.5;
     terrace_step_options options = {};
     options.struct_size = sizeof options;
+    options.flags = flags;
     options.learning_rates = &rate;
     options.learning_rate_count = 1;
-    return terrace_step(session_, &options, nullptr);
+    return terrace_step_begin(session_, &options);
+  }
+
+  terrace_error end() { return terrace_step_end(session_, nullptr); }
+
+  terrace_error step() {
+    const terrace_error error = begin();
+    return error == TERRACE_OK ? end() : error;
+  }
+
+  // A step with both gradients, of which nothing is to fail.
+  void train() {
+    EXPECT_DONE(add_gradient(0));
+    EXPECT_DONE(add_gradient(1));
+    EXPECT_DONE(step());
+  }
+
+  // What is in a parameter's memory, and the squares of a gradient's sum.
+  std::vector<std::byte> bytes(std::size_t tensor) const {
+    std::vector<std::byte> bytes(tensor == 0 ? kLarge * 4 : kSmall * 2);
+    fake_cuda_peek(bytes.data(), memory_[tensor], bytes.size());
+    return bytes;
+  }
+  double square_sum(std::int32_t tensor) {
+    double sum = -1;
+    EXPECT_DONE(terrace_gradient_square_sum(session_, tensor, &sum));
+    return sum;
   }
 
  private:
@@ -237,6 +276,34 @@ TEST_F(GpuErrors, ADriverThatFailsUnderAStep) {
       EXPECT_DONE(session.add_gradient(0));
       EXPECT_DONE(session.add_gradient(1));
       EXPECT_DONE(session.step());
+    }
+  }
+}
+
+// The end of a step completes the gradients that nobody has said to be complete.
+TEST_F(GpuErrors, ADriverThatFailsUnderTheEndOfAnArrivingStep) {
+  const TemporaryDirectory directory;
+  SmallSession other;
+  ASSERT_DONE(other.prepare());
+  other.train();
+  for (const char* const function : {"cuEventRecord", "cuStreamWaitEvent", "cuCtxPushCurrent"}) {
+    for (const std::int32_t last : {0, 1}) {
+      SCOPED_TRACE(std::string(function) + " " + std::to_string(last));
+      SmallSession session;
+      ASSERT_DONE(session.prepare());
+      ASSERT_DONE(terrace_save(session.get(), directory.path().c_str()));
+      ASSERT_DONE(session.begin(TERRACE_STEP_GRADIENTS_ARRIVE));
+      ASSERT_DONE(session.add_gradient(0));
+      ASSERT_DONE(session.add_gradient(1));
+      ASSERT_DONE(terrace_gradient_complete(session.get(), 1 - last));
+      ASSERT_DONE(terrace_wait_parameter(session.get(), 1 - last));  // the thread rests then
+      fake_cuda_fail(function, 1);
+      expect_error(session.end(), TERRACE_ERROR_ENVIRONMENT, function);
+      expect_error(session.step(), TERRACE_ERROR_FAILED, "failed");
+      EXPECT_DONE(terrace_load(session.get(), directory.path().c_str()));
+      session.train();
+      for (const std::size_t tensor : {0, 1})
+        EXPECT_TRUE(session.bytes(tensor) == other.bytes(tensor));
     }
   }
 }
