@@ -11,10 +11,16 @@ bool ParameterMemory::is_on_gpu(const StateChunk& chunk) const {
   return table_.tensor(chunk.tensor).place.is_gpu();
 }
 
-void ParameterMemory::order_after_callers() {
+void ParameterMemory::order_after_callers() { order(false); }
+
+void ParameterMemory::order_masters_after_callers() { order(true); }
+
+void ParameterMemory::order(bool only_masters) {
   std::vector<GpuPlace> ordered;
   for (const SessionTensor& tensor : table_.tensors()) {
     if (!tensor.place.is_gpu() || tensor.is_frozen) continue;
+    const StateFormat format = state_format_of(tensor, table_.group_of(tensor));
+    if (only_masters && format.master != MasterForm::kParameter) continue;
     if (std::ranges::find(ordered, tensor.place) != ordered.end()) continue;
     gpus_.order_after(tensor.place, tensor.name);
     ordered.push_back(tensor.place);

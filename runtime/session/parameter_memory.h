@@ -23,8 +23,9 @@ class ParameterMemory {
 
   bool is_on_gpu(const StateChunk& chunk) const;
   // What is copied from now on comes after what the callers' streams have been given so far: those
-  // of all tensors, or of one.
+  // of all tensors, of those whose parameter is its own master, or of one.
   void order_after_callers();
+  void order_masters_after_callers();
   void order_after_caller(std::int32_t tensor);
 
   // The parameters of a chunk that is on the host; any thread.
@@ -42,6 +43,7 @@ class ParameterMemory {
               FunctionRef<void(std::size_t i, std::span<const std::byte> bytes)> body);
 
  private:
+  void order(bool only_masters);
   DeviceBytes bytes_of(const StateChunk& chunk) const;
 
   const ParameterTable& table_;

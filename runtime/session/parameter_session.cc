@@ -415,7 +415,7 @@ void ParameterSession::save(const std::string& directory) {
   expect_ready("state is saved");
   make_state_directory(directory);
   const SaveLock lock(directory, *log_);
-  memory_->order_after_callers();
+  memory_->order_masters_after_callers();
   save_session_state(directory, {table_, *home_, *memory_}, progress_);
 }
 

@@ -51,18 +51,18 @@ void ParameterSession::visit_state(
     const StateChunk& chunk = home_->chunks()[i];
     if (chunk.begin < end && range.begin < chunk.begin + chunk.elements) chunks.push_back(i);
   }
-  memory_->order_after_caller(tensor);
+  const bool reads_parameter = !slot && of.dtype == DType::kF32;
+  const bool sets_master = !slot && access == StateAccess::kUpdate;
+  if (reads_parameter || sets_master) memory_->order_after_caller(tensor);
   home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
     const StateChunk& chunk = home_->chunks()[i];
-    const bool is_parameter = !slot && chunk.format.master == MasterForm::kParameter;
-    float* const values = is_parameter ? reinterpret_cast<float*>(memory_->read(chunk).data())
-                                       : values_of(chunk, state, slot);
+    float* const values = reads_parameter ? reinterpret_cast<float*>(memory_->read(chunk).data())
+                                          : values_of(chunk, state, slot);
     const std::int64_t from = std::max(range.begin, chunk.begin);
     const std::int64_t to = std::min(end, chunk.begin + chunk.elements);
     body(chunk, {values + (from - chunk.begin), static_cast<std::size_t>(to - from)});
-    const bool sets_master = access == StateAccess::kUpdate && !slot;
     if (!sets_master) return;
-    if (!is_parameter) {
+    if (!reads_parameter) {
       const std::span<std::byte> parameters = memory_->room(chunk);
       round_parameter(of.dtype, parameters, values);
       marks_->take(i, parameters);

@@ -83,6 +83,7 @@ struct Driver {
   std::map<void*, std::unique_ptr<Event>> events;
   std::map<const std::byte*, Allocation> memory;
   std::map<const std::byte*, std::size_t> locked;
+  bool is_lost = false;
   std::map<std::string, int> failing;
   std::map<std::string, std::int64_t> calls;
   std::int64_t copied_bytes = 0;
@@ -99,6 +100,7 @@ thread_local std::vector<Context*> current;
 bool fails(const char* function) {
   ++driver().calls[function];
   if (!driver().is_started && std::strcmp(function, "cuInit") != 0) misuse("cuInit was not called");
+  if (driver().is_lost) return true;
   const auto found = driver().failing.find(function);
   if (found == driver().failing.end() || --found->second > 0) return false;
   driver().failing.erase(found);
@@ -409,6 +411,11 @@ void fake_cuda_fail(const char* function, int n) {
   const std::scoped_lock lock(driver().mutex);
   driver().failing.erase(function);
   if (n > 0) driver().failing[function] = n;
+}
+
+void fake_cuda_lose(bool is_lost) {
+  const std::scoped_lock lock(driver().mutex);
+  driver().is_lost = is_lost;
 }
 
 std::int64_t fake_cuda_calls(const char* function) {

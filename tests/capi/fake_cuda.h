@@ -29,6 +29,8 @@ void fake_cuda_finish(int device, void* stream);
 // The n-th call from now on of a function fails with CUDA_ERROR_ILLEGAL_ADDRESS (for
 // cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY, for cuInit: CUDA_ERROR_NO_DEVICE); 0: none.
 void fake_cuda_fail(const char* function, int n);
+// Every call fails from now on, as on a GPU that is lost; false: calls work again.
+void fake_cuda_lose(bool is_lost);
 // Calls since the start, of one function.
 std::int64_t fake_cuda_calls(const char* function);
 // Bytes that were copied since the start, in both directions.

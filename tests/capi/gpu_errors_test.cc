@@ -326,5 +326,38 @@ TEST_F(GpuErrors, ADriverThatFailsUnderSavedState) {
   EXPECT_DONE(terrace_load(session.get(), directory.path().c_str()));
 }
 
+// Masters and what rules keep of a 16-bit parameter are on the host: they outlive the GPU.
+TEST_F(GpuErrors, StateOf16BitParametersIsSavedWhenTheGpuIsLost) {
+  const TemporaryDirectory directory;
+  SmallSession session;
+  EXPECT_DONE(session.add(1, session.parameter(1)));
+  ASSERT_DONE(terrace_session_prepare(session.get()));
+  const terrace_buffer gradient = session.gradient(1);
+  EXPECT_DONE(terrace_gradient_add(session.get(), 0, &gradient));
+  EXPECT_DONE(session.step());
+  const auto read = [&](const char* field) {
+    std::vector<float> values(kSmall, -1);
+    const terrace_buffer out = buffer_of(values.data(), kSmall, TERRACE_DTYPE_FP32);
+    EXPECT_DONE(terrace_state_read(session.get(), 0, field, 0, &out));
+    return values;
+  };
+  const std::vector<float> master = read("master");
+  const std::vector<float> average = read("exp_avg");
+  const std::vector<std::byte> trained = session.bytes(1);
+  fake_cuda_lose(true);
+  expect_error(terrace_gradient_add(session.get(), 0, &gradient), TERRACE_ERROR_ENVIRONMENT, "cu");
+  EXPECT_TRUE(read("master") == master);
+  EXPECT_TRUE(read("exp_avg") == average);
+  EXPECT_DONE(terrace_save(session.get(), directory.path().c_str()));
+  fake_cuda_lose(false);
+  EXPECT_DONE(terrace_gradient_add(session.get(), 0, &gradient));
+  EXPECT_DONE(session.step());
+  EXPECT_FALSE(session.bytes(1) == trained);
+  EXPECT_DONE(terrace_load(session.get(), directory.path().c_str()));
+  EXPECT_TRUE(session.bytes(1) == trained);
+  EXPECT_TRUE(read("master") == master);
+  EXPECT_TRUE(read("exp_avg") == average);
+}
+
 }  // namespace
 }  // namespace terrace::test
