@@ -94,27 +94,6 @@ void CudaDriver::check(int result, std::string_view call, std::string_view memor
   throw DeviceError(fmt::format("{}: {} failed: {}", memory, call, text_of(result)), kCallRemedy);
 }
 
-// The first and the last byte are asked for: what lies between is one allocation, or several that
-// somebody has mapped side by side.
-std::string CudaDriver::refusal_of(int device, std::span<const std::byte> bytes) const {
-  for (const std::byte* const byte : {bytes.data(), bytes.data() + bytes.size() - 1}) {
-    unsigned type = 0;
-    const int known = functions_.pointer_attribute(&type, kMemoryType, address_of(byte));
-    if (known == kInvalidValue) {
-      return byte == bytes.data() ? "is no memory that CUDA knows"
-                                  : "ends behind the memory that CUDA knows";
-    }
-    check(known, "cuPointerGetAttribute", "an address");
-    if (type == kHostMemory) return "is memory of the host";
-    if (type != kDeviceMemory) return fmt::format("is memory of CUDA's type {}", type);
-    int owner = -1;
-    check(functions_.pointer_attribute(&owner, kDeviceOrdinal, address_of(byte)),
-          "cuPointerGetAttribute", "an address");
-    if (owner != device) return fmt::format("is memory of GPU {}", owner);
-  }
-  return "";
-}
-
 // Makes the GPU's context the calling thread's while this lives.
 class DriverCopies::Current {
  public:
@@ -133,7 +112,7 @@ class DriverCopies::Current {
 };
 
 DriverCopies::DriverCopies(std::shared_ptr<const CudaDriver> driver, int device)
-    : driver_(std::move(driver)), functions_(driver_->functions()) {
+    : driver_(std::move(driver)), functions_(driver_->functions()), ordinal_(device) {
   if (functions_.device_get(&device_, device) != kDriverSuccess) {
     throw EnvironmentError(fmt::format("the CUDA driver shows no GPU {}", device),
                            "give the number that cudaGetDevice() has for it in this process");
@@ -166,6 +145,29 @@ void DriverCopies::release() noexcept {
     functions_.context_pop(&popped);
   }
   functions_.context_release(device_);
+}
+
+// The first and the last byte are asked for: what lies between is one allocation, or several that
+// somebody has mapped side by side.
+std::string DriverCopies::refusal_of(std::span<const std::byte> bytes,
+                                     std::string_view name) const {
+  const Current current(*this, name);
+  for (const std::byte* const byte : {bytes.data(), bytes.data() + bytes.size() - 1}) {
+    unsigned type = 0;
+    const int known = functions_.pointer_attribute(&type, kMemoryType, address_of(byte));
+    if (known == kInvalidValue) {
+      return byte == bytes.data() ? "is no memory that CUDA knows"
+                                  : "ends behind the memory that CUDA knows";
+    }
+    driver_->check(known, "cuPointerGetAttribute", name);
+    if (type == kHostMemory) return "is memory of the host";
+    if (type != kDeviceMemory) return fmt::format("is memory of CUDA's type {}", type);
+    int owner = -1;
+    driver_->check(functions_.pointer_attribute(&owner, kDeviceOrdinal, address_of(byte)),
+                   "cuPointerGetAttribute", name);
+    if (owner != ordinal_) return fmt::format("is memory of GPU {}", owner);
+  }
+  return "";
 }
 
 void DriverCopies::order_after(void* stream, std::string_view name) {
@@ -201,6 +203,7 @@ void DriverCopies::mark_end(std::size_t slot, void* stream, std::string_view nam
 }
 
 void DriverCopies::wait(std::size_t slot, std::string_view name) {
+  const Current current(*this, name);
   driver_->check(functions_.event_synchronize(ends_.at(slot)), "cuEventSynchronize", name);
 }
 

@@ -24,9 +24,6 @@ class CudaDriver {
   const DriverFunctions& functions() const { return functions_; }
   // Throws DeviceError where the result of a call is not success, naming call and memory.
   void check(int result, std::string_view call, std::string_view memory) const;
-  // Why these bytes are not memory of that GPU, as "is memory of the host"; empty where they are.
-  // Throws DeviceError.
-  std::string refusal_of(int device, std::span<const std::byte> bytes) const;
 
  private:
   std::string text_of(int result) const;
@@ -55,6 +52,9 @@ class DriverCopies {
   DriverCopies(const DriverCopies&) = delete;
   DriverCopies& operator=(const DriverCopies&) = delete;
 
+  // Returns why these bytes are not memory of the GPU, as "is memory of the host"; an empty string
+  // where they are.
+  std::string refusal_of(std::span<const std::byte> bytes, std::string_view name) const;
   // Copies on the own stream that start from now on wait for what a caller's stream was given so
   // far.
   void order_after(void* stream, std::string_view name);
@@ -79,7 +79,8 @@ class DriverCopies {
 
   const std::shared_ptr<const CudaDriver> driver_;
   const DriverFunctions& functions_;
-  int device_ = 0;
+  const int ordinal_;  // of the GPU
+  int device_ = 0;     // its handle
   void* context_ = nullptr;
   void* stream_ = nullptr;
   void* order_ = nullptr;                // event

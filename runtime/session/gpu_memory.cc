@@ -23,21 +23,18 @@ void GpuMemory::check(const std::string& what, const GpuPlace& place,
           "");
     }
   }
-  const std::string refusal = driver_->refusal_of(place.device, bytes);
+  const auto known = gpus_.find(place.device);
+  std::unique_ptr<DriverCopies> made;
+  if (known == gpus_.end()) made = std::make_unique<DriverCopies>(driver_, place.device);
+  const DriverCopies& gpu = made != nullptr ? *made : *known->second;
+  const std::string refusal = gpu.refusal_of(bytes, what);
   if (!refusal.empty()) {
     throw SessionError(
         SessionProblem::kArgument,
         fmt::format("{} is said to be memory of GPU {}, and {}", what, place.device, refusal),
         "set device_type, device_id and data to what the memory is");
   }
-  std::unique_ptr<DriverCopies>& gpu = gpus_[place.device];
-  if (gpu != nullptr) return;
-  try {
-    gpu = std::make_unique<DriverCopies>(driver_, place.device);
-  } catch (...) {
-    gpus_.erase(place.device);
-    throw;
-  }
+  if (made != nullptr) gpus_[place.device] = std::move(made);
 }
 
 // A forked process gets no copy: the pages that GPUs know would become the child's.

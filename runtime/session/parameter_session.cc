@@ -174,7 +174,12 @@ void ParameterSession::check_gradient(std::int32_t tensor, const TensorView& gra
                                                : std::string("memory of the host")),
                  "copy it to where the tensor is, or to the host");
   }
-  gpus_.check(what, place, {gradient.data, gradient.size_bytes()});
+  try {
+    gpus_.check(what, place, {gradient.data, gradient.size_bytes()});
+  } catch (const DeviceError&) {
+    additions_[static_cast<std::size_t>(tensor)] = 0;  // as where a copy fails
+    throw;
+  }
 }
 
 void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradient,

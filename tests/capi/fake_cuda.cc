@@ -273,6 +273,7 @@ int cuEventRecord(void* event, void* stream) {
 int cuEventSynchronize(void* event) {
   const std::scoped_lock lock(driver().mutex);
   if (fails("cuEventSynchronize")) return kIllegalAddress;
+  needs_context();
   const Event& of = *driver().events.at(event);
   if (of.stream != nullptr) of.stream->run_to(of.position);
   return 0;
@@ -328,6 +329,7 @@ int cuMemHostUnregister(void* memory) {
 int cuPointerGetAttribute(void* value, int attribute, DriverAddress address) {
   const std::scoped_lock lock(driver().mutex);
   if (fails("cuPointerGetAttribute")) return kIllegalAddress;
+  needs_context();
   int device = -1;
   const auto* const at = static_cast<const std::byte*>(pointer(address));
   const bool is_gpu = bytes_at(at, 1, &device) != nullptr;

@@ -234,23 +234,36 @@ TEST_F(GpuErrors, ADriverThatFailsBeforeTheFirstStep) {
   }
 }
 
-// A sum that has a part of a gradient is forgotten, and may be made again.
+// Every call that an addition makes fails once: the sum that it was added to is forgotten, and may
+// be made again. Other tensors keep theirs.
 TEST_F(GpuErrors, ADriverThatFailsUnderAGradient) {
-  for (const char* const function :
-       {"cuMemcpyDtoHAsync", "cuEventRecord", "cuEventSynchronize", "cuCtxPushCurrent"}) {
-    for (const int n : {1, 2}) {
-      SCOPED_TRACE(function);
-      SmallSession session;
-      ASSERT_DONE(session.prepare());
-      EXPECT_DONE(session.add_gradient(0));
-      EXPECT_DONE(session.add_gradient(1));
-      fake_cuda_fail(function, n);
+  SmallSession session;
+  ASSERT_DONE(session.prepare());
+  EXPECT_DONE(session.add_gradient(0));
+  EXPECT_DONE(session.add_gradient(1));
+  const double once = session.square_sum(0);
+  const double other = session.square_sum(1);
+  EXPECT_GT(once, 0);
+  EXPECT_GT(other, 0);
+  for (const std::string function : {"cuMemcpyDtoHAsync", "cuEventRecord", "cuEventSynchronize",
+                                     "cuCtxPushCurrent", "cuPointerGetAttribute"}) {
+    const std::int64_t calls = fake_cuda_calls(function.c_str());
+    EXPECT_DONE(session.add_gradient(0));
+    const std::int64_t made = fake_cuda_calls(function.c_str()) - calls;
+    EXPECT_GT(made, 1) << function;
+    EXPECT_GT(session.square_sum(0), once);
+    for (std::int64_t n = 1; n <= made; ++n) {
+      SCOPED_TRACE(function + " " + std::to_string(n));
+      fake_cuda_fail(function.c_str(), static_cast<int>(n));
       expect_error(session.add_gradient(0), TERRACE_ERROR_ENVIRONMENT, "large");
+      EXPECT_EQ(session.square_sum(0), 0);
+      EXPECT_EQ(session.square_sum(1), other);
       expect_error(session.step(), TERRACE_ERROR_MISSING_GRADIENT, "large");
       EXPECT_DONE(session.add_gradient(0));
-      EXPECT_DONE(session.step());
+      EXPECT_EQ(session.square_sum(0), once);
     }
   }
+  EXPECT_DONE(session.step());
 }
 
 // A step that fails halfway ends the session, until a state is loaded.
