@@ -48,13 +48,8 @@ void GpuMemory::take_staging() {
 
 void GpuMemory::give_staging_back() noexcept {
   if (!staging_) return;
-  for (std::size_t i = 0; i < kPieces; ++i) {
-    try {
-      wait(i);
-    } catch (const std::exception&) {
-      continue;  // a GPU that fails copies nothing more
-    }
-  }
+  settle(kGradientPiece);
+  settle(kParameterPiece);
   gpus_.begin()->second->unlock(staging_->bytes());
   staging_.reset();
 }
@@ -98,8 +93,18 @@ void GpuMemory::start_write(std::size_t number, const GpuPlace& place, const Dev
 void GpuMemory::wait(std::size_t number) {
   Copy& copy = copies_.at(number);
   if (copy.gpu == nullptr) return;
-  DriverCopies& gpu = *std::exchange(copy.gpu, nullptr);
-  gpu.wait(number, copy.name);
+  copy.gpu->wait(number, copy.name);
+  copy.gpu = nullptr;
+}
+
+void GpuMemory::settle(std::size_t number) noexcept {
+  for (const std::size_t piece : {number, number + 1}) {
+    try {
+      wait(piece);
+    } catch (const std::exception&) {
+      copies_[piece].gpu = nullptr;  // a GPU that fails copies nothing more
+    }
+  }
 }
 
 }  // namespace terrace

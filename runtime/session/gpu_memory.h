@@ -57,7 +57,11 @@ class GpuMemory {
   void start_read(std::size_t number, std::size_t offset, const GpuPlace& place,
                   const DeviceBytes& from);
   void start_write(std::size_t number, const GpuPlace& place, const DeviceBytes& to);
+  // Waits for what was copied last from or to a piece. After an error the copy counts as under way,
+  // until settle().
   void wait(std::size_t number);
+  // Waits for the copies of a piece and of the next; those of a GPU that fails count as ended.
+  void settle(std::size_t number) noexcept;
 
  private:
   struct Copy {
@@ -72,6 +76,20 @@ class GpuMemory {
   std::map<int, std::unique_ptr<DriverCopies>> gpus_;
   std::optional<HostMemory> staging_;
   std::array<Copy, kPieces> copies_;
+};
+
+// Ends with no copy under way from or to a piece and the next, also where an exception ends the
+// scope: so memory is the caller's again when a call that failed returns, and staging is free.
+class SettledCopies {
+ public:
+  SettledCopies(GpuMemory& gpus, std::size_t piece) : gpus_(gpus), piece_(piece) {}
+  ~SettledCopies() { gpus_.settle(piece_); }
+  SettledCopies(const SettledCopies&) = delete;
+  SettledCopies& operator=(const SettledCopies&) = delete;
+
+ private:
+  GpuMemory& gpus_;
+  const std::size_t piece_;
 };
 
 }  // namespace terrace

@@ -65,6 +65,7 @@ void add_gpu_gradient(GpuMemory& gpus, WorkerArena* workers, std::span<float> ta
                      .size_bytes = elements_of(part) * width,
                      .name = source.name});
   };
+  const SettledCopies settled(gpus, GpuMemory::kGradientPiece);
   start(0);
   for (std::size_t part = 0; part < parts; ++part) {
     if (part + 1 < parts) start(part + 1);

@@ -38,6 +38,8 @@ class ParameterMemory {
   void write_back(const StateChunk& chunk);
   // Waits for all that was written back.
   void wait();
+  // Returns what waits for all copies of parameters when it goes, also after an error.
+  [[nodiscard]] SettledCopies settled() { return {gpus_, GpuMemory::kParameterPiece}; }
   // Calls body(i, bytes) with the first bytes of each of these chunks, which GPUs have.
   void sample(std::span<const StateChunk* const> chunks,
               FunctionRef<void(std::size_t i, std::span<const std::byte> bytes)> body);

@@ -136,6 +136,7 @@ void ParameterSession::prepare() {
 
 // A pass that only writes begins with zeros; one that updates leaves what the rule keeps.
 void ParameterSession::fill_masters(std::span<const std::size_t> chunks, StateAccess access) {
+  const SettledCopies settled = memory_->settled();
   home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
     const StateChunk& chunk = home_->chunks()[i];
     if (access == StateAccess::kWrite) std::memset(state.data(), 0, state.size());
@@ -421,6 +422,7 @@ void ParameterSession::save(const std::string& directory) {
   make_state_directory(directory);
   const SaveLock lock(directory, *log_);
   memory_->order_masters_after_callers();
+  const SettledCopies settled = memory_->settled();
   save_session_state(directory, {table_, *home_, *memory_}, progress_);
 }
 
@@ -429,6 +431,7 @@ void ParameterSession::load(const std::string& directory) {
   SavedSessionState saved(directory, table_);
   phase_ = Phase::kFailed;
   memory_->order_after_callers();
+  const SettledCopies settled = memory_->settled();
   saved.load(*home_, *memory_);
   marks_->take_all();
   progress_ = saved.progress();

@@ -54,6 +54,7 @@ void ParameterSession::visit_state(
   const bool reads_parameter = !slot && of.dtype == DType::kF32;
   const bool sets_master = !slot && access == StateAccess::kUpdate;
   if (reads_parameter || sets_master) memory_->order_after_caller(tensor);
+  const SettledCopies settled = memory_->settled();
   home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
     const StateChunk& chunk = home_->chunks()[i];
     float* const values = reads_parameter ? reinterpret_cast<float*>(memory_->read(chunk).data())

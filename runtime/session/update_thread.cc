@@ -139,6 +139,7 @@ void UpdateThread::tell_norm(double norm) {
 
 void UpdateThread::run(SessionStep& step) {
   const auto begin = std::chrono::steady_clock::now();
+  const SettledCopies settled = parts_.memory.settled();
   const double norm = step.gradients_arrive ? run_arriving(step) : run_whole(step);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   SessionStepResult result = {.step = step.step,
