@@ -352,19 +352,20 @@ TERRACE_EXPORT terrace_error terrace_step_end(terrace_session* session,
 /* How many steps were made; a loaded state brings its own number. */
 TERRACE_EXPORT terrace_error terrace_step_count(terrace_session* session, int64_t* steps);
 /* Takes the values that the caller has written into a bf16 or fp16 parameter for its master. What
- * the rule keeps of it stays. After IO or CORRUPT the session has failed. ARGUMENT, ORDER, IO,
- * CORRUPT. */
+ * the rule keeps of it stays. After IO, CORRUPT or ENVIRONMENT the session has failed, unless a GPU
+ * failed before anything was read. ARGUMENT, ORDER, IO, CORRUPT, ENVIRONMENT (of a GPU). */
 TERRACE_EXPORT terrace_error terrace_parameter_adopt(terrace_session* session, int32_t tensor);
 /* Copies elements [first_element, first_element + out->element_count) of a field of a tensor's
  * state to `out`, fp32. The fields are "master" and what the rule keeps: "exp_avg" and
  * "exp_avg_sq" (adamw, torch_adamw), "exp_avg" (lion), "momentum_buffer" (sgd). ARGUMENT, DTYPE,
- * ORDER, IO. */
+ * ORDER, IO, ENVIRONMENT (of a GPU that has the field: the master of an fp32 parameter). */
 TERRACE_EXPORT terrace_error terrace_state_read(terrace_session* session, int32_t tensor,
                                                 const char* field, int64_t first_element,
                                                 const terrace_buffer* out);
 /* Sets elements of a field, as terrace_state_read() gets them. A new master changes the parameter
- * too, which is then what an update would make of it. After IO or CORRUPT the session has failed.
- * ARGUMENT, DTYPE, ORDER, IO, CORRUPT. */
+ * too, which is then what an update would make of it. After IO, CORRUPT or ENVIRONMENT the session
+ * has failed, unless a GPU failed before anything was written. ARGUMENT, DTYPE, ORDER, IO, CORRUPT,
+ * ENVIRONMENT (of a GPU). */
 TERRACE_EXPORT terrace_error terrace_state_write(terrace_session* session, int32_t tensor,
                                                  const char* field, int64_t first_element,
                                                  const terrace_buffer* values);
@@ -381,14 +382,14 @@ TERRACE_EXPORT terrace_error terrace_tensor_set_updates(terrace_session* session
  * Of other files it removes and replaces none. Between steps. After a failure the old state is
  * still there. ARGUMENT where another session, of any process, is saving into the directory (ranks
  * save on one of them, or each into its own), and where it is a checkpoint of "terrace train".
- * FULL_DISK, IO, CORRUPT, ORDER. */
+ * FULL_DISK, IO, CORRUPT, ORDER, ENVIRONMENT (of a GPU that has an fp32 parameter). */
 TERRACE_EXPORT terrace_error terrace_save(terrace_session* session, const char* directory);
 /* Takes a saved state, and writes all trained parameters of the caller from it. Its tensors have
  * the names, sizes and rules of the session's; types of parameters, tiers and hyperparameters may
  * be others. Gradients that were added are forgotten. Loading twice is loading once. MISMATCH and
  * ORDER change nothing, nor does a terrace_state.json that cannot be read (IO, CORRUPT). After IO
- * or CORRUPT of another file or of a drive, which name it, the session has failed until another
- * load succeeds. */
+ * or CORRUPT of another file or of a drive, which name it, and after ENVIRONMENT of a GPU under a
+ * copy, the session has failed until another load succeeds. */
 TERRACE_EXPORT terrace_error terrace_load(terrace_session* session, const char* directory);
 
 /* ---- a pause --------------------------------------------------------------------------------
@@ -402,7 +403,8 @@ TERRACE_EXPORT terrace_error terrace_load(terrace_session* session, const char* 
  * DOES_NOT_FIT (names the directory that has no room), FULL_DISK, IO, ENVIRONMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_pause(terrace_session* session, const char* directory);
 /* Takes the memory again, with every bit as it was. After an error the session is paused as before:
- * it may be resumed again. DOES_NOT_FIT (the machine has too little free), IO, CORRUPT, ORDER. */
+ * it may be resumed again. DOES_NOT_FIT (the machine has too little free), IO, CORRUPT, ORDER,
+ * ENVIRONMENT (of a GPU). */
 TERRACE_EXPORT terrace_error terrace_resume(terrace_session* session);
 
 /* ---- reports -------------------------------------------------------------------------------- */

@@ -429,8 +429,8 @@ void ParameterSession::save(const std::string& directory) {
 void ParameterSession::load(const std::string& directory) {
   if (phase_ != Phase::kFailed) expect_ready("state is loaded");
   SavedSessionState saved(directory, table_);
-  phase_ = Phase::kFailed;
   memory_->order_after_callers();
+  phase_ = Phase::kFailed;
   const SettledCopies settled = memory_->settled();
   saved.load(*home_, *memory_);
   marks_->take_all();

@@ -55,6 +55,9 @@ void ParameterSession::visit_state(
   const bool sets_master = !slot && access == StateAccess::kUpdate;
   if (reads_parameter || sets_master) memory_->order_after_caller(tensor);
   const SettledCopies settled = memory_->settled();
+  const Phase before = phase_;
+  // Where a part is written and the rest is not.
+  if (access == StateAccess::kUpdate) phase_ = Phase::kFailed;
   home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
     const StateChunk& chunk = home_->chunks()[i];
     float* const values = reads_parameter ? reinterpret_cast<float*>(memory_->read(chunk).data())
@@ -71,6 +74,7 @@ void ParameterSession::visit_state(
     memory_->write_back(chunk);
   });
   memory_->wait();
+  phase_ = before;
 }
 
 void ParameterSession::read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
@@ -87,19 +91,11 @@ void ParameterSession::write_state(std::int32_t tensor, std::string_view field, 
                                    std::span<const float> values) {
   expect_ready("state is written");
   auto next = values.begin();
-  const Phase before = phase_;
-  phase_ = Phase::kFailed;  // where a part of it is written and the rest is not
-  try {
-    visit_state(tensor, field, {begin, std::ssize(values)}, StateAccess::kUpdate,
-                [&](const StateChunk& /*chunk*/, std::span<float> part) {
-                  std::copy_n(next, part.size(), part.begin());
-                  next += std::ssize(part);
-                });
-  } catch (const SessionError&) {
-    phase_ = before;  // refused before anything was written
-    throw;
-  }
-  phase_ = before;
+  visit_state(tensor, field, {begin, std::ssize(values)}, StateAccess::kUpdate,
+              [&](const StateChunk& /*chunk*/, std::span<float> part) {
+                std::copy_n(next, part.size(), part.begin());
+                next += std::ssize(part);
+              });
 }
 
 std::int64_t ParameterSession::updates_of(std::int32_t tensor) const {

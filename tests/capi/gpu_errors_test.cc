@@ -357,6 +357,29 @@ TEST_F(GpuErrors, ADriverThatFailsUnderSavedState) {
   EXPECT_DONE(terrace_load(session.get(), directory.path().c_str()));
 }
 
+// A load and a write that come to nothing have changed nothing.
+TEST_F(GpuErrors, ADriverThatFailsBeforeStateIsChanged) {
+  const TemporaryDirectory directory;
+  SmallSession session;
+  ASSERT_DONE(session.prepare());
+  ASSERT_DONE(terrace_save(session.get(), directory.path().c_str()));
+  std::vector<float> values(kSmall, 1);
+  const terrace_buffer buffer = buffer_of(values.data(), kSmall, TERRACE_DTYPE_FP32);
+  const std::vector<std::byte> old = session.bytes(0);
+  for (const char* const function : {"cuEventRecord", "cuStreamWaitEvent", "cuCtxPushCurrent"}) {
+    SCOPED_TRACE(function);
+    fake_cuda_fail(function, 1);
+    expect_error(terrace_load(session.get(), directory.path().c_str()), TERRACE_ERROR_ENVIRONMENT,
+                 function);
+    fake_cuda_fail(function, 1);
+    expect_error(terrace_state_write(session.get(), 0, "master", 0, &buffer),
+                 TERRACE_ERROR_ENVIRONMENT, function);
+    EXPECT_TRUE(session.bytes(0) == old);
+    EXPECT_DONE(terrace_save(session.get(), directory.path().c_str()));
+  }
+  session.train();
+}
+
 // Masters and what rules keep of a 16-bit parameter are on the host: they outlive the GPU.
 TEST_F(GpuErrors, StateOf16BitParametersIsSavedWhenTheGpuIsLost) {
   const TemporaryDirectory directory;
