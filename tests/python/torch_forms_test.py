@@ -9,6 +9,7 @@ import random
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 PACKAGE = sys.argv.pop(1)
 sys.path.insert(0, PACKAGE)
@@ -268,6 +269,35 @@ class UnderTheBackward(unittest.TestCase):
                 model(x).sum().backward()
             optimizer.load(folder + "/state")
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, model.parameters())))
+
+    def test_gradient_that_cannot_be_added_fails_the_step(self):
+        """As where a GPU fails under the copy of it: step() must not leave its tensor out."""
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        optimizer = tt.AdamW(model.parameters(), updates="backward")
+        x = torch.ones(2, 4)
+        model(x).sum().backward()
+        optimizer.step()
+        with tempfile.TemporaryDirectory() as folder:
+            optimizer.save(folder + "/state")
+            expected = [p.detach().clone() for p in model.parameters()]
+            add = optimizer._session.add_gradient
+
+            def fail_at_the_first(number, buffer):
+                if number == 0:
+                    raise lib.UnsuitableSystemError("the GPU has failed")
+                add(number, buffer)
+
+            with mock.patch.object(optimizer._session, "add_gradient", fail_at_the_first):
+                with self.assertRaisesRegex(lib.UnsuitableSystemError, "GPU has failed"):
+                    model(x).sum().backward()
+            with self.assertRaisesRegex(lib.FailedSessionError, r"optimizer\.load\(\)"):
+                optimizer.step()
+            optimizer.load(folder + "/state")
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, model.parameters())))
+            model(x).sum().backward()
+            optimizer.step()
+            self.assertFalse(any(torch.equal(a, b) for a, b in zip(expected, model.parameters())))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class BackwardUpdates:
         session = self._session_of()
         try:
             session.add_gradient(number, buffer)
-        except lib.OrderError as error:
+        except lib.TerraceError as error:
             if self.has_begun:
                 self._failure = str(error)
                 self.abandon()
