@@ -22,6 +22,7 @@ constexpr int kDeviceOrdinal = 9;
 constexpr unsigned kHostMemory = 1;
 constexpr unsigned kDeviceMemory = 2;
 constexpr unsigned kNonBlocking = 1;
+constexpr unsigned kBlockingSync = 1;  // of events: who waits sleeps, and burns no core
 constexpr unsigned kDisableTiming = 2;
 constexpr unsigned kPortable = 1;
 
@@ -124,7 +125,8 @@ DriverCopies::DriverCopies(std::shared_ptr<const CudaDriver> driver, int device)
     driver_->check(functions_.stream_create(&stream_, kNonBlocking), "cuStreamCreate", name);
     driver_->check(functions_.event_create(&order_, kDisableTiming), "cuEventCreate", name);
     for (void*& end : ends_) {
-      driver_->check(functions_.event_create(&end, kDisableTiming), "cuEventCreate", name);
+      driver_->check(functions_.event_create(&end, kBlockingSync | kDisableTiming), "cuEventCreate",
+                     name);
     }
   } catch (...) {
     release();
