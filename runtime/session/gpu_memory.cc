@@ -39,7 +39,7 @@ void GpuMemory::check(const std::string& what, const GpuPlace& place,
 
 // A forked process gets no copy: the pages that GPUs know would become the child's.
 void GpuMemory::take_staging() {
-  if (gpus_.empty()) return;
+  if (!needs_staging_) return;
   HostMemory staging(staging_bytes(), HostMemoryOptions());
   madvise(staging.bytes().data(), staging.bytes().size(), MADV_DONTFORK);
   gpus_.begin()->second->lock(staging.bytes());

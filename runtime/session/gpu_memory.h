@@ -23,15 +23,17 @@ struct GpuPlace {
 };
 
 // Memory of the caller's GPUs, and the page-locked staging through which a session reads and writes
-// it: four pieces, of which gradients have two and parameters two. Who uses a gradient's pieces is
-// one thread, who uses a parameter's one, too, maybe another. Nothing is loaded and nothing takes
-// memory until a tensor is a GPU's. Throws DeviceError, naming the tensor, where the driver fails.
+// it: four pieces, of which gradients have two and parameters two. One thread at a time uses the
+// two gradient pieces, and one thread at a time the two parameter pieces; these may be different
+// threads. Nothing is loaded until a tensor is a GPU's. Throws DeviceError, naming the tensor,
+// where the driver fails.
 class GpuMemory {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
   static constexpr std::size_t kPieces = 4;
   static constexpr std::size_t kGradientPiece = 0;   // and the next
   static constexpr std::size_t kParameterPiece = 2;  // and the next
+  static_assert(kPieces <= DriverCopies::kSlots);
 
   GpuMemory() = default;
   // Waits for the copies that are under way.
@@ -42,8 +44,10 @@ class GpuMemory {
   // Checks that the bytes are memory of the place's GPU; loads the driver at the first call. `what`
   // begins the error. Throws SessionError (kArgument), EnvironmentError.
   void check(const std::string& what, const GpuPlace& place, std::span<const std::byte> bytes);
-  // Of the host, that staging takes.
-  std::size_t staging_bytes() const { return gpus_.empty() ? 0 : kPieces * kPieceBytes; }
+  // Copies will be asked for: staging is needed.
+  void need_staging() { needs_staging_ = true; }
+  // Returns the bytes of host memory that staging takes.
+  std::size_t staging_bytes() const { return needs_staging_ ? kPieces * kPieceBytes : 0; }
   // Throws OutOfMemory.
   void take_staging();
   void give_staging_back() noexcept;
@@ -74,6 +78,7 @@ class GpuMemory {
 
   std::shared_ptr<const CudaDriver> driver_;
   std::map<int, std::unique_ptr<DriverCopies>> gpus_;
+  bool needs_staging_ = false;
   std::optional<HostMemory> staging_;
   std::array<Copy, kPieces> copies_;
 };

@@ -108,6 +108,11 @@ void ParameterSession::prepare() {
     refuse_order("the session has no tensor to train", "add one by terrace_tensor_add()");
   }
   has_failed_to_prepare_ = true;
+  if (std::ranges::any_of(table_.tensors(), [](const SessionTensor& tensor) {
+        return tensor.place.is_gpu() && !tensor.is_frozen;
+      })) {
+    gpus_.need_staging();
+  }
   const HostLimits limits = read_host_limits();
   const ThreadPlan plan = plan_threads(options_.threads, limits, read_topology());
   workers_.emplace(options_.threads.value_or(plan.compute));

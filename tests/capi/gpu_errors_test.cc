@@ -196,6 +196,32 @@ TEST_F(GpuErrors, StagingIsInTheBudget) {
   EXPECT_DONE(host.prepared());
 }
 
+// Neither a tensor that was refused nor one that is frozen makes a session pay for copies.
+TEST_F(GpuErrors, StagingIsForTensorsThatAreTrained) {
+  SmallSession session;
+  std::vector<float> host(kSmall, 1);
+  terrace_tensor_options options = tensor_options("refused", session.parameter(0));
+  options.shape = &options.parameter.element_count;
+  std::int32_t number = -1;
+  expect_error(terrace_tensor_add(session.get(), 7, &options, &number), TERRACE_ERROR_ARGUMENT,
+               "group 7");
+  options.name = "frozen";
+  options.flags = TERRACE_TENSOR_FROZEN;
+  EXPECT_DONE(terrace_tensor_add(session.get(), 0, &options, &number));
+  options.name = "trained";
+  options.flags = 0;
+  options.parameter = buffer_of(host.data(), kSmall, TERRACE_DTYPE_FP32);
+  EXPECT_DONE(terrace_tensor_add(session.get(), 0, &options, &number));
+  const std::int64_t locked = fake_cuda_calls("cuMemHostRegister");
+  ASSERT_DONE(terrace_session_prepare(session.get()));
+  EXPECT_EQ(fake_cuda_calls("cuMemHostRegister"), locked);
+  std::vector<float> gradient(kSmall, 1);
+  const terrace_buffer buffer = buffer_of(gradient.data(), kSmall, TERRACE_DTYPE_FP32);
+  EXPECT_DONE(terrace_gradient_add(session.get(), number, &buffer));
+  EXPECT_DONE(session.step());
+  EXPECT_NE(host[0], 1);
+}
+
 // Every call that is made until the session is prepared fails once.
 TEST_F(GpuErrors, ADriverThatFailsBeforeTheFirstStep) {
   const char* const functions[] = {"cuInit",
