@@ -146,16 +146,16 @@ std::int32_t ParameterTable::add_tensor(SessionTensor tensor) {
     const SessionTensor& there = tensors_[static_cast<std::size_t>(*(after - 1))];
     if (there.data == tensor.data && there.dtype == tensor.dtype &&
         there.elements == tensor.elements && there.group == tensor.group &&
-        there.is_frozen == tensor.is_frozen && there.place.device == tensor.place.device) {
+        there.is_frozen == tensor.is_frozen && there.place == tensor.place) {
       return by_name_[tensor.name] = *(after - 1);
     }
     refuse_argument(fmt::format("tensors {} and {} share memory", there.name, tensor.name),
-                    "tied tensors have the same memory, type, size and group");
+                    "tied tensors have the same memory, type, size, group and stream");
   }
   if (after != by_address_.end() && overlaps(*after)) {
     refuse_argument(fmt::format("tensors {} and {} share memory",
                                 tensors_[static_cast<std::size_t>(*after)].name, tensor.name),
-                    "tied tensors have the same memory, type, size and group");
+                    "tied tensors have the same memory, type, size, group and stream");
   }
   by_address_.insert(after, number);
   by_name_[tensor.name] = number;

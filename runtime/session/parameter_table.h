@@ -44,7 +44,7 @@ class ParameterTable {
   std::int32_t add_group(std::string_view rule, std::span<const NamedValue> values,
                          double weight_decay);
   // Returns the number of the new tensor, or of the one that it is tied to: that with the same
-  // memory, type, size and group. Throws SessionError.
+  // memory, type, size, group and stream. Throws SessionError.
   std::int32_t add_tensor(SessionTensor tensor);
 
   const std::deque<SessionGroup>& groups() const { return groups_; }

@@ -222,6 +222,23 @@ TEST_F(GpuErrors, StagingIsForTensorsThatAreTrained) {
   EXPECT_NE(host[0], 1);
 }
 
+// The session is in order with one stream for each tensor.
+TEST_F(GpuErrors, TiedTensorsHaveOneStream) {
+  SmallSession session;
+  EXPECT_DONE(session.add(0, session.parameter(0)));
+  terrace_tensor_options options = tensor_options("tied", session.parameter(0));
+  options.shape = &options.parameter.element_count;
+  void* const stream = fake_cuda_stream(0);
+  std::int32_t number = -1;
+  options.parameter.stream = stream;
+  expect_error(terrace_tensor_add(session.get(), 0, &options, &number), TERRACE_ERROR_ARGUMENT,
+               "group and stream");
+  options.parameter.stream = nullptr;
+  EXPECT_DONE(terrace_tensor_add(session.get(), 0, &options, &number));
+  EXPECT_EQ(number, 0);
+  fake_cuda_stream_free(stream);
+}
+
 // Every call that is made until the session is prepared fails once.
 TEST_F(GpuErrors, ADriverThatFailsBeforeTheFirstStep) {
   const char* const functions[] = {"cuInit",
