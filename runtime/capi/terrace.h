@@ -249,8 +249,8 @@ TERRACE_EXPORT terrace_error terrace_group_add(terrace_session* session,
                                                int32_t* group);
 /* Adds a parameter tensor to a group; *tensor becomes its number, counted from 0. Before
  * terrace_session_prepare(). A tensor with the memory, type, group and stream of an earlier one is
- * tied to it and gets its number: gradients of both are added. ARGUMENT (also where the memory of two
- * tensors overlaps otherwise, and where it is not the GPU's that is named), DTYPE, ORDER,
+ * tied to it and gets its number: gradients of both are added. ARGUMENT (also where the memory of
+ * two tensors overlaps otherwise, and where it is not the GPU's that is named), DTYPE, ORDER,
  * ENVIRONMENT (there is no such GPU, or no CUDA driver). */
 TERRACE_EXPORT terrace_error terrace_tensor_add(terrace_session* session, int32_t group,
                                                 const terrace_tensor_options* options,

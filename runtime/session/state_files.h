@@ -30,14 +30,16 @@ inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 // (kArgument) where it is a checkpoint of a training run.
 void make_state_directory(const std::string& directory, FileSystem& disk = system_files());
 
-// Into a directory that make_state_directory() has seen; one call at a time (SaveLock). Removes no
-// files but those of earlier saves: what the manifest named before, and what a save that was killed
-// has left, which is listed in terrace_state.changes. Throws IoError, CorruptData.
+// What save_session_state() reads.
 struct SavedParts {
   const ParameterTable& table;
   StateHome& home;
   ParameterMemory& memory;
 };
+// Saves into a directory that make_state_directory() has seen; one call at a time (SaveLock).
+// Removes no files but those of earlier saves: what the manifest named before, and what a save that
+// was killed has left, which is listed in terrace_state.changes. Throws IoError, CorruptData,
+// DeviceError.
 void save_session_state(const std::string& directory, const SavedParts& parts,
                         const SessionProgress& progress, FileSystem& disk = system_files());
 
@@ -49,7 +51,8 @@ class SavedSessionState {
                     FileSystem& disk = system_files());
 
   const SessionProgress& progress() const { return progress_; }
-  // Sets the state of all chunks and the parameters themselves. Throws IoError, CorruptData.
+  // Sets the state of all chunks and the parameters themselves. Throws IoError, CorruptData,
+  // DeviceError.
   void load(StateHome& home, ParameterMemory& memory);
 
  private:

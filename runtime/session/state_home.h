@@ -23,7 +23,7 @@ enum class StateTier : std::uint8_t { kAuto, kHost, kNvme };
 struct StateHomeOptions {
   StateTier tier = StateTier::kAuto;
   std::size_t host_budget_bytes = 0;
-  std::size_t copy_bytes = 0;  // of the host, that copies from and to GPUs take beside the state
+  std::size_t copy_bytes = 0;  // host memory for copies between host and GPUs, charged to staging
   NvmeStoreOptions nvme = {};
 };
 

@@ -91,7 +91,7 @@ class UpdateThread {
   double wait_for_norm() { return wait_for_norm(step_under_way()); }
   // Waits for the whole step; no further gradient arrives. Throws what failed it: SessionError
   // (kParameterChanged) before anything was updated; NotFinite too, unless gradients arrived;
-  // IoError, CorruptData after some was.
+  // IoError, CorruptData after some was; DeviceError before or after.
   SessionStepResult end();
   // Returns whether the last step has updated anything, also where it failed.
   bool has_updated();

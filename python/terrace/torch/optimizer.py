@@ -39,8 +39,8 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
     threads         threads of an update; 0: as many as the process may use
 
     Parameters in 16 bits have an fp32 master among the state. Parameters are dense, on the CPU or on GPUs of
-    CUDA, whose work on them is on the stream that is current at the first backward. A parameter that is frozen at the
-    first step stays so. `grad_norm` is the norm of the last step, before clipping."""
+    CUDA, whose work on them is on the stream that is current at the first call that needs the session. A parameter
+    that is frozen at the first step stays so. `grad_norm` is the norm of the last step, before clipping."""
 
     rule = ""
     fields = ()           # what the rule keeps, under torch's names
