@@ -249,9 +249,8 @@ TERRACE_EXPORT terrace_error terrace_group_add(terrace_session* session,
                                                int32_t* group);
 /* Adds a parameter tensor to a group; *tensor becomes its number, counted from 0. Before
  * terrace_session_prepare(). A tensor with the memory, type, group and stream of an earlier one is
- * tied to it and gets its number: gradients of both are added. ARGUMENT (also where the memory of
- * two tensors overlaps otherwise, and where it is not the GPU's that is named), DTYPE, ORDER,
- * ENVIRONMENT (there is no such GPU, or no CUDA driver). */
+ * tied to it and gets its number: gradients of both are added. ARGUMENT (also where tensors overlap
+ * otherwise, or are not the named GPU's), DTYPE, ORDER, ENVIRONMENT (no such GPU, or no driver). */
 TERRACE_EXPORT terrace_error terrace_tensor_add(terrace_session* session, int32_t group,
                                                 const terrace_tensor_options* options,
                                                 int32_t* tensor);
@@ -364,8 +363,7 @@ TERRACE_EXPORT terrace_error terrace_state_read(terrace_session* session, int32_
                                                 const terrace_buffer* out);
 /* Sets elements of a field, as terrace_state_read() gets them. A new master changes the parameter
  * too, which is then what an update would make of it. After IO, CORRUPT or ENVIRONMENT the session
- * has failed, unless a GPU failed before anything was written. ARGUMENT, DTYPE, ORDER, IO, CORRUPT,
- * ENVIRONMENT (of a GPU). */
+ * has failed, unless a GPU failed first. ARGUMENT, DTYPE, ORDER, IO, CORRUPT, ENVIRONMENT. */
 TERRACE_EXPORT terrace_error terrace_state_write(terrace_session* session, int32_t tensor,
                                                  const char* field, int64_t first_element,
                                                  const terrace_buffer* values);
@@ -403,8 +401,7 @@ TERRACE_EXPORT terrace_error terrace_load(terrace_session* session, const char* 
  * DOES_NOT_FIT (names the directory that has no room), FULL_DISK, IO, ENVIRONMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_pause(terrace_session* session, const char* directory);
 /* Takes the memory again, with every bit as it was. After an error the session is paused as before:
- * it may be resumed again. DOES_NOT_FIT (the machine has too little free), IO, CORRUPT, ORDER,
- * ENVIRONMENT (of a GPU). */
+ * it may be resumed again. DOES_NOT_FIT (too little is free), IO, CORRUPT, ENVIRONMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_resume(terrace_session* session);
 
 /* ---- reports -------------------------------------------------------------------------------- */
