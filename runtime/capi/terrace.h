@@ -41,9 +41,8 @@
  * or terrace_step_end() returns, for what any stream is given then. Work on the parameter that
  * other streams have is the caller's to put in order before. NULL is the GPU's default stream,
  * cudaStreamPerThread that of the calling thread; a parameter's stream exists until the session is
- * destroyed. What the driver fails at is TERRACE_ERROR_ENVIRONMENT, of every call that copies;
- * where updates or the state were half done, as after TERRACE_ERROR_IO, the session has failed
- * then.
+ * destroyed. Where the driver fails, the call that copies returns TERRACE_ERROR_ENVIRONMENT; if
+ * updates or state were half done, the session has failed then, as after TERRACE_ERROR_IO.
  *
  * Versions. A struct that begins with struct_size may grow at its end: set struct_size to its
  * sizeof and all that you do not set to zero, which is the default of every field. The other
@@ -583,14 +582,13 @@ TERRACE_EXPORT terrace_error terrace_units_state_read(terrace_units* units, int3
 /* As terrace_pause(), of units, between steps and after terrace_units_fill(): runs the last step's
  * updates first, writes parameters, gradients and state that are on the host to files without a
  * name, in `directory` or, where that is NULL, in the units' own NVMe directories within their
- * budgets, and gives all memory back. Every other call, except terrace_units_resume() and
- * terrace_units_destroy(), is then ORDER. After an error the units are as they were, except where
- * those updates fail: then the session has failed. ARGUMENT (there is no directory), DOES_NOT_FIT
- * (names the directory that has no room), FULL_DISK, IO, CORRUPT, ENVIRONMENT, ORDER. */
+ * budgets, and gives all memory back. Every call but terrace_units_resume() and _destroy() is then
+ * ORDER. After an error the units are as they were, except where those updates fail: then the
+ * session has failed. ARGUMENT (no directory), DOES_NOT_FIT, FULL_DISK, IO, CORRUPT, ENVIRONMENT.
+ */
 TERRACE_EXPORT terrace_error terrace_units_pause(terrace_units* units, const char* directory);
-/* Takes the memory again, with every bit as it was. After an error the units are paused as before,
- * and may be resumed again. After CORRUPT that fails again: destroy the units, and go on from state
- * that was read before. DOES_NOT_FIT (the machine has too little free), IO, CORRUPT, ORDER. */
+/* Takes the memory again, with every bit as it was. After an error the units are still paused, and
+ * may be resumed later, except after CORRUPT. DOES_NOT_FIT (too little is free), IO, CORRUPT. */
 TERRACE_EXPORT terrace_error terrace_units_resume(terrace_units* units);
 /* As terrace_ledger_json(), of what the compiled step takes. */
 TERRACE_EXPORT terrace_error terrace_units_ledger_json(terrace_units* units, char* text,
