@@ -5,6 +5,7 @@
 #include "runtime/model/model_config.h"
 #include "tests/golden/golden_differences.h"
 #include "tests/golden/golden_families.h"
+#include "tests/sanitized.h"
 
 // The runtime's results against those of transformers, with the same weights and tokens. The bounds
 // are those of golden_differences.h.
@@ -30,7 +31,9 @@ class Golden : public testing::TestWithParam<std::string> {
     golden_ = std::make_unique<GoldenCase>(golden_case_directory(GetParam()));
   }
 
+  // Of a mesh not under the sanitizers: tests/runtime runs its code there, with one model.
   void expect_training(const GoldenMesh& mesh) const {
+    if (kSanitized && mesh.shape.ranks() > 1) GTEST_SKIP() << "takes long under the sanitizers";
     EXPECT_EQ(fmt::format("{}", fmt::join(compare_training(*golden_, mesh).list(), "\n")), "");
   }
 
