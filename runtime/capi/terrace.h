@@ -583,12 +583,11 @@ TERRACE_EXPORT terrace_error terrace_units_state_read(terrace_units* units, int3
  * updates first, writes parameters, gradients and state that are on the host to files without a
  * name, in `directory` or, where that is NULL, in the units' own NVMe directories within their
  * budgets, and gives all memory back. Every call but terrace_units_resume() and _destroy() is then
- * ORDER. After an error the units are as they were, except where those updates fail: then the
- * session has failed. ARGUMENT (no directory), DOES_NOT_FIT, FULL_DISK, IO, CORRUPT, ENVIRONMENT.
- */
+ * ORDER. After an error the units are as they were, or the session has failed where those updates
+ * fail. ARGUMENT (no directory), DOES_NOT_FIT, FULL_DISK, IO, CORRUPT, ENVIRONMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_units_pause(terrace_units* units, const char* directory);
 /* Takes the memory again, with every bit as it was. After an error the units are still paused, and
- * may be resumed later, except after CORRUPT. DOES_NOT_FIT (too little is free), IO, CORRUPT. */
+ * may be resumed later; after CORRUPT that fails again. DOES_NOT_FIT, IO, CORRUPT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_units_resume(terrace_units* units);
 /* As terrace_ledger_json(), of what the compiled step takes. */
 TERRACE_EXPORT terrace_error terrace_units_ledger_json(terrace_units* units, char* text,
