@@ -8,7 +8,6 @@
 #include <string>
 
 #include "parallel/communicator.h"
-#include "tests/sanitized.h"
 
 // What every Communicator must do. The tests are in communicator_conformance.cc; each
 // implementation names itself with INSTANTIATE_TEST_SUITE_P(..., CommunicatorConformanceTest, ...).
@@ -26,9 +25,8 @@ class RankRunner {
   virtual void meet() = 0;
 };
 
-// More than a power of two, and odd. Every rank makes the numbers of all, which takes long under
-// the sanitizers.
-constexpr int kManyRanks = kSanitized ? 5 : 7;
+// More than a power of two, and odd. Not under the sanitizers: every rank makes the numbers of all.
+constexpr int kManyRanks = 7;
 
 struct CommunicatorFactory {
   std::string name;

@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "tests/kernels/every_target.h"
 #include "tests/kernels/op_case.h"
+#include "tests/sanitized.h"
 
 // The Highway kernels on every instruction set that is compiled in and that this processor has, not
 // only on the best one.
@@ -78,7 +79,9 @@ TEST_P(CpuTargets, LongAttentionConformsOnTheBest) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(ComputeTypes, CpuTargets, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(ComputeTypes, CpuTargets,
+                         testing::ValuesIn(fewer_if_sanitized<DType>({DType::kF32, DType::kBF16},
+                                                                     {DType::kBF16})),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 }  // namespace
