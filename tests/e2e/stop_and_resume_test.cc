@@ -202,7 +202,7 @@ TEST(Signals, AreAnsweredWithTheCommandThatGoesOn) {
 }
 
 // A step of so many sequences takes so long that both signals come within it.
-constexpr const char* kLongStepSequences = kSanitized ? "400" : "4000";
+constexpr const char* kLongStepSequences = kSanitized ? "200" : "4000";
 
 TEST(Signals, ASecondInterruptEndsTheRunAtOnce) {
   const TinyTraining training;
