@@ -18,6 +18,7 @@
 #include "tests/kernels/shared_kernels.h"
 #include "tests/optim/narrow_training.h"
 #include "tests/optim/rule_state.h"
+#include "tests/sanitized.h"
 
 // The kernels of the GPU with threads that are threads (fiber_block.h): under ThreadSanitizer none
 // may use what another has not handed over by a sync(), and in every build they meet where they
@@ -59,7 +60,9 @@ TEST_P(KernelRaces, Attention) { expect_none(attention_cases(GetParam())); }
 TEST_P(KernelRaces, HeadPart) { expect_none(head_part_cases(GetParam())); }
 
 // fp16 has the threads of bf16.
-INSTANTIATE_TEST_SUITE_P(ComputeTypes, KernelRaces, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(ComputeTypes, KernelRaces,
+                         testing::ValuesIn(fewer_if_sanitized<DType>({DType::kF32, DType::kBF16},
+                                                                     {DType::kBF16})),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 void update_with_fibers(const UpdateRule& rule, const ParameterUpdate& update) {
