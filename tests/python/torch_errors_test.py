@@ -184,7 +184,7 @@ class Libraries(unittest.TestCase):
 
     def test_another_version(self):
         """An older one of the same ABI, one of an older ABI, and what is no library of Terrace."""
-        names = ["terrace_abi_version", *lib._FUNCTIONS, "terrace_last_error", "terrace_version"]
+        names = ["terrace_abi_version", "terrace_capsule_end", *lib._FUNCTIONS, "terrace_last_error", "terrace_version"]
 
         def made(version, lacking=()):
             return SimpleNamespace(**{name: unittest.mock.Mock(return_value=version) for name in names
