@@ -5,6 +5,7 @@
 namespace terrace {
 
 void HomeGate::close() {
+  is_awaited_.store(false, std::memory_order_relaxed);
   for (std::atomic<bool>& closed : is_closed_) closed.store(true, std::memory_order_release);
 }
 
@@ -12,6 +13,16 @@ void HomeGate::open(std::int32_t unit) {
   std::atomic<bool>& closed = is_closed_.at(static_cast<std::size_t>(unit));
   closed.store(false, std::memory_order_release);
   closed.notify_all();
+}
+
+bool HomeGate::try_pass(std::int32_t unit) {
+  if (is_open(unit)) return true;
+  is_awaited_.store(true, std::memory_order_relaxed);
+  return false;
+}
+
+void HomeGate::pass(std::int32_t unit) {
+  if (!try_pass(unit)) of(unit).wait(true, std::memory_order_acquire);
 }
 
 void HomeGate::open_all() {

@@ -20,8 +20,12 @@ class HomeGate {
   void open(std::int32_t unit);
   void open_all();
   bool is_open(std::int32_t unit) const { return !of(unit).load(std::memory_order_acquire); }
+  // Returns whether the unit's homes may be changed; else somebody is known to wait for that.
+  bool try_pass(std::int32_t unit);
   // Returns when the unit's homes may be changed.
-  void pass(std::int32_t unit) const { of(unit).wait(true, std::memory_order_acquire); }
+  void pass(std::int32_t unit);
+  // Whether since close() somebody had to wait.
+  bool is_awaited() const { return is_awaited_.load(std::memory_order_relaxed); }
 
  private:
   const std::atomic<bool>& of(std::int32_t unit) const {
@@ -29,6 +33,7 @@ class HomeGate {
   }
 
   std::vector<std::atomic<bool>> is_closed_;  // by unit
+  std::atomic<bool> is_awaited_ = false;
 };
 
 // Returns the unit whose parameters or optimizer state at home an op changes, or whose checksums it

@@ -111,15 +111,15 @@ void OpIssuer::begin(std::int64_t run, Part part, const RunInput& input) {
 bool OpIssuer::can_issue(OpId id, std::int64_t run) const {
   const std::vector<Dependency>& waits = waits_[static_cast<std::size_t>(id)];
   const std::int64_t retired = retired_.load(std::memory_order_acquire);
-  const std::int32_t gated = gated_unit(id, runs_.at(run % 2));
-  if (gated >= 0 && !gate_->is_open(gated)) return false;
-  return std::all_of(waits.begin(), waits.end(), [&](const Dependency& edge) {
+  const bool is_ready = std::all_of(waits.begin(), waits.end(), [&](const Dependency& edge) {
     const std::int64_t number = run - edge.distance;
     if (number <= retired) return true;
     if (!done_[edge.op].has_reached(number)) return false;
     if (!on_stream(edge.op) || on_stream(id)) return true;
     return sides_.at(number % 2)[edge.op].end->is_reached();
   });
+  const std::int32_t gated = is_ready ? gated_unit(id, runs_.at(run % 2)) : -1;
+  return is_ready && (gated < 0 || gate_->try_pass(gated));
 }
 
 void OpIssuer::issue(OpId id, std::int64_t number) {

@@ -120,7 +120,7 @@ class OpIssuer {
   BlockStore* store_;
   OpBodies& bodies_;
   const Clock& clock_;
-  const HomeGate* gate_;
+  HomeGate* gate_;
   std::array<std::vector<OpId>, kLaneCount> lane_ops_;
   std::array<std::unique_ptr<Stream>, kLaneCount> streams_;
   // Per op, whether it is work of a stream of the device. All else is called by the lane's thread.

@@ -45,7 +45,7 @@ void CheckpointWriter::start(Job job, FetchState fetch) {
   prepare(job);
   start_writing(std::move(job));
   try {
-    staging_->read_all(fetch, [](std::int32_t) {});
+    staging_->read_all(fetch, [](std::int32_t) {}, [] { return true; });
   } catch (...) {
     wait();
     throw;
@@ -70,7 +70,9 @@ void CheckpointWriter::start_beside(Job job, SharedFetch fetch, HomeGate& gate) 
 
 void CheckpointWriter::read_beside(const SharedFetch& fetch, HomeGate& gate) noexcept {
   try {
-    staging_->read_all(fetch, [&gate](std::int32_t unit) { gate.open(unit); });
+    staging_->read_all(
+        fetch, [&gate](std::int32_t unit) { gate.open(unit); },
+        [&gate] { return gate.is_awaited(); });
     gate.open_all();
   } catch (...) {  // read_all() has told the files' thread
     gate.open_all();

@@ -1,6 +1,8 @@
 #include "runtime/train/state_staging.h"
 
 #include <algorithm>
+#include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -9,6 +11,9 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kPieceBytes = kCheckpointPieceElements * sizeof(float);
+constexpr std::size_t kPiecesAhead = 2;
+// How long a hurry may go unnoticed.
+constexpr auto kHurrySlice = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -27,37 +32,42 @@ std::vector<StateStaging::Piece> StateStaging::pieces_of(const CheckpointedModel
   return pieces;
 }
 
-std::size_t StateStaging::whole_bytes(const CheckpointedModel& model) {
-  return pieces_of(model).size() * kPieceBytes;
-}
-
 StateStaging::StateStaging(const CheckpointedModel& model, std::size_t most_bytes)
     : pieces_(pieces_of(model)),
-      slots_(std::clamp<std::size_t>(most_bytes / kPieceBytes, 2,
-                                     std::max<std::size_t>(pieces_.size(), 2))),
-      memory_(slots_ * kPieceBytes, {.touch = false}) {}
-
-std::span<float> StateStaging::memory_of(std::size_t piece) {
-  const std::span<std::byte> slot =
-      memory_.bytes().subspan(piece % slots_ * kPieceBytes, kPieceBytes);
-  return {reinterpret_cast<float*>(slot.data()), pieces_.at(piece).count};
+      slots_(std::clamp<std::size_t>(most_bytes / kPieceBytes, kPiecesAhead,
+                                     std::max(pieces_.size(), kPiecesAhead))),
+      memory_(slots_ * kPieceBytes, {.touch = false}),
+      free_slots_(slots_) {
+  std::iota(free_slots_.rbegin(), free_slots_.rend(), std::size_t{0});
 }
 
-bool StateStaging::wait_for_room(std::size_t piece) {
+std::span<float> StateStaging::memory_of(std::size_t slot, const Piece& piece) {
+  const std::span<std::byte> memory = memory_.bytes().subspan(slot * kPieceBytes, kPieceBytes);
+  return {reinterpret_cast<float*>(memory.data()), piece.count};
+}
+
+std::optional<std::size_t> StateStaging::wait_for_slot(InHurry in_hurry) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return is_stopped_ || piece < taken_ + slots_; });
-  return !is_stopped_;
+  const auto has_room = [&] {
+    return is_stopped_ || read_slots_.size() < (in_hurry() ? slots_ : kPiecesAhead);
+  };
+  while (!changed_.wait_for(lock, kHurrySlice, has_room)) {
+  }
+  if (is_stopped_) return std::nullopt;
+  const std::size_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
 }
 
-void StateStaging::read_all(FetchState fetch, UnitRead unit_read) {
+void StateStaging::read_all(FetchState fetch, UnitRead unit_read, InHurry in_hurry) {
   try {
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      const Piece& piece = pieces_[i];
-      if (!wait_for_room(i)) return;
-      fetch(piece.field, *piece.unit, piece.begin, memory_of(i));
+    for (const Piece& piece : pieces_) {
+      const std::optional<std::size_t> slot = wait_for_slot(in_hurry);
+      if (!slot.has_value()) return;
+      fetch(piece.field, *piece.unit, piece.begin, memory_of(*slot, piece));
       {
         const std::lock_guard lock(mutex_);
-        read_ = i + 1;
+        read_slots_.push_back(*slot);
       }
       changed_.notify_all();
       if (piece.ends_unit) unit_read(static_cast<std::int32_t>(piece.unit->index));
@@ -82,14 +92,18 @@ void StateStaging::take(StateField field, const UnitLayout& unit, std::int64_t b
   TERRACE_CHECK(piece.unit == &unit && piece.field == field);
   TERRACE_CHECK_EQ(piece.begin, begin);
   TERRACE_CHECK_EQ(piece.count, out.size());
+  std::size_t slot = 0;
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return failure_ != nullptr || taken_ < read_; });
+    changed_.wait(lock, [this] { return failure_ != nullptr || !read_slots_.empty(); });
     if (failure_ != nullptr) std::rethrow_exception(failure_);
+    slot = read_slots_.front();
   }
-  std::ranges::copy(memory_of(taken_), out.begin());
+  std::ranges::copy(memory_of(slot, piece), out.begin());
   {
     const std::lock_guard lock(mutex_);
+    read_slots_.pop_front();
+    free_slots_.push_back(slot);
     ++taken_;
   }
   changed_.notify_all();

@@ -3,8 +3,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,21 +17,21 @@
 namespace terrace {
 
 // The memory through which the state of a step passes on its way into a checkpoint: one thread
-// reads it out of its homes, another one writes it to files, in the same order. The first is as far
-// ahead of the second as the memory allows; with room for the whole state it waits for no drive.
+// reads it out of its homes, another one writes it to files, in the same order. The first is two
+// pieces ahead of the second, as memory that is used again costs neither page faults nor the
+// caches; where it is in a hurry, as far as the memory allows.
 class StateStaging {
  public:
-  // Returns the memory that has room for all pieces of the state: more is of no use.
-  static std::size_t whole_bytes(const CheckpointedModel& model);
-
   // Takes so much memory at most, but room for two pieces at least. Throws OutOfMemory.
   StateStaging(const CheckpointedModel& model, std::size_t most_bytes);
 
   // Called after all of a unit is read: its homes may change.
   using UnitRead = FunctionRef<void(std::int32_t unit)>;
+  // Says whether somebody waits for the state to be read; true once, it stays true. Asked often.
+  using InHurry = FunctionRef<bool()>;
   // Reads the state by `fetch`, from begin to end. Throws what `fetch` throws, which take() then
   // throws too. Returns early where nobody takes any more.
-  void read_all(FetchState fetch, UnitRead unit_read);
+  void read_all(FetchState fetch, UnitRead unit_read, InHurry in_hurry);
 
   // Gives the next piece, as FetchState; waits until it is read. Throws what read_all() threw.
   void take(StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out);
@@ -47,8 +49,8 @@ class StateStaging {
   };
 
   static std::vector<Piece> pieces_of(const CheckpointedModel& model);
-  std::span<float> memory_of(std::size_t piece);
-  bool wait_for_room(std::size_t piece);
+  std::span<float> memory_of(std::size_t slot, const Piece& piece);
+  std::optional<std::size_t> wait_for_slot(InHurry in_hurry);  // none: stopped
   void fail(const std::exception_ptr& failure);
 
   const std::vector<Piece> pieces_;  // in order
@@ -57,8 +59,10 @@ class StateStaging {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::size_t read_ = 0;   // pieces; guarded by mutex_, as is all below
-  std::size_t taken_ = 0;  // pieces
+  std::vector<std::size_t>
+      free_slots_;                      // guarded by mutex_, as is all below; the last used is last
+  std::deque<std::size_t> read_slots_;  // of pieces that are read and not yet taken, in order
+  std::size_t taken_ = 0;               // pieces
   bool is_stopped_ = false;
   std::exception_ptr failure_;
 };

@@ -53,7 +53,7 @@ class CheckpointWriterTest : public testing::Test {
   ModelConfig config_ = load_model_config("nano");
   std::vector<UnitLayout> layout_ = parameter_layout(config_);
   CheckpointedModel model_{config_, layout_, *update_rules().front()};
-  std::size_t staging_bytes_ = StateStaging::whole_bytes(model_);
+  std::size_t staging_bytes_ = std::size_t{1} << 30;  // more than all of it
   std::uint64_t seed_ = 42;
 };
 
@@ -204,10 +204,30 @@ TEST_F(CheckpointWriterTest, UnitsAreWrittenInTheOrderAskedForAndListedInTheirs)
   expect_has_state(1, 42);
 }
 
-// Each field of a unit of this model is one piece.
-TEST_F(CheckpointWriterTest, TheWholeStateIsThatOfWhatTrains) {
-  const std::size_t pieces = layout_.size() * std::size(kStateFields);
-  EXPECT_EQ(StateStaging::whole_bytes(model_), pieces * kCheckpointPieceElements * sizeof(float));
+// There is memory for all of it, and the drive takes nothing.
+TEST_F(CheckpointWriterTest, TheStateIsReadAheadOfTheDriveOnlyWhereAStepWaits) {
+  HeldFiles disk;
+  const auto units = static_cast<std::int32_t>(layout_.size());
+  std::atomic<int> pieces = 0;
+  HomeGate gate(units);
+  CheckpointWriter writer;
+  writer.start_beside(
+      job(3, disk),
+      [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
+        fetch(field, unit, begin, out);
+        ++pieces;
+        pieces.notify_all();
+      },
+      gate);
+  for (int read = pieces; read < 2; read = pieces) pieces.wait(read);
+  EXPECT_FALSE(gate.is_open(units - 1));
+  EXPECT_FALSE(gate.is_awaited());
+  gate.pass(units - 1);
+  EXPECT_TRUE(gate.is_awaited());
+  EXPECT_FALSE(writer.poll().has_value()) << "the drive still takes nothing";
+  disk.release();
+  ASSERT_TRUE(writer.wait().has_value());
+  expect_has_state(3, 42);
 }
 
 }  // namespace
