@@ -182,6 +182,7 @@ _FUNCTIONS = {
     "terrace_session_prepare": [c_void_p],
     "terrace_gradient_add": [c_void_p, c_int32, POINTER(Buffer)],
     "terrace_gradient_view": [c_void_p, c_int32, POINTER(Buffer)],
+    "terrace_gradient_borrow": [c_void_p, c_int32, POINTER(Buffer), POINTER(c_int32)],
     "terrace_gradient_lease": [c_void_p, c_int32, POINTER(c_void_p)],
     "terrace_lease_unversioned": [c_void_p, POINTER(c_void_p)],
     "terrace_gradient_complete": [c_void_p, c_int32],

@@ -48,8 +48,9 @@ def directories_of(nvme):
     return [nvme] if isinstance(nvme, (str, bytes, os.PathLike)) else list(nvme or ())
 
 
-def _destroy(library, handle):
-    library.terrace_session_destroy(handle)
+def _destroy(library, handle, lent):
+    library.terrace_session_destroy(handle)  # waits for what may still read gradients that are lent
+    lent.clear()
 
 
 class Session:
@@ -76,7 +77,8 @@ class Session:
         self._handle = handle
         self._groups = 0
         # At the end of the interpreter too: the session's files are removed there.
-        self._finalizer = weakref.finalize(self, _destroy, lib.library(), handle)
+        self._lent = {}  # number of a tensor: the owner of a gradient that the library reads where it is
+        self._finalizer = weakref.finalize(self, _destroy, lib.library(), handle, self._lent)
 
     def _call(self, name, *arguments):
         try:
@@ -121,9 +123,20 @@ class Session:
     def prepare(self):
         self._call("terrace_session_prepare", self._handle)
 
-    def add_gradient(self, tensor, buffer):
-        """Added in fp32, in the order of the calls; read before this returns."""
-        self._call("terrace_gradient_add", self._handle, tensor, byref(buffer))
+    def add_gradient(self, tensor, buffer, owner=None):
+        """Added in fp32, in the order of the calls; read before this returns. With an `owner` of the memory the first
+        gradient of a tensor, of float32 on the CPU, is not copied: the owner is kept until the next step has ended, or
+        until it is copied or forgotten after all, and nobody writes there meanwhile."""
+        if owner is None:
+            self._call("terrace_gradient_add", self._handle, tensor, byref(buffer))
+            self._lent.pop(tensor, None)
+            return
+        is_borrowed = c_int32()
+        self._call("terrace_gradient_borrow", self._handle, tensor, byref(buffer), byref(is_borrowed))
+        if is_borrowed.value:
+            self._lent[tensor] = owner
+        else:
+            self._lent.pop(tensor, None)
 
     def gradient(self, tensor):
         """What was added since the last step, as a ctypes array of floats that is good until the next one begins;
@@ -157,6 +170,7 @@ class Session:
 
     def discard_gradients(self):
         self._call("terrace_gradients_discard", self._handle)
+        self._lent.clear()
 
     def begin_step(self, learning_rates, *, max_grad_norm=0.0, gradient_scale=1.0, skip_missing=False,
                    gradients_arrive=False):
@@ -183,12 +197,14 @@ class Session:
         """Returns the step's lib.StepResult."""
         result = lib.StepResult()
         self._call("terrace_step_end", self._handle, byref(result))
+        self._lent.clear()
         return result
 
     def pause(self, directory=None):
         """Gives back all memory that the session holds; what is in it goes to files without a name in `directory`,
         or else in the session's own NVMe directories. Until resume() only close() may be called."""
         self._call("terrace_pause", self._handle, None if directory is None else os.fsencode(directory))
+        self._lent.clear()
 
     def resume(self):
         """Takes the memory again, with every bit as it was."""

@@ -117,6 +117,17 @@ terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
   });
 }
 
+terrace_error terrace_gradient_borrow(terrace_session* session, int32_t tensor,
+                                      const terrace_buffer* gradient, int32_t* is_borrowed) {
+  return with_session(session, [&](ParameterSession& own) {
+    check_pointer(gradient, "gradient");
+    check_pointer(is_borrowed, "is_borrowed");
+    const terrace::GpuPlace place = terrace::place_of(*gradient, "a gradient");
+    const terrace::TensorView elements = terrace::elements_of(*gradient, "a gradient");
+    *is_borrowed = own.borrow_gradient(tensor, elements, place) ? 1 : 0;
+  });
+}
+
 terrace_error terrace_gradient_complete(terrace_session* session, int32_t tensor) {
   return with_session(session, [&](ParameterSession& own) { own.complete_gradient(tensor); });
 }

@@ -27,9 +27,8 @@
  *
  * Threads. A session may be used by any thread. Its calls run one after the other; only
  * terrace_wait_parameter() and terrace_wait_norm() run beside others, terrace_step_end() and
- * terrace_step() too. Different sessions are independent of each other. A process that was forked
- * must not use a session of its parent: every call there returns TERRACE_ERROR_FORKED and changes
- * nothing. Start such processes by "spawn".
+ * terrace_step() too. Different sessions are independent of each other. In a forked process every
+ * call with a session of its parent returns TERRACE_ERROR_FORKED and changes nothing: use "spawn".
  *
  * GPUs. Parameters and gradients may be in memory of GPUs (TERRACE_DEVICE_CUDA), state and updates
  * are on the host. The CUDA driver is loaded when the first such tensor is added, and works in the
@@ -190,8 +189,7 @@ typedef struct terrace_tensor_options {
   int32_t reserved; /* 0 */
 } terrace_tensor_options;
 
-/* Tensors without a gradient are left as they are, with their state. Without this flag they are
- * TERRACE_ERROR_MISSING_GRADIENT. */
+/* Tensors without a gradient stay as they are, with their state; else they are MISSING_GRADIENT. */
 #define TERRACE_STEP_SKIP_MISSING 1u
 /* The step begins before all gradients are added: terrace_gradient_add() goes on while it runs, and
  * terrace_gradient_complete() of a tensor starts its update, under a backward pass for instance.
@@ -205,8 +203,7 @@ typedef struct terrace_step_options {
   const double* learning_rates; /* one for each group, in the order of their numbers */
   uint32_t learning_rate_count;
   uint32_t reserved; /* 0 */
-  /* These numbers and the learning rates are 0 or more, and finite in fp32, which updates compute
-   * with. */
+  /* These and the learning rates are 0 or more, and finite in fp32, in which updates compute. */
   double max_grad_norm;  /* gradients of a larger norm are scaled down to it; 0: never */
   double gradient_scale; /* every gradient is multiplied by it before all else; 0 stands for 1 */
 } terrace_step_options;
@@ -268,6 +265,13 @@ TERRACE_EXPORT terrace_error terrace_session_prepare(terrace_session* session);
  * (of a GPU) the tensor has no gradient. ARGUMENT, DTYPE, ORDER. */
 TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
                                                   const terrace_buffer* gradient);
+/* Adds the same without a copy where nothing was added before, of fp32 on the host: *is_borrowed
+ * becomes 1, and the memory stays as it is until the next step has ended or gradients are
+ * forgotten, or something is added or leased of the tensor or terrace_pause() is called. Else it
+ * becomes 0. */
+TERRACE_EXPORT terrace_error terrace_gradient_borrow(terrace_session* session, int32_t tensor,
+                                                     const terrace_buffer* gradient,
+                                                     int32_t* is_borrowed);
 /* Sets *gradient to what was added since the last step, fp32 in host memory, until the next call
  * that begins a step; its data is NULL where nothing was added. What is written there counts. */
 TERRACE_EXPORT terrace_error terrace_gradient_view(terrace_session* session, int32_t tensor,
@@ -322,12 +326,10 @@ TERRACE_EXPORT terrace_error terrace_step_begin(terrace_session* session,
 TERRACE_EXPORT terrace_error terrace_gradient_complete(terrace_session* session, int32_t tensor);
 /* Waits until the step that is under way has updated this tensor; returns at once where none is
  * under way. Fails as the step does that was under way when it was called, see terrace_step_end(),
- * however soon another thread ends that step. ORDER where the tensor's gradient may still arrive.
- */
+ * however soon another thread ends it. ORDER where the tensor's gradient may still arrive. */
 TERRACE_EXPORT terrace_error terrace_wait_parameter(terrace_session* session, int32_t tensor);
-/* Waits until the step's gradient norm is known: terrace_step_result.gradient_norm. ORDER where no
- * step is under way, and where gradients still arrive; fails as the step does, see
- * terrace_step_end(). */
+/* Waits until the step's gradient norm is known: terrace_step_result.gradient_norm. Fails as the
+ * step does, see terrace_step_end(). ORDER where none is under way, or gradients still arrive. */
 TERRACE_EXPORT terrace_error terrace_wait_norm(terrace_session* session, double* gradient_norm);
 /* Waits for all updates, and ends the step, however it went. `result` may be NULL.
  *   NOT_FINITE         nothing was updated, the step does not count, its gradients are forgotten;
@@ -336,8 +338,7 @@ TERRACE_EXPORT terrace_error terrace_wait_norm(terrace_session* session, double*
  *                      found for bf16 and fp16 parameters, whose new values would be lost. On a GPU
  *                      2048 elements at the start of each 2^20 are looked at: a change of a few
  *                      others is not seen, and is lost
- *   MISSING_GRADIENT   of a step with TERRACE_STEP_GRADIENTS_ARRIVE that got no gradient: it does
- *                      not count
+ *   MISSING_GRADIENT   a step with TERRACE_STEP_GRADIENTS_ARRIVE got none: it does not count
  *   NOT_FINITE of a step with TERRACE_STEP_GRADIENTS_ARRIVE that has updated other tensors before,
  *   IO, FULL_DISK, CORRUPT, ENVIRONMENT (of a GPU), INTERNAL   some parameters may be updated and
  *                      others not: the session has failed, and goes on after terrace_load() only

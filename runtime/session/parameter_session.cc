@@ -194,6 +194,11 @@ void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradi
   const auto i = static_cast<std::size_t>(tensor);
   // The workers are the updates' where a step is under way.
   WorkerArena* const workers = phase_ == Phase::kStepping ? nullptr : &*workers_;
+  if (additions_[i] > 0) {
+    take_in_borrowed(tensor);
+  } else {
+    home_->borrow_gradient(tensor, nullptr);
+  }
   const std::int64_t additions = additions_[i];
   additions_[i] = 0;  // a sum that has a part of a gradient counts for nothing
   if (place.is_gpu()) {
@@ -204,6 +209,27 @@ void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradi
     terrace::add_gradient(workers, home_->gradient(tensor), gradient, additions == 0);
   }
   additions_[i] = additions + 1;
+}
+
+bool ParameterSession::borrow_gradient(std::int32_t tensor, const TensorView& gradient,
+                                       const GpuPlace& place) {
+  check_gradient(tensor, gradient, place);
+  std::int64_t& additions = additions_[static_cast<std::size_t>(tensor)];
+  if (place.is_gpu() || gradient.dtype != DType::kF32 || additions > 0) {
+    add_gradient(tensor, gradient, place);
+    return false;
+  }
+  home_->borrow_gradient(tensor, gradient.as<float>());
+  additions = 1;
+  return true;
+}
+
+void ParameterSession::take_in_borrowed(std::int32_t tensor) {
+  if (!home_->has_borrowed(tensor)) return;
+  const std::span<float> borrowed = home_->gradient(tensor);
+  home_->borrow_gradient(tensor, nullptr);
+  terrace::add_gradient(phase_ == Phase::kStepping ? nullptr : &*workers_, home_->gradient(tensor),
+                        view(borrowed), true);
 }
 
 void ParameterSession::complete_gradient(std::int32_t tensor) {
@@ -241,7 +267,12 @@ void ParameterSession::discard_gradients() {
   forget_gradients();
 }
 
-void ParameterSession::forget_gradients() { std::ranges::fill(additions_, 0); }
+void ParameterSession::forget_gradients() {
+  for (std::size_t i = 0; i < additions_.size(); ++i) {
+    additions_[i] = 0;
+    home_->borrow_gradient(static_cast<std::int32_t>(i), nullptr);
+  }
+}
 
 void ParameterSession::check_scalars(const SessionStepOptions& options) const {
   if (options.learning_rates.size() != table_.groups().size()) {
@@ -399,7 +430,9 @@ void ParameterSession::pause(const std::string& directory) {
   }
   std::vector<std::int32_t> gradients;
   for (std::size_t i = 0; i < additions_.size(); ++i) {
-    if (additions_[i] > 0) gradients.push_back(static_cast<std::int32_t>(i));
+    if (additions_[i] == 0) continue;
+    take_in_borrowed(static_cast<std::int32_t>(i));
+    gradients.push_back(static_cast<std::int32_t>(i));
   }
   home_->pause(directory, gradients);
   gpus_.give_staging_back();

@@ -60,6 +60,9 @@ class ParameterSession {
 
   // `place`: where the gradient is.
   void add_gradient(std::int32_t tensor, const TensorView& gradient, const GpuPlace& place = {});
+  // Returns whether the session reads the gradient where it is, until the step that it is for has
+  // ended; else it was added as by add_gradient().
+  bool borrow_gradient(std::int32_t tensor, const TensorView& gradient, const GpuPlace& place = {});
   void discard_gradients();
   // Nothing more is added to the tensor's gradient in the step under way, whose gradients arrive.
   void complete_gradient(std::int32_t tensor);
@@ -105,6 +108,8 @@ class ParameterSession {
   // Refuses a call of a paused session.
   void expect_awake(const char* call) const;
   void forget_gradients();
+  // Copies what is borrowed in place of the tensor's sum into the sum.
+  void take_in_borrowed(std::int32_t tensor);
   void check_gradient(std::int32_t tensor, const TensorView& gradient, const GpuPlace& place);
   void fill_masters(std::span<const std::size_t> chunks, StateAccess access);
   // Calls body(chunk, values) with the chunks' values of a field that lie in a range of elements.

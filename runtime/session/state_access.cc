@@ -124,8 +124,9 @@ std::span<float> ParameterSession::gradient_of(std::int32_t tensor) {
 }
 
 std::unique_ptr<MemoryLoan> ParameterSession::lend_gradient(std::int32_t tensor) {
-  const std::span<float> gradient = gradient_of(tensor);
-  if (gradient.empty()) return nullptr;
+  if (gradient_of(tensor).empty()) return nullptr;
+  take_in_borrowed(tensor);
+  const std::span<float> gradient = home_->gradient(tensor);
   return std::make_unique<MemoryLoan>(
       MemoryLoan::Elements{.data = reinterpret_cast<std::byte*>(gradient.data()),
                            .dtype = DType::kF32,

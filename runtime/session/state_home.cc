@@ -53,6 +53,7 @@ void StateHome::cut(const ParameterTable& table) {
     gradient_offset_.push_back(gradient_bytes_);
     gradient_elements_.push_back(tensor.is_frozen ? 0 : static_cast<std::size_t>(tensor.elements));
     gradient_bytes_ += round_up(gradient_elements_.back() * sizeof(float), kPageBytes);
+    borrowed_.push_back(nullptr);
     const StateFormat format = state_format_of(tensor, table.group_of(tensor));
     const std::int64_t elements = tensor.is_frozen ? 0 : tensor.elements;
     for (std::int64_t begin = 0; begin < elements; begin += kChunkElements) {
@@ -186,8 +187,17 @@ std::pair<std::size_t, std::size_t> StateHome::chunks_of(std::int32_t tensor) co
 
 std::span<float> StateHome::gradient(std::int32_t tensor) {
   const auto i = static_cast<std::size_t>(tensor);
+  if (borrowed_[i] != nullptr) return {borrowed_[i], gradient_elements_[i]};
   return {reinterpret_cast<float*>(memory_->bytes().data() + gradient_offset_[i]),
           gradient_elements_[i]};
+}
+
+void StateHome::borrow_gradient(std::int32_t tensor, float* gradient) {
+  borrowed_[static_cast<std::size_t>(tensor)] = gradient;
+}
+
+bool StateHome::has_borrowed(std::int32_t tensor) const {
+  return borrowed_[static_cast<std::size_t>(tensor)] != nullptr;
 }
 
 StateWindow::Traffic StateHome::traffic() const {

@@ -54,8 +54,13 @@ class StateHome {
   const std::vector<StateChunk>& chunks() const { return chunks_; }
   // The numbers of a tensor's chunks, [first, second).
   std::pair<std::size_t, std::size_t> chunks_of(std::int32_t tensor) const;
-  // The fp32 gradient sum of a tensor; empty of a frozen one.
+  // The fp32 gradient sum of a tensor, its own or what is borrowed in its place; empty of a frozen
+  // one.
   std::span<float> gradient(std::int32_t tensor);
+  // From now on gradient() is this memory of another owner, which has the tensor's elements; null:
+  // its own sum again, with the content that that had.
+  void borrow_gradient(std::int32_t tensor, float* gradient);
+  bool has_borrowed(std::int32_t tensor) const;
   // For one who holds gradients beyond the session: they stay as long as this does.
   std::shared_ptr<const HostMemory> memory() const { return memory_; }
   const Ledger& ledger() const { return ledger_; }
@@ -90,6 +95,7 @@ class StateHome {
   std::vector<std::size_t> first_chunk_;        // of each tensor, and the end of all
   std::vector<std::size_t> gradient_offset_;    // bytes in memory_, of each tensor
   std::vector<std::size_t> gradient_elements_;  // 0 of a frozen tensor
+  std::vector<float*> borrowed_;                // in place of each tensor's own sum; null: nothing
   std::size_t gradient_bytes_ = 0;
   std::size_t slot_bytes_ = 0;
   std::size_t slots_ = 0;

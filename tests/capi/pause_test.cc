@@ -104,6 +104,7 @@ TEST(CapiPause, RefusesEveryOtherCall) {
       [&] { return terrace_tensor_add(own, 0, &tensor, &number); },
       [&] { return terrace_session_prepare(own); },
       [&] { return terrace_gradient_add(own, 2, &buffer); },
+      [&] { return terrace_gradient_borrow(own, 2, &buffer, &number); },
       [&] { return terrace_gradient_view(own, 2, &buffer); },
       [&] { return terrace_gradients_discard(own); },
       [&] { return terrace_step(own, &options, nullptr); },

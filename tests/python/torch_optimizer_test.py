@@ -5,6 +5,7 @@ Needs TERRACE_LIBRARY, the library of this build.
 """
 
 import copy
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -21,6 +22,76 @@ import torch  # noqa: E402
 import terrace.torch as tt  # noqa: E402
 from terrace import library as lib  # noqa: E402
 from torch_training import STEPS, WIDTH, Training, groups_of, make_model, ours  # noqa: E402
+
+
+class GradientsInPlace(unittest.TestCase):
+    """The first gradient of a step is not copied where nobody else has its memory."""
+
+    def setUp(self):
+        self.parameter = torch.nn.Parameter(torch.arange(64.0))
+        self.addresses = []
+        self.parameter.register_post_accumulate_grad_hook(lambda p: self.addresses.append(p.grad.data_ptr()))
+
+    def address(self, optimizer):
+        return ctypes.addressof(optimizer._session.gradient(0))
+
+    def test_it_is_the_one_that_the_backward_made(self):
+        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0)
+        for _ in range(2):
+            (self.parameter * 3).sum().backward()
+            self.assertEqual(self.address(optimizer), self.addresses[-1])
+            optimizer.step()
+        self.assertEqual(self.parameter.tolist(), (torch.arange(64.0) - 6).tolist())
+        self.assertEqual(optimizer._session._lent, {})
+
+    def test_a_second_one_is_added_to_a_copy(self):
+        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0)
+        for _ in range(2):
+            (self.parameter * 3).sum().backward()
+        self.assertNotIn(self.address(optimizer), self.addresses)
+        self.assertEqual(optimizer._session._lent, {})
+        optimizer.step()
+        self.assertEqual(self.parameter.tolist(), (torch.arange(64.0) - 6).tolist())
+
+    def test_a_part_of_a_larger_buffer_is_copied(self):
+        workspace = torch.zeros(128)
+
+        class IntoWorkspace(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.sum()
+
+            @staticmethod
+            def backward(ctx, grad):
+                return workspace[:64].fill_(float(grad))
+
+        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0)
+        IntoWorkspace.apply(self.parameter).backward()
+        workspace.fill_(100)
+        optimizer.step()
+        self.assertEqual(self.parameter.tolist(), (torch.arange(64.0) - 1).tolist())
+
+    def test_one_that_others_have_is_copied_before_step_returns(self):
+        model = torch.nn.Linear(1 << 10, 1 << 10, bias=False)
+        before = model.weight.detach().clone()
+        optimizer = tt.SGD(model.parameters(), lr=1.0, momentum=0.0, updates="forward", model=model)
+        kept = torch.ones_like(before)
+        for _ in range(5):
+            model.weight.grad = kept.fill_(1)
+            optimizer.step()
+            kept.fill_(100)
+            optimizer.finish_step()
+        self.assertTrue(torch.equal(model.weight, before - 1 - 1 - 1 - 1 - 1))
+
+    def test_it_lives_as_long_as_a_step_of_an_optimizer_that_is_gone(self):
+        model = torch.nn.Linear(1 << 11, 1 << 11, bias=False)
+        before = model.weight.detach().clone()
+        optimizer = tt.SGD(model.parameters(), lr=1.0, momentum=0.0, updates="forward", model=model)
+        model(torch.ones(1, 1 << 11)).sum().backward()
+        optimizer.step()
+        del optimizer
+        gc.collect()
+        self.assertTrue(torch.equal(model.weight, before - 1))
 
 
 class AgainstTorch(unittest.TestCase):

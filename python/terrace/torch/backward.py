@@ -34,11 +34,11 @@ class BackwardUpdates:
             raise lib.FailedSessionError(f"an earlier step was wrong ({self._failure}): load a saved state by "
                                          "optimizer.load(), or make another optimizer")
 
-    def add(self, number, buffer, parameter):
-        """Adds a gradient, and starts the update where it was the last."""
+    def add(self, number, buffer, owner, parameter):
+        """Adds a gradient, as Session.add_gradient() does, and starts the update where it was the last."""
         session = self._session_of()
         try:
-            session.add_gradient(number, buffer)
+            session.add_gradient(number, buffer, owner)
         except lib.TerraceError as error:
             if self.has_begun:
                 self._failure = str(error)

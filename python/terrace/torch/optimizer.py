@@ -18,6 +18,11 @@ from terrace.torch.state import SavedState
 from terrace.torch.waiting import ParameterWaits
 
 
+def _is_alone_in_its_storage(tensor):
+    """Whether its memory is no part of a larger buffer, which may be used again for something else."""
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
     """What AdamW, Lion and SGD share. Beside torch's own arguments:
 
@@ -132,8 +137,9 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
     def _rates(self):
         return [float(group["lr"]) for group in self.param_groups]
 
-    def _take(self, parameter):
-        """Adds a parameter's gradient to what the session has of it, and takes it away."""
+    def _take(self, parameter, may_borrow=True):
+        """Adds a parameter's gradient to what the session has of it, and takes it away. may_borrow: nobody writes into
+        it before the next step has ended."""
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return
@@ -156,10 +162,12 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         dense = gradient.contiguous()
         buffer = tensor_buffer(dense, lambda: f"the gradient of {self._name_of(parameter)}")
         self._has_gradients = True
+
+        owner = dense if may_borrow and _is_alone_in_its_storage(dense) else None
         if self._under_backward is None:
-            session.add_gradient(number, buffer)
+            session.add_gradient(number, buffer, owner)
         else:
-            self._under_backward.add(number, buffer, parameter)
+            self._under_backward.add(number, buffer, owner, parameter)
 
     # ---- a step ------------------------------------------------------------------------------------------
 
@@ -175,7 +183,8 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._take(parameter)
+                    # Whoever has it, too, may write into it after step().
+                    self._take(parameter, may_borrow=self._updates != "forward")
         if self._has_shared_parameters():
             self._step_with_ranks()
         elif self._has_gradients:
