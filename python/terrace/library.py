@@ -136,7 +136,7 @@ class TensorOptions(Sized):
 class StepOptions(Sized):
     _fields_ = [("struct_size", c_uint32), ("flags", c_uint32), ("learning_rates", POINTER(c_double)),
                 ("learning_rate_count", c_uint32), ("reserved", c_uint32), ("max_grad_norm", c_double),
-                ("gradient_scale", c_double)]
+                ("gradient_scale", c_double), ("known_norm", c_double)]
 
 
 class StepResult(Sized):

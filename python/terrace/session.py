@@ -172,16 +172,17 @@ class Session:
         self._call("terrace_gradients_discard", self._handle)
         self._lent.clear()
 
-    def begin_step(self, learning_rates, *, max_grad_norm=0.0, gradient_scale=1.0, skip_missing=False,
+    def begin_step(self, learning_rates, *, max_grad_norm=0.0, gradient_scale=1.0, known_norm=0.0, skip_missing=False,
                    gradients_arrive=False):
         """Starts a step, which runs on threads of the session. Until end_step() nothing may write a parameter, and
         nothing may read one before wait_parameter() of it. gradients_arrive: add_gradient() goes on, and each
-        tensor's update waits for its complete_gradient(), or for end_step()."""
+        tensor's update waits for its complete_gradient(), or for end_step(). known_norm: the norm over all gradients,
+        scaled, from who has taken it and found it finite; 0: it is taken."""
         flags = lib.STEP_SKIP_MISSING * skip_missing | lib.STEP_GRADIENTS_ARRIVE * gradients_arrive
         rates = (c_double * max(1, len(learning_rates)))(*learning_rates)
         options = lib.StepOptions(flags=flags, learning_rates=rates,
                                   learning_rate_count=len(learning_rates), max_grad_norm=max_grad_norm,
-                                  gradient_scale=gradient_scale)
+                                  gradient_scale=gradient_scale, known_norm=known_norm)
         self._call("terrace_step_begin", self._handle, byref(options))
 
     def wait_parameter(self, tensor):

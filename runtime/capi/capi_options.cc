@@ -205,6 +205,7 @@ SessionStepOptions step_options_of(const terrace_step_options& options) {
   step.gradients_arrive = (options.flags & TERRACE_STEP_GRADIENTS_ARRIVE) != 0;
   step.max_grad_norm = options.max_grad_norm;
   if (options.gradient_scale != 0) step.gradient_scale = options.gradient_scale;
+  step.known_norm = options.known_norm;
   if (options.learning_rate_count > 0) {
     check_pointer(options.learning_rates, "learning_rates of terrace_step_options");
     step.learning_rates.assign(options.learning_rates,

@@ -151,12 +151,11 @@ typedef struct terrace_session_options {
   void* log_user;           /* handed to it */
 } terrace_session_options;
 
-/* A hyperparameter of an update rule, named as the key of the program's configuration file:
+/* A hyperparameter of a rule, named as the key of the program's configuration file. Never grows.
  *   adamw  adam_beta1 (0.9), adam_beta2 (0.95), adam_epsilon (1e-8)
  *   torch_adamw  likewise, with adam_beta2 0.999: in the order of torch.optim.AdamW's operations
  *   lion   lion_beta1 (0.9), lion_beta2 (0.99)
- *   sgd    sgd_momentum (0.9)
- * Never grows. */
+ *   sgd    sgd_momentum (0.9) */
 typedef struct terrace_hyperparameter {
   const char* name;
   double value;
@@ -178,11 +177,10 @@ typedef struct terrace_tensor_options {
   uint32_t flags;
   /* Not empty, unique in the session, the same whenever state is loaded; not "__metadata__". */
   const char* name;
-  /* The caller's parameter, which has its first values when terrace_session_prepare() is called.
-   * The memory stays the caller's, and stays there until the session is destroyed. An fp32
-   * parameter is its own master: it may be changed between steps, and is trained on from there.
-   * A bf16 or fp16 parameter has an fp32 master among the state: each update writes the rounded
-   * master into it (bf16: ties away from zero, fp16: to nearest even). */
+  /* The caller's parameter, with its first values when terrace_session_prepare() is called. The
+   * memory stays the caller's, and where it is, until the session is destroyed. An fp32 parameter
+   * is its own master: it may be changed between steps. A bf16 or fp16 one has an fp32 master in
+   * the state: updates write it rounded (bf16: ties away from zero, fp16: to nearest even). */
   terrace_buffer parameter;
   const int64_t* shape; /* of `dimension_count` sizes, whose product is the element count */
   int32_t dimension_count;
@@ -206,6 +204,7 @@ typedef struct terrace_step_options {
   /* These and the learning rates are 0 or more, and finite in fp32, in which updates compute. */
   double max_grad_norm;  /* gradients of a larger norm are scaled down to it; 0: never */
   double gradient_scale; /* every gradient is multiplied by it before all else; 0 stands for 1 */
+  double known_norm; /* the step's gradient_norm, from who has taken it, finite; 0: it is taken */
 } terrace_step_options;
 
 typedef struct terrace_step_result {

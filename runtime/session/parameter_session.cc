@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -293,6 +294,12 @@ void ParameterSession::check_scalars(const SessionStepOptions& options) const {
                              options.max_grad_norm),
                  "the norm is known after the last gradient: begin the step then, or set 0");
   }
+  if (!std::isfinite(options.known_norm) || options.known_norm < 0 ||
+      (options.gradients_arrive && options.known_norm != 0)) {
+    refuse_value(fmt::format("known_norm is {}", options.known_norm),
+                 "it is the norm over all gradients, so more than 0, finite, and of no step whose "
+                 "gradients arrive; or 0");
+  }
   if (!fits_float(options.gradient_scale) || static_cast<float>(options.gradient_scale) == 0) {
     refuse_value(fmt::format("gradient_scale is {}", options.gradient_scale),
                  "it is more than 0 and fits fp32, or 0 for 1");
@@ -304,6 +311,7 @@ SessionStep ParameterSession::make_step(const SessionStepOptions& options) const
                       .tensors = {},
                       .max_grad_norm = options.max_grad_norm,
                       .gradient_scale = options.gradient_scale,
+                      .known_norm = options.known_norm,
                       .gradients_arrive = options.gradients_arrive};
   for (std::size_t i = 0; i < table_.tensors().size(); ++i) {
     const SessionTensor& tensor = table_.tensors()[i];

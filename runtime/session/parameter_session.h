@@ -36,6 +36,7 @@ struct SessionStepOptions {
   std::vector<double> learning_rates;  // of each group
   double max_grad_norm = 0;
   double gradient_scale = 1;
+  double known_norm = 0;  // over all gradients, scaled; 0: the step takes it
 };
 
 // Elements [begin, begin + count) of a tensor.

@@ -157,7 +157,7 @@ void UpdateThread::run(SessionStep& step) {
 double UpdateThread::run_whole(const SessionStep& step) {
   const std::vector<std::size_t> chunks = chunks_of(step);
   parts_.marks.check(chunks);
-  const double norm = take_norm(step);
+  const double norm = step.known_norm > 0 ? step.known_norm : take_norm(step);
   const float clip = clip_coefficient(norm, step.max_grad_norm);
   const float scale = static_cast<float>(step.gradient_scale) * clip;
   // No scaled gradient is larger than the norm of all.

@@ -30,6 +30,7 @@ struct SessionStep {
   std::vector<TensorStep> tensors;
   double max_grad_norm = 0;  // 0: gradients are not clipped
   double gradient_scale = 1;
+  double known_norm = 0;  // over all gradients, scaled: they are finite; 0: it is taken
   // Gradients become complete while the step runs: no tensor has one at the start, and nothing is
   // clipped.
   bool gradients_arrive = false;

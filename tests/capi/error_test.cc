@@ -42,7 +42,7 @@ class CapiError : public ::testing::Test {
   std::array<float, 10> gradient_ = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   std::int64_t count_ = 10;
   double rate_ = 0.1;
-  terrace_step_options step_ = {sizeof step_, 0, &rate_, 1, 0, 0, 0};
+  terrace_step_options step_ = {sizeof step_, 0, &rate_, 1, 0, 0, 0, 0};
   terrace_session* session_ = nullptr;
   terrace_tensor_options options_ = {};
   std::int32_t tensor_ = -1;
@@ -239,6 +239,15 @@ TEST_F(CapiError, StepOptions) {
   step_ = good;
   step_.gradient_scale = -1;
   expect_error(step(), TERRACE_ERROR_ARGUMENT, "gradient_scale");
+  step_ = good;
+  for (const double norm : {-1.0, std::numeric_limits<double>::infinity()}) {
+    step_.known_norm = norm;
+    expect_error(step(), TERRACE_ERROR_ARGUMENT, "known_norm");
+  }
+  step_ = good;
+  step_.known_norm = 1;
+  step_.flags = TERRACE_STEP_GRADIENTS_ARRIVE;
+  expect_error(step(), TERRACE_ERROR_ARGUMENT, "known_norm");
   step_ = good;
   step_.flags = 4;
   expect_error(step(), TERRACE_ERROR_ARGUMENT, "flags");

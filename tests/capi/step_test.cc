@@ -203,6 +203,27 @@ TEST(CapiStep, ParametersComeOneByOne) {
   }
 }
 
+TEST(CapiStep, ClipsByANormThatIsKnown) {
+  TrainedSession taken;
+  TrainedSession known;
+  TrainedSession twice;
+  const terrace_step_result of_taken = taken.step(1);
+  ASSERT_LT(of_taken.clip_coefficient, 1);
+  terrace_step_options options = TrainedSession::step_options();
+  const auto step_with = [&](TrainedSession& session, double norm) {
+    session.add_gradients(1);
+    options.known_norm = norm;
+    terrace_step_result result = {};
+    result.struct_size = sizeof result;
+    EXPECT_DONE(terrace_step(session.get(), &options, &result));
+    EXPECT_EQ(result.gradient_norm, norm);
+    return result.clip_coefficient;
+  };
+  EXPECT_EQ(step_with(known, of_taken.gradient_norm), of_taken.clip_coefficient);
+  EXPECT_EQ(known.parameters(), taken.parameters());
+  EXPECT_NEAR(step_with(twice, 2 * of_taken.gradient_norm), of_taken.clip_coefficient / 2, 1e-6);
+}
+
 TEST(CapiStep, DestroyWaitsForAStep) {
   TrainedSession session;
   session.add_gradients(1);

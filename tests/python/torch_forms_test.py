@@ -283,7 +283,7 @@ class UnderTheBackward(unittest.TestCase):
             expected = [p.detach().clone() for p in model.parameters()]
             add = optimizer._session.add_gradient
 
-            def fail_at_the_first(number, buffer):
+            def fail_at_the_first(number, buffer, owner):
                 if number == 0:
                     raise lib.UnsuitableSystemError("the GPU has failed")
                 add(number, buffer)

@@ -237,7 +237,8 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             self._forget_gradients()
             raise
         if self._has_gradients:
-            self._session.begin_step(self._rates(), skip_missing=True, gradient_scale=scale)
+            self._session.begin_step(self._rates(), skip_missing=True, gradient_scale=scale,
+                                     known_norm=norm * scale)
             self._is_stepping, self._known_norm = True, norm
             self.finish_step()
         for parameter in self._empty_gradients:

@@ -30,7 +30,7 @@ class AdamW(TieredOptimizer):
         coefficient = float(torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
         if not torch.isfinite(norm) or coefficient == 0:  # beyond what fp32 can say
             return super()._clipping()
-        return {"gradient_scale": coefficient}, float(norm)
+        return {"gradient_scale": coefficient, "known_norm": float(norm) * coefficient}, float(norm)
 
     @staticmethod
     def hyperparameters_of(group):
