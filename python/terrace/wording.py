@@ -41,7 +41,7 @@ SESSION_PHRASES = {
     "terrace_gradient_complete()": "complete_gradient()",
     "terrace_gradient_view()": "gradient()",
     "terrace_gradient_square_sum()": "square_sum()",
-    "terrace_gradient_borrow()": "borrow_gradient()",
+    "terrace_gradient_borrow()": "add_gradient()",
     "terrace_gradient_lease()": "lease_gradient()",
     "terrace_lease_unversioned()": "__dlpack__()",
     "terrace_gradients_discard()": "discard_gradients()",

@@ -265,9 +265,8 @@ TERRACE_EXPORT terrace_error terrace_session_prepare(terrace_session* session);
 TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
                                                   const terrace_buffer* gradient);
 /* Adds the same without a copy where nothing was added before, of fp32 on the host: *is_borrowed
- * becomes 1, and the memory stays as it is until the next step has ended or gradients are
- * forgotten, or something is added or leased of the tensor or terrace_pause() is called. Else it
- * becomes 0. */
+ * becomes 1, and the memory stays as it is until a step has used it or gradients are forgotten, or
+ * more of the tensor is added or leased, or terrace_pause() is called. Else it becomes 0. */
 TERRACE_EXPORT terrace_error terrace_gradient_borrow(terrace_session* session, int32_t tensor,
                                                      const terrace_buffer* gradient,
                                                      int32_t* is_borrowed);

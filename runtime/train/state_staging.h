@@ -59,8 +59,8 @@ class StateStaging {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::size_t>
-      free_slots_;                      // guarded by mutex_, as is all below; the last used is last
+  // Guarded by mutex_, as is all below; the slot that was used last is the last.
+  std::vector<std::size_t> free_slots_;
   std::deque<std::size_t> read_slots_;  // of pieces that are read and not yet taken, in order
   std::size_t taken_ = 0;               // pieces
   bool is_stopped_ = false;

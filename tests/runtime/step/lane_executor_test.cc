@@ -128,8 +128,8 @@ TEST(LaneExecutor, NothingRunsInADrainButWhatIsDeferred) {
   EXPECT_EQ(drain.first_compute_ns, 0);
 }
 
-// Somebody reads each unit's homes as slowly as can be while runs go on, and finds in them what was
-// there when the gate was closed.
+// Somebody reads each unit's homes as slowly as can be while runs go on, and not before one of them
+// waits for it, and finds in them what was there when the gate was closed.
 void expect_homes_wait_for_their_reader(const Program& program, std::uint64_t seed) {
   Inputs inputs(program, kParts.size());
   Machine machine(program, make_memory_store(), seed);
@@ -146,6 +146,7 @@ void expect_homes_wait_for_their_reader(const Program& program, std::uint64_t se
   const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
   {
     const std::jthread reader([&] {
+      while (!machine.gate().is_awaited()) std::this_thread::yield();
       for (const std::int32_t unit : order) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         for (const auto& [b, content] : homes) {
