@@ -242,6 +242,7 @@ class Session:
 
     def load(self, directory):
         self._call("terrace_load", self._handle, os.fsencode(directory))
+        self._lent.clear()
 
     def ledger(self):
         return json.loads(self._text_of("terrace_ledger_json"))
