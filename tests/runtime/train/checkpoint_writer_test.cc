@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "base/error.h"
@@ -220,6 +221,8 @@ TEST_F(CheckpointWriterTest, TheStateIsReadAheadOfTheDriveOnlyWhereAStepWaits) {
       },
       gate);
   for (int read = pieces; read < 2; read = pieces) pieces.wait(read);
+  // Time in which a reader that does not wait for the drive would be done.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_FALSE(gate.is_open(units - 1));
   EXPECT_FALSE(gate.is_awaited());
   gate.pass(units - 1);
