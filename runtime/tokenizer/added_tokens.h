@@ -11,7 +11,7 @@
 namespace terrace {
 
 // No vocabulary is known that comes near it: a larger id is damage.
-inline constexpr std::int32_t kTokenIdMax = (1 << 24) - 1;
+inline constexpr std::int32_t kTokenIdMax = (1 << 21) - 1;
 
 // A token beside the model's vocabulary that stands in texts as it is.
 struct AddedToken {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,7 +18,11 @@ struct BpeMerge {
 // Joins ids by a table of pairs: byte-pair encoding. Thread-safe.
 class BpeMerges {
  public:
-  // Of two merges of the same pair the later one counts.
+  static constexpr std::int32_t kIdMax = (1 << 21) - 1;
+  static constexpr std::size_t kMergesMax = (std::size_t{1} << 22) - 1;
+
+  // Ranks are below kMergesMax, each of one merge; ids are at most kIdMax. Of two merges of the
+  // same pair the later one counts.
   explicit BpeMerges(std::span<const BpeMerge> merges);
 
   // Memory that apply() uses, kept from call to call by one thread.
@@ -28,29 +33,36 @@ class BpeMerges {
   void apply(std::vector<std::int32_t>& ids, std::size_t first, Scratch& scratch) const;
 
  private:
-  static constexpr std::int32_t kNoRank = INT32_MAX;
-  struct Joined {
-    std::int32_t rank = kNoRank;
-    std::int32_t id = 0;
-  };
-  struct Slot {
-    std::uint64_t pair = kEmpty;
-    Joined joined;
-  };
+  // Above every rank, with the bits of a place behind it still a positive number.
+  static constexpr std::int32_t kNoRank = (1 << 25) - 1;
+  // A slot has the pair above the rank, so that small caches hold many.
+  static constexpr int kIdBits = 21;
+  static constexpr int kRankBits = 64 - 2 * kIdBits;
+  static_assert(kIdMax >> kIdBits == 0 && kMergesMax >> kRankBits == 0);
   static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
+  // Ids below it, where the bytes have theirs, have a table of all their pairs.
+  static constexpr std::uint32_t kLowIds = 256;
 
-  Joined find(std::int32_t left, std::int32_t right) const {
+  // The rank of the pair's merge; kNoRank where there is none.
+  std::int32_t find(std::int32_t left, std::int32_t right) const {
+    if (are_low(left, right)) return low_ranks_[low_place_of(left, right)];
     const std::uint64_t pair = pair_of(left, right);
     const std::size_t bit = bit_of(pair);
-    if ((known_[bit / 64] >> bit % 64 & 1) == 0) return {};
+    if ((known_[bit / 64] >> bit % 64 & 1) == 0) return kNoRank;
     for (std::size_t at = place_of(pair);; at = (at + 1) & mask_) {
-      const Slot& slot = slots_[at];
-      if (slot.pair == pair) return slot.joined;
-      if (slot.pair == kEmpty) return {};
+      const std::uint64_t slot = slots_[at];
+      if (slot >> kRankBits == pair) return static_cast<std::int32_t>(slot & kMergesMax);
+      if (slot == kEmpty) return kNoRank;
     }
   }
+  static bool are_low(std::int32_t left, std::int32_t right) {
+    return static_cast<std::uint32_t>(left | right) < kLowIds;
+  }
+  static std::size_t low_place_of(std::int32_t left, std::int32_t right) {
+    return static_cast<std::size_t>(left) * kLowIds + static_cast<std::size_t>(right);
+  }
   static std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
-    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << kIdBits |
            static_cast<std::uint32_t>(right);
   }
   std::size_t place_of(std::uint64_t pair) const {
@@ -60,10 +72,14 @@ class BpeMerges {
   std::size_t bit_of(std::uint64_t pair) const {
     return static_cast<std::size_t>(pair * 0xD6E8FEB86659FD93ULL >> bit_shift_);
   }
-  std::size_t apply_few(std::span<std::int32_t> ids, Scratch& scratch) const;
+  std::int32_t id_of(std::int32_t rank) const { return ids_[static_cast<std::size_t>(rank)]; }
+  void add(const BpeMerge& merge);
+  std::size_t apply_few(std::span<std::int32_t> ids) const;
   std::size_t apply_many(std::span<std::int32_t> ids, Scratch& scratch) const;
 
-  std::vector<Slot> slots_;
+  std::vector<std::int32_t> ids_;        // of each rank: what the pair becomes
+  std::vector<std::int32_t> low_ranks_;  // [left, right]
+  std::vector<std::uint64_t> slots_;
   std::size_t mask_ = 0;
   int shift_ = 0;
   std::vector<std::uint64_t> known_;
@@ -77,7 +93,7 @@ class BpeMerges::Scratch {
     std::int32_t rank;
     std::uint32_t at;
   };
-  std::vector<Joined> joined_;           // of each id with the one behind it
+  std::vector<std::int32_t> ranks_;      // of each id with the one behind it
   std::vector<std::uint32_t> next_;      // the place of the id behind it
   std::vector<std::uint32_t> previous_;  // the place of the id before it
   std::vector<Candidate> heap_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "runtime/tokenizer/piece_hash.h"
@@ -12,6 +13,8 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kUnicodeSize = 0x110000;
+// So many pieces are looked up at a time.
+constexpr std::size_t kPiecesAhead = 16;
 
 }  // namespace
 
@@ -64,43 +67,56 @@ void BpeModel::add_bigrams(std::string_view text) {
   }
 }
 
-void BpeModel::append_ids(std::string_view piece, std::vector<std::int32_t>& ids,
+void BpeModel::append_ids(std::span<const TextPiece> pieces, std::vector<std::int32_t>& ids,
                           Scratch& scratch) const {
   if (cuts_) {
-    append_words(piece, ids, scratch);
-  } else {
-    append_word(piece, ids, scratch);
+    for (const TextPiece& piece : pieces) append_parts(piece.text, ids, scratch);
+    return;
+  }
+  // Memory brings what is known of the later pieces while the first ones are worked on.
+  std::array<std::uint64_t, kPiecesAhead> hashes;
+  while (!pieces.empty()) {
+    const std::size_t count = std::min(pieces.size(), kPiecesAhead);
+    for (std::size_t i = 0; i < count; ++i) {
+      hashes[i] = piece_hash(pieces[i].text);
+      scratch.cache.prefetch(hashes[i]);
+    }
+    for (std::size_t i = 0; i < count; ++i) append_word(pieces[i].text, hashes[i], ids, scratch);
+    pieces = pieces.subspan(count);
   }
 }
 
-void BpeModel::append_words(std::string_view piece, std::vector<std::int32_t>& ids,
+void BpeModel::append_parts(std::string_view piece, std::vector<std::int32_t>& ids,
                             Scratch& scratch) const {
+  const auto append = [&](std::string_view word) {
+    append_word(word, piece_hash(word), ids, scratch);
+  };
   std::size_t begin = 0;
   CodePoint left = code_point_at(piece, 0);
   for (std::size_t at = left.size_bytes; at < piece.size();) {
     const CodePoint right = code_point_at(piece, at);
     if (is_cut_allowed(left.value, right.value)) {
-      append_word(piece.substr(begin, at - begin), ids, scratch);
+      append(piece.substr(begin, at - begin));
       begin = at;
     }
     left = right;
     at += right.size_bytes;
   }
-  append_word(piece.substr(begin), ids, scratch);
+  append(piece.substr(begin));
 }
 
-void BpeModel::append_word(std::string_view piece, std::vector<std::int32_t>& ids,
-                           Scratch& scratch) const {
-  if (piece.size() > PieceIdCache::kPieceBytesMax) return append_merged(piece, ids, scratch);
-  const std::uint64_t hash = piece_hash(piece);
-  const std::span<const std::int32_t> known = scratch.cache.find(piece, hash);
+void BpeModel::append_word(std::string_view word, std::uint64_t hash,
+                           std::vector<std::int32_t>& ids, Scratch& scratch) const {
+  if (word.size() > PieceIdCache::kPieceBytesMax) return append_merged(word, ids, scratch);
+  const std::span<const std::int32_t> known = scratch.cache.find(word, hash);
+  if (known.size() == 1) return ids.push_back(known.front());
   if (!known.empty()) {
     ids.insert(ids.end(), known.begin(), known.end());
     return;
   }
   const std::size_t first = ids.size();
-  append_merged(piece, ids, scratch);
-  scratch.cache.store(piece, hash, std::span(ids).subspan(first));
+  append_merged(word, ids, scratch);
+  scratch.cache.store(word, hash, std::span(ids).subspan(first));
 }
 
 void BpeModel::append_merged(std::string_view piece, std::vector<std::int32_t>& ids,

@@ -43,6 +43,11 @@ std::pair<std::string, std::string> sides_of(const JsonNode& node) {
 }
 
 std::vector<BpeMerge> read_merges(const JsonNode& node, const Vocabulary& vocabulary) {
+  static_assert(kTokenIdMax <= BpeMerges::kIdMax);
+  if (node.size() > BpeMerges::kMergesMax) {
+    node.refuse(
+        fmt::format("{} merges, where {} are the most", node.size(), BpeMerges::kMergesMax));
+  }
   std::vector<BpeMerge> merges;
   merges.reserve(node.size());
   const auto id_of = [&](const std::string& token) {

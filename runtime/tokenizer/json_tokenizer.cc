@@ -115,18 +115,20 @@ class JsonTokenizer final : public Tokenizer {
       normalized_tokens_.cut(normalized, [&](const AddedTokenFinder::Part& part) {
         if (part.id != AddedTokenFinder::kText) return ids.push_back(part.id);
         const bool begins_text = raw.begin == 0 && part.begin == 0;
-        encode_piece(0, {part.text, begins_text}, [&](const TextPiece& piece) {
-          model_.append_ids(piece.text, ids, scratch.model);
+        encode_piece(0, {part.text, begins_text}, [&](std::span<const TextPiece> pieces) {
+          model_.append_ids(pieces, ids, scratch.model);
         });
       });
     });
   }
 
   // Cuts the piece by all steps from `step` on.
-  void encode_piece(std::size_t step, const TextPiece& piece, TakePiece take) const {
-    if (step == steps_.size()) return take(piece);
+  void encode_piece(std::size_t step, const TextPiece& piece, TakePieces take) const {
+    if (step == steps_.size()) return take({&piece, 1});
     if (step + 1 == steps_.size()) return steps_[step]->cut(piece, take);
-    steps_[step]->cut(piece, [&](const TextPiece& each) { encode_piece(step + 1, each, take); });
+    steps_[step]->cut(piece, [&](std::span<const TextPiece> pieces) {
+      for (const TextPiece& each : pieces) encode_piece(step + 1, each, take);
+    });
   }
 
   // Whether an end of a line that is alone, LF or, where the pattern keeps it, CR LF, stands before

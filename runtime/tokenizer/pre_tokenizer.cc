@@ -1,5 +1,6 @@
 #include "runtime/tokenizer/pre_tokenizer.h"
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -7,6 +8,36 @@
 
 namespace terrace {
 namespace {
+
+constexpr std::size_t kPiecesOfBatch = 16;
+
+// The part [begin, end) of the piece, which is `text` by now.
+TextPiece part_of(const TextPiece& piece, std::string_view text, std::size_t begin,
+                  std::size_t end) {
+  return {text.substr(begin, end - begin), piece.begins_text && begin == 0};
+}
+
+void take_one(const TextPiece& piece, TakePieces take) { take({&piece, 1}); }
+
+// Gathers pieces, so that they are taken several at a time.
+class PieceBatch {
+ public:
+  explicit PieceBatch(TakePieces take) : take_(take) {}
+
+  void add(const TextPiece& piece) {
+    pieces_[count_++] = piece;
+    if (count_ == pieces_.size()) flush();
+  }
+  void flush() {
+    if (count_ > 0) take_({pieces_.data(), count_});
+    count_ = 0;
+  }
+
+ private:
+  TakePieces take_;
+  std::array<TextPiece, kPiecesOfBatch> pieces_;
+  std::size_t count_ = 0;
+};
 
 class LiteralFinder final : public PatternFinder {
  public:
@@ -28,12 +59,13 @@ class PatternSplit final : public PreTokenizer {
   PatternSplit(std::unique_ptr<PatternFinder> pattern, SplitBehavior behavior, bool inverted)
       : pattern_(std::move(pattern)), behavior_(behavior), inverted_(inverted) {}
 
-  void cut(const TextPiece& piece, TakePiece take) const override {
+  void cut(const TextPiece& piece, TakePieces take) const override {
+    PieceBatch batch(take);
     for (const PatternFinder::Span& span : join(parts_of(piece.text))) {
       if (span.begin == span.end) continue;
-      take({piece.text.substr(span.begin, span.end - span.begin),
-            piece.begins_text && span.begin == 0});
+      batch.add(part_of(piece, piece.text, span.begin, span.end));
     }
+    batch.flush();
   }
 
  private:
@@ -98,12 +130,14 @@ class ScannerSplit final : public PreTokenizer {
  public:
   explicit ScannerSplit(std::unique_ptr<PieceScanner> scanner) : scanner_(std::move(scanner)) {}
 
-  void cut(const TextPiece& piece, TakePiece take) const override {
+  void cut(const TextPiece& piece, TakePieces take) const override {
+    PieceBatch batch(take);
     for (std::size_t at = 0; at < piece.text.size();) {
       const std::size_t end = scanner_->end_of_piece(piece.text, at);
-      take({piece.text.substr(at, end - at), piece.begins_text && at == 0});
+      batch.add(part_of(piece, piece.text, at, end));
       at = end;
     }
+    batch.flush();
   }
 
  private:
@@ -115,12 +149,13 @@ class DigitsSplit final : public PreTokenizer {
   DigitsSplit(const UnicodeClasses& classes, bool individual)
       : classes_(classes), individual_(individual) {}
 
-  void cut(const TextPiece& piece, TakePiece take) const override {
+  void cut(const TextPiece& piece, TakePieces take) const override {
+    PieceBatch batch(take);
     std::size_t begin = 0;
     bool was_digit = false;
     const auto take_until = [&](std::size_t end) {
       if (begin == end) return;
-      take({piece.text.substr(begin, end - begin), piece.begins_text && begin == 0});
+      batch.add(part_of(piece, piece.text, begin, end));
       begin = end;
     };
     for (std::size_t at = 0; at < piece.text.size();) {
@@ -131,6 +166,7 @@ class DigitsSplit final : public PreTokenizer {
       at += point.size_bytes;
     }
     take_until(piece.text.size());
+    batch.flush();
   }
 
  private:
@@ -140,11 +176,11 @@ class DigitsSplit final : public PreTokenizer {
 
 class SpacePrefix final : public PreTokenizer {
  public:
-  void cut(const TextPiece& piece, TakePiece take) const override {
-    if (piece.text.front() == ' ') return take(piece);
+  void cut(const TextPiece& piece, TakePieces take) const override {
+    if (piece.text.front() == ' ') return take_one(piece, take);
     std::string text(" ");
     text += piece.text;
-    take({text, piece.begins_text});
+    take_one({text, piece.begins_text}, take);
   }
 };
 
@@ -152,25 +188,22 @@ class Metaspace final : public PreTokenizer {
  public:
   explicit Metaspace(MetaspaceOptions options) : options_(std::move(options)) {}
 
-  void cut(const TextPiece& piece, TakePiece take) const override {
+  void cut(const TextPiece& piece, TakePieces take) const override {
     const std::string text = replaced(piece);
-    if (!options_.split) return take({text, piece.begins_text});
+    if (!options_.split) return take_one({text, piece.begins_text}, take);
+    PieceBatch batch(take);
     // A mark begins a piece; one that follows another is a piece of its own.
     std::size_t begin = 0;
     for (std::size_t found = text.find(options_.replacement); found != std::string::npos;
          found = text.find(options_.replacement, found + options_.replacement.size())) {
-      if (found > begin) take_part(piece, text, {begin, found}, take);
+      if (found > begin) batch.add(part_of(piece, text, begin, found));
       begin = found;
     }
-    take_part(piece, text, {begin, text.size()}, take);
+    batch.add(part_of(piece, text, begin, text.size()));
+    batch.flush();
   }
 
  private:
-  static void take_part(const TextPiece& piece, std::string_view text, PatternFinder::Span part,
-                        TakePiece take) {
-    take({text.substr(part.begin, part.end - part.begin), piece.begins_text && part.begin == 0});
-  }
-
   std::string replaced(const TextPiece& piece) const {
     const bool starts = piece.text.front() == ' ' || piece.text.starts_with(options_.replacement);
     const bool prepends =

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,15 +18,16 @@ struct TextPiece {
   bool begins_text = false;  // nothing stood before it in the whole text
 };
 
-using TakePiece = FunctionRef<void(const TextPiece&)>;
+using TakePieces = FunctionRef<void(std::span<const TextPiece>)>;
 
 // A step that cuts pieces into smaller ones. Thread-safe.
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
 
-  // Calls `take` with the pieces in their order. A piece is valid only during the call.
-  virtual void cut(const TextPiece& piece, TakePiece take) const = 0;
+  // Calls `take` with the pieces in their order, with one or several at a time. They are valid only
+  // during the call.
+  virtual void cut(const TextPiece& piece, TakePieces take) const = 0;
 };
 
 // What becomes of a pattern's matches and of the gaps between them: SplitDelimiterBehavior of

@@ -1,0 +1,100 @@
+#include "runtime/tokenizer/bpe_merges.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace terrace {
+namespace {
+
+constexpr std::int32_t kBytes = 5;
+
+using Ids = std::vector<std::int32_t>;
+
+// Byte-pair encoding as its definition says it.
+Ids joined_one_by_one(const std::vector<BpeMerge>& merges, Ids ids) {
+  std::map<std::pair<std::int32_t, std::int32_t>, BpeMerge> by_pair;
+  for (const BpeMerge& merge : merges) by_pair[{merge.left, merge.right}] = merge;
+  for (;;) {
+    const BpeMerge* best = nullptr;
+    std::size_t place = 0;
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      const auto found = by_pair.find({ids[i], ids[i + 1]});
+      if (found == by_pair.end()) continue;
+      if (best != nullptr && best->rank <= found->second.rank) continue;
+      best = &found->second;
+      place = i;
+    }
+    if (best == nullptr) return ids;
+    ids[place] = best->id;
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(place) + 1);
+  }
+}
+
+// Merges of a vocabulary that begins with `bytes` ids from `first` on: each makes a new id of two
+// that are there; some pairs come twice.
+std::vector<BpeMerge> drawn_merges(std::int32_t first, std::int32_t bytes, std::size_t count,
+                                   std::mt19937& draw) {
+  std::vector<BpeMerge> merges;
+  std::int32_t next = first + bytes;
+  // Low ids more often, so that most merges can happen.
+  const auto drawn_id = [&] {
+    const std::int32_t last = std::uniform_int_distribution(first, next - 1)(draw);
+    return std::uniform_int_distribution(first, last)(draw);
+  };
+  while (merges.size() < count) {
+    merges.push_back({.left = drawn_id(),
+                      .right = drawn_id(),
+                      .rank = static_cast<std::int32_t>(merges.size()),
+                      .id = next});
+    ++next;
+  }
+  return merges;
+}
+
+// Few ids are joined in another way than many, and low ones are looked up in another table.
+TEST(BpeMerges, JoinsAsTheDefinitionSays) {
+  std::mt19937 draw(7);
+  for (const std::int32_t first : {0, 250, 100'000, BpeMerges::kIdMax - 511}) {
+    const std::vector<BpeMerge> merges = drawn_merges(first, kBytes, 500, draw);
+    const BpeMerges joins(merges);
+    BpeMerges::Scratch scratch;
+    for (std::size_t size = 0; size <= 140; ++size) {
+      Ids ids;
+      for (std::size_t i = 0; i < size; ++i) {
+        ids.push_back(std::uniform_int_distribution(first, first + kBytes - 1)(draw));
+      }
+      Ids behind = {3, 3};  // what stands before is left alone
+      behind.insert(behind.end(), ids.begin(), ids.end());
+      joins.apply(behind, 2, scratch);
+      Ids expected = joined_one_by_one(merges, ids);
+      ASSERT_TRUE(size < 40 || expected.size() < size * 4 / 5) << "the test hardly joins";
+      expected.insert(expected.begin(), {3, 3});
+      ASSERT_EQ(behind, expected) << "from " << first << ", " << size << " ids";
+    }
+  }
+}
+
+TEST(BpeMerges, TakesTheLaterOfTwoMergesOfAPair) {
+  const std::vector<BpeMerge> merges = {{1, 2, 0, 300}, {2, 3, 1, 301}, {1, 2, 2, 302}};
+  BpeMerges::Scratch scratch;
+  Ids ids = {1, 2, 3};
+  BpeMerges(merges).apply(ids, 0, scratch);
+  EXPECT_EQ(ids, (Ids{1, 301}));
+}
+
+TEST(BpeMerges, LeavesIdsAloneThatNoMergeHas) {
+  BpeMerges::Scratch scratch;
+  Ids ids = {4, 500, BpeMerges::kIdMax, 4};
+  const Ids before = ids;
+  BpeMerges({}).apply(ids, 0, scratch);
+  EXPECT_EQ(ids, before);
+}
+
+}  // namespace
+}  // namespace terrace
