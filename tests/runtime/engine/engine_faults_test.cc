@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "tests/runtime/engine/engine_fixture.h"
+#include "tests/sanitized.h"
 
 // Training on drives that fail now and then, on both I/O engines: the numbers are right, or the run
 // ends in an error that names the place.
@@ -11,7 +12,7 @@ namespace terrace {
 namespace {
 
 constexpr std::int64_t kSteps = 4;
-constexpr std::uint64_t kSeeds = 10;
+constexpr std::uint64_t kSeeds = kSanitized ? 5 : 10;
 
 ModelRuntimeOptions plain_options() {
   return tiny_options(tiny_model("llama", true, false), DType::kBF16);

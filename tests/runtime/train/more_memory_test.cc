@@ -57,7 +57,7 @@ std::string refusal_of(ModelRuntimeOptions options, const TierBudgets& budgets) 
 TEST(MoreMemory, NeverMakesAStepThatFitsOneThatIsRefused) {
   int fitted = 0;
   int refused = 0;
-  constexpr int kSteps = kSanitized ? 8 : 40;
+  constexpr int kSteps = kSanitized ? 4 : 40;
   constexpr int kOfEach = kSanitized ? 2 : 40;
   for (unsigned seed = 0; seed < kSteps; ++seed) {
     std::mt19937 random(seed);
