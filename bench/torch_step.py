@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Times whole training steps of a gpt2 of transformers: terrace.torch.AdamW beside torch's and DeepSpeed's ZeRO-Offload.
+
+    TERRACE_LIBRARY=build/release/runtime/capi/libterrace.so.1 PYTHONPATH=python bench/torch_step.py [--small]
+
+Forward, backward, clipping and update of fp32 parameters, each optimizer with a model of its own. An update of ours may
+run under the next forward, so each form makes several steps one after the other, and the last one's update is waited
+for. Forms take turns; prints JSON with the median step of each, and its ratio to torch's loop and to its fused form.
+ZeRO-Offload (stage 2, on the CPU) is among them where deepspeed can be imported.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+import torch
+import transformers
+
+import terrace.torch as tt
+
+
+class Form:
+    """A model with its optimizer. `train` makes a step and returns its loss; `finish` waits for what is left of it."""
+
+    def __init__(self, train, finish=lambda: None):
+        self.train, self.finish = train, finish
+        self.seconds, self.loss = [], None
+
+    def run(self, batches):
+        """The first step of a block is not counted: the caches hold another form's model."""
+        for number, ids in enumerate(batches):
+            begin = time.perf_counter()
+            self.loss = self.train(ids)
+            if number == len(batches) - 1:
+                self.finish()
+            if number > 0:
+                self.seconds.append(time.perf_counter() - begin)
+
+
+def model_of(options):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=options.vocabulary, n_embd=options.width, n_layer=options.layers,
+                                     n_head=max(1, options.width // 64), n_positions=max(options.tokens, 64),
+                                     resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config.loss_type = "ForCausalLMLoss"
+    return transformers.GPT2LMHeadModel(config)
+
+
+def torch_form(options, fused):
+    model = model_of(options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False, fused=fused)
+
+    def train(ids):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return Form(train)
+
+
+def terrace_form(options, arithmetic, **state):
+    model = model_of(options)
+    optimizer = tt.AdamW(model.parameters(), lr=1e-4, max_grad_norm=1.0, arithmetic=arithmetic,
+                         threads=options.threads, **state)
+
+    def train(ids):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return Form(train, optimizer.finish_step)
+
+
+def deepspeed_form(options):
+    os.environ.update(DS_ACCELERATOR="cpu", MASTER_ADDR="127.0.0.1", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0",
+                      LOCAL_SIZE="1")
+    os.environ.setdefault("MASTER_PORT", "29511")
+    import deepspeed
+    model = model_of(options)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
+        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
+        "steps_per_print": 10**9,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01, "torch_adam": False}},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": False}}})
+    torch.set_num_threads(options.threads)
+
+    def train(ids):
+        loss = engine(input_ids=ids, labels=ids).loss
+        engine.backward(loss)
+        engine.step()
+        return loss.item()
+
+    return Form(train)
+
+
+def measure(options, drive):
+    forms = {"torch loop": torch_form(options, fused=False),
+             "torch fused": torch_form(options, fused=True),
+             "terrace, arithmetic torch": terrace_form(options, "torch"),
+             "terrace, arithmetic terrace": terrace_form(options, "terrace")}
+    if options.nvme:
+        forms["terrace on nvme"] = terrace_form(options, "terrace", state="nvme", nvme=drive)
+    if importlib.util.find_spec("deepspeed"):
+        forms["deepspeed zero-offload"] = deepspeed_form(options)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(options.rounds):
+        batches = torch.randint(0, options.vocabulary, (options.steps + 1, 1, options.tokens), generator=generator)
+        for form in forms.values():
+            form.run(batches)
+    medians = {name: statistics.median(form.seconds) for name, form in forms.items()}
+    return [{"name": name, "seconds": seconds, "of_torch_loop": seconds / medians["torch loop"],
+             "of_torch_fused": seconds / medians["torch fused"], "last_loss": forms[name].loss}
+            for name, seconds in medians.items()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--small", action="store_true", help="2 layers of width 64, 2 rounds of 2 steps")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--vocabulary", type=int, default=50257)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=5, help="of a form in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--nvme", help="directory on the drive, for a form whose state lives there")
+    options = parser.parse_args()
+    if options.small:
+        options.layers, options.width, options.vocabulary, options.tokens = 2, 64, 256, 16
+        options.steps, options.rounds = 2, 2
+    torch.set_num_threads(options.threads)
+    transformers.logging.set_verbosity_error()
+    # DeepSpeed tells of itself on the standard output.
+    with tempfile.TemporaryDirectory(dir=options.nvme) as drive, contextlib.redirect_stdout(sys.stderr):
+        results = measure(options, drive)
+    print(json.dumps({"schema": "terrace.torch_step/1", "layers": options.layers, "width": options.width,
+                      "tokens": options.tokens, "threads": options.threads, "steps": options.steps,
+                      "rounds": options.rounds, "torch": torch.__version__,
+                      "transformers": transformers.__version__, "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
