@@ -67,7 +67,7 @@ def drawn_text(chars, seed):
 
 
 def mixed_documents(limit_bytes, seed):
-    """Documents of the machine's text and drawn ones in turn; about a third is drawn."""
+    """Documents of the machine's text and drawn ones in turn; three fifths of the bytes are drawn."""
     draw = random.Random(seed)
     machine = machine_text(60_000_000)
     documents, size = [], 0
