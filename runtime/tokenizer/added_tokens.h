@@ -10,9 +10,6 @@
 
 namespace terrace {
 
-// No vocabulary is known that comes near it: a larger id is damage.
-inline constexpr std::int32_t kTokenIdMax = (1 << 21) - 1;
-
 // A token beside the model's vocabulary that stands in texts as it is.
 struct AddedToken {
   std::string content;  // not empty

@@ -13,13 +13,10 @@ namespace terrace {
 namespace {
 
 // Up to so many ids the lowest rank is looked for among all; more have a heap.
-constexpr std::size_t kFewIds = 64;
+constexpr std::size_t kFewIds = 64;  // a bit each
 constexpr std::size_t kBitsOfSlot = 4;
+constexpr std::int32_t kNoId = -1;
 constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
-
-// A key is a rank and, in the bits below it, the place of the pair: the least of several keys is
-// the leftmost pair of the lowest rank.
-constexpr int kPlaceBits = 6;
 
 // A vector register of keys, as all processors have it.
 using Keys = std::int32_t __attribute__((vector_size(16)));
@@ -62,8 +59,10 @@ BpeMerges::BpeMerges(std::span<const BpeMerge> merges)
 void BpeMerges::add(const BpeMerge& merge) {
   const auto rank = static_cast<std::size_t>(merge.rank);
   TERRACE_CHECK_LT(rank, kMergesMax);
+  TERRACE_CHECK(std::min({merge.left, merge.right, merge.id}) >= 0);
   TERRACE_CHECK(std::max({merge.left, merge.right, merge.id}) <= kIdMax);
-  if (ids_.size() <= rank) ids_.resize(rank + 1);
+  if (ids_.size() <= rank) ids_.resize(rank + 1, kNoId);
+  TERRACE_CHECK_EQ(ids_[rank], kNoId);
   ids_[rank] = merge.id;
   const std::uint64_t pair = pair_of(merge.left, merge.right);
   std::size_t at = place_of(pair);
@@ -84,7 +83,8 @@ void BpeMerges::apply(std::vector<std::int32_t>& ids, std::size_t first, Scratch
 }
 
 std::size_t BpeMerges::apply_few(std::span<std::int32_t> ids) const {
-  constexpr std::int32_t kNoKey = kNoRank << kPlaceBits;  // or above
+  static_assert(kFewIds == std::size_t{1} << kPlaceBits);
+  constexpr std::int32_t kNoKey = kNoRank << kPlaceBits;  // this key and all above: no merge
   const std::size_t count = ids.size();
   const auto key_of = [&](std::size_t at, std::size_t next) {
     return find(ids[at], ids[next]) << kPlaceBits | static_cast<std::int32_t>(at);

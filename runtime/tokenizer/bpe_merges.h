@@ -33,14 +33,18 @@ class BpeMerges {
   void apply(std::vector<std::int32_t>& ids, std::size_t first, Scratch& scratch) const;
 
  private:
-  // Above every rank, with the bits of a place behind it still a positive number.
-  static constexpr std::int32_t kNoRank = (1 << 25) - 1;
-  // A slot has the pair above the rank, so that small caches hold many.
+  // A key is a rank and, in the bits below it, the place of the pair: the least of several keys is
+  // the leftmost pair of the lowest rank.
+  static constexpr int kPlaceBits = 6;
+  // Larger than every rank; a key of it is still a positive number.
+  static constexpr std::int32_t kNoRank = INT32_MAX >> kPlaceBits;
+  static_assert(kMergesMax < kNoRank);
+  // A slot packs left, right and rank into 64 bits: eight slots are a cache line.
   static constexpr int kIdBits = 21;
   static constexpr int kRankBits = 64 - 2 * kIdBits;
   static_assert(kIdMax >> kIdBits == 0 && kMergesMax >> kRankBits == 0);
   static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
-  // Ids below it, where the bytes have theirs, have a table of all their pairs.
+  // Most vocabularies give bytes the ids below it: all pairs of those have a table of their own.
   static constexpr std::uint32_t kLowIds = 256;
 
   // The rank of the pair's merge; kNoRank where there is none.
@@ -51,8 +55,8 @@ class BpeMerges {
     if ((known_[bit / 64] >> bit % 64 & 1) == 0) return kNoRank;
     for (std::size_t at = place_of(pair);; at = (at + 1) & mask_) {
       const std::uint64_t slot = slots_[at];
-      if (slot >> kRankBits == pair) return static_cast<std::int32_t>(slot & kMergesMax);
       if (slot == kEmpty) return kNoRank;
+      if (slot >> kRankBits == pair) return static_cast<std::int32_t>(slot & kMergesMax);
     }
   }
   static bool are_low(std::int32_t left, std::int32_t right) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <span>
 
+#include "base/check.h"
 #include "runtime/tokenizer/piece_hash.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -13,8 +14,6 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kUnicodeSize = 0x110000;
-// So many pieces are looked up at a time.
-constexpr std::size_t kPiecesAhead = 16;
 
 }  // namespace
 
@@ -73,16 +72,15 @@ void BpeModel::append_ids(std::span<const TextPiece> pieces, std::vector<std::in
     for (const TextPiece& piece : pieces) append_parts(piece.text, ids, scratch);
     return;
   }
-  // Memory brings what is known of the later pieces while the first ones are worked on.
-  std::array<std::uint64_t, kPiecesAhead> hashes;
-  while (!pieces.empty()) {
-    const std::size_t count = std::min(pieces.size(), kPiecesAhead);
-    for (std::size_t i = 0; i < count; ++i) {
-      hashes[i] = piece_hash(pieces[i].text);
-      scratch.cache.prefetch(hashes[i]);
-    }
-    for (std::size_t i = 0; i < count; ++i) append_word(pieces[i].text, hashes[i], ids, scratch);
-    pieces = pieces.subspan(count);
+  // The slots of later pieces come from memory while the first ones are worked on.
+  TERRACE_CHECK_LE(pieces.size(), kPiecesOfBatch);
+  std::array<std::uint64_t, kPiecesOfBatch> hashes;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    hashes[i] = piece_hash(pieces[i].text);
+    scratch.cache.prefetch(hashes[i]);
+  }
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    append_word(pieces[i].text, hashes[i], ids, scratch);
   }
 }
 

@@ -43,7 +43,8 @@ class BpeModel {
     PieceIdCache cache;
   };
 
-  // Appends the ids of the pieces. Quickest for ten or more at a time.
+  // Appends the ids of at most kPiecesOfBatch pieces, none of which is empty. What is remembered of
+  // them is fetched for all before the first is looked at, so several at a time are quicker.
   void append_ids(std::span<const TextPiece> pieces, std::vector<std::int32_t>& ids,
                   Scratch& scratch) const;
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/tokenizer/regex_finder.h"
+#include "runtime/tokenizer/token_id.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace terrace {
@@ -172,12 +173,6 @@ std::optional<std::int32_t> single_id(const JsonNode& node, const std::vector<st
   return ids.empty() ? std::nullopt : std::optional(ids.front());
 }
 
-std::int32_t id_of(const JsonNode& node) {
-  const std::int64_t id = node.integer();
-  if (id < 0 || id > kTokenIdMax) node.corrupt(fmt::format("{} is not an id", id));
-  return static_cast<std::int32_t>(id);
-}
-
 AroundText read_template(const JsonNode& node) {
   node.check_keys({"type", "single", "pair", "special_tokens"});
   std::vector<std::int32_t> before;
@@ -193,7 +188,7 @@ AroundText read_template(const JsonNode& node) {
     const std::string name = item.child("SpecialToken").text("id");
     const JsonNode special = node.child("special_tokens").child(name);
     special.child("ids").for_each_item(
-        [&](const JsonNode& id) { (has_text ? behind : before).push_back(id_of(id)); });
+        [&](const JsonNode& id) { (has_text ? behind : before).push_back(read_token_id(id)); });
   });
   if (!has_text) node.corrupt("the template has no place for the text");
   return {single_id(node, before), single_id(node, behind)};

@@ -7,21 +7,16 @@
 
 #include "runtime/tokenizer/byte_alphabet.h"
 #include "runtime/tokenizer/json_components.h"
+#include "runtime/tokenizer/token_id.h"
 
 namespace terrace {
 namespace {
-
-std::int32_t token_id(const JsonNode& node) {
-  const std::int64_t id = node.integer();
-  if (id < 0 || id > kTokenIdMax) node.corrupt(fmt::format("{} is not an id", id));
-  return static_cast<std::int32_t>(id);
-}
 
 Vocabulary read_vocabulary(const JsonNode& node) {
   Vocabulary vocabulary;
   std::set<std::int32_t> ids;
   node.for_each_entry([&](const std::string& token, const JsonNode& value) {
-    const std::int32_t id = token_id(value);
+    const std::int32_t id = read_token_id(value);
     if (!ids.insert(id).second) node.corrupt(fmt::format("two tokens have the id {}", id));
     vocabulary[token] = id;
   });
@@ -43,7 +38,6 @@ std::pair<std::string, std::string> sides_of(const JsonNode& node) {
 }
 
 std::vector<BpeMerge> read_merges(const JsonNode& node, const Vocabulary& vocabulary) {
-  static_assert(kTokenIdMax <= BpeMerges::kIdMax);
   if (node.size() > BpeMerges::kMergesMax) {
     node.refuse(
         fmt::format("{} merges, where {} are the most", node.size(), BpeMerges::kMergesMax));
@@ -91,7 +85,7 @@ AddedToken read_added_token(const JsonNode& node) {
   node.check_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
   AddedToken token;
   token.content = node.text("content");
-  token.id = token_id(node.child("id"));
+  token.id = read_token_id(node.child("id"));
   token.single_word = node.flag("single_word", false);
   token.lstrip = node.flag("lstrip", false);
   token.rstrip = node.flag("rstrip", false);

@@ -18,7 +18,7 @@ class PieceIdCache {
 
   PieceIdCache() : slots_(kSlots) {}
 
-  // Has memory bring what find() looks at.
+  // Prefetches the slot that find() reads.
   void prefetch(std::uint64_t hash) const { __builtin_prefetch(&slots_[hash % kSlots]); }
 
   // Returns the ids of the piece; an empty span where it is not known. Valid until the next

@@ -9,8 +9,6 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kPiecesOfBatch = 16;
-
 // The part [begin, end) of the piece, which is `text` by now.
 TextPiece part_of(const TextPiece& piece, std::string_view text, std::size_t begin,
                   std::size_t end) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -18,6 +19,8 @@ struct TextPiece {
   bool begins_text = false;  // nothing stood before it in the whole text
 };
 
+// What takes pieces takes at most so many at a time.
+inline constexpr std::size_t kPiecesOfBatch = 16;
 using TakePieces = FunctionRef<void(std::span<const TextPiece>)>;
 
 // A step that cuts pieces into smaller ones. Thread-safe.

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "runtime/tokenizer/added_tokens.h"
 #include "runtime/tokenizer/token_decoder.h"
+#include "runtime/tokenizer/token_id.h"
 #include "runtime/tokenizer/tokenizer_file.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -119,8 +119,11 @@ std::unique_ptr<Processor> load_processor(const std::string& path) {
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path, const SpecialNames& names) {
   auto processor = load_processor(path);
   const int pieces = processor->GetPieceSize();
-  if (pieces < 1 || pieces > kTokenIdMax) {
-    throw CorruptData(fmt::format("{}: a vocabulary of {}", path, pieces), kFetchModelAgain);
+  if (pieces < 1) throw CorruptData(path + ": a vocabulary of nothing", kFetchModelAgain);
+  if (pieces > kTokenIdMax) {
+    throw ConfigError(fmt::format("{}: a vocabulary of {} pieces, where {} are the most", path,
+                                  pieces, kTokenIdMax),
+                      "take a tokenizer with a smaller vocabulary");
   }
   auto tokenizer = std::make_unique<SentencePieceTokenizer>(std::move(processor), path);
   const Processor& loaded = tokenizer->processor();

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <system_error>
 
-#include "runtime/tokenizer/added_tokens.h"
 #include "runtime/tokenizer/json_node.h"
+#include "runtime/tokenizer/token_id.h"
 
 namespace terrace {
 namespace {
@@ -27,11 +27,10 @@ void read_named_id(const JsonNode& root, std::string_view key, NamedToken& token
   if (token.is_named || !root.has(key)) return;
   const JsonNode node = root.child(key);
   if (node.is_array() && node.size() == 0) return;
-  const std::int64_t id = node.is_array() ? node.item(0).integer() : node.integer();
-  if (id < 0 || id > kTokenIdMax) node.corrupt("not an id");
+  const std::int32_t id = read_token_id(node.is_array() ? node.item(0) : node);
   token.is_named = true;
   token.where = node.where();
-  token.id = static_cast<std::int32_t>(id);
+  token.id = id;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <random>
 #include <utility>
@@ -13,6 +14,7 @@ namespace terrace {
 namespace {
 
 constexpr std::int32_t kBytes = 5;
+constexpr std::int32_t kMerges = 500;
 
 using Ids = std::vector<std::int32_t>;
 
@@ -38,7 +40,7 @@ Ids joined_one_by_one(const std::vector<BpeMerge>& merges, Ids ids) {
 
 // Merges of a vocabulary that begins with `bytes` ids from `first` on: each makes a new id of two
 // that are there; some pairs come twice.
-std::vector<BpeMerge> drawn_merges(std::int32_t first, std::int32_t bytes, std::size_t count,
+std::vector<BpeMerge> drawn_merges(std::int32_t first, std::int32_t bytes, std::int32_t count,
                                    std::mt19937& draw) {
   std::vector<BpeMerge> merges;
   std::int32_t next = first + bytes;
@@ -47,7 +49,7 @@ std::vector<BpeMerge> drawn_merges(std::int32_t first, std::int32_t bytes, std::
     const std::int32_t last = std::uniform_int_distribution(first, next - 1)(draw);
     return std::uniform_int_distribution(first, last)(draw);
   };
-  while (merges.size() < count) {
+  while (std::ssize(merges) < count) {
     merges.push_back({.left = drawn_id(),
                       .right = drawn_id(),
                       .rank = static_cast<std::int32_t>(merges.size()),
@@ -60,8 +62,8 @@ std::vector<BpeMerge> drawn_merges(std::int32_t first, std::int32_t bytes, std::
 // Few ids are joined in another way than many, and low ones are looked up in another table.
 TEST(BpeMerges, JoinsAsTheDefinitionSays) {
   std::mt19937 draw(7);
-  for (const std::int32_t first : {0, 250, 100'000, BpeMerges::kIdMax - 511}) {
-    const std::vector<BpeMerge> merges = drawn_merges(first, kBytes, 500, draw);
+  for (const std::int32_t first : {0, 250, 100'000, BpeMerges::kIdMax - kBytes - kMerges + 1}) {
+    const std::vector<BpeMerge> merges = drawn_merges(first, kBytes, kMerges, draw);
     const BpeMerges joins(merges);
     BpeMerges::Scratch scratch;
     for (std::size_t size = 0; size <= 140; ++size) {
@@ -90,10 +92,34 @@ TEST(BpeMerges, TakesTheLaterOfTwoMergesOfAPair) {
 
 TEST(BpeMerges, LeavesIdsAloneThatNoMergeHas) {
   BpeMerges::Scratch scratch;
-  Ids ids = {4, 500, BpeMerges::kIdMax, 4};
-  const Ids before = ids;
-  BpeMerges({}).apply(ids, 0, scratch);
-  EXPECT_EQ(ids, before);
+  // The pair of the merge is one that the filter does not tell from the other.
+  const std::vector<BpeMerge> merges = {{300, 308, 0, 301}};
+  for (const std::size_t size : {2, 100}) {
+    Ids ids(size, BpeMerges::kIdMax);
+    const Ids before = ids;
+    BpeMerges(merges).apply(ids, 0, scratch);
+    EXPECT_EQ(ids, before);
+    BpeMerges({}).apply(ids, 0, scratch);
+    EXPECT_EQ(ids, before);
+  }
+}
+
+// The largest rank, beside a lower one, at all places of few ids.
+TEST(BpeMerges, TakesRanksUpToTheLargest) {
+  constexpr auto kLast = static_cast<std::int32_t>(BpeMerges::kMergesMax) - 1;
+  const std::vector<BpeMerge> merges = {{7, 8, kLast, 300}, {8, 300, kLast - 1, 301}};
+  const BpeMerges joins(merges);
+  BpeMerges::Scratch scratch;
+  for (std::size_t place = 0; place + 3 <= 64; ++place) {
+    Ids ids(64, 1);
+    ids[place] = 8;
+    ids[place + 1] = 7;
+    ids[place + 2] = 8;
+    const Ids expected = joined_one_by_one(merges, ids);
+    EXPECT_EQ(expected[place], 301);
+    joins.apply(ids, 0, scratch);
+    EXPECT_EQ(ids, expected) << place;
+  }
 }
 
 }  // namespace

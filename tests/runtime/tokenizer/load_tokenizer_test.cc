@@ -94,21 +94,30 @@ TEST_F(LoadTokenizer, RefusesWhatIsNotBuiltByName) {
       {"/truncation", {{"max_length", 512}}},
       {"/padding", {{"strategy", "BatchLongest"}}},
       {"/added_tokens/0/id", 9},
+      {"/model/vocab/a", 2'097'152},
+      {"/model/vocab/a", 4'000'000'000},
       {"/unheard_of", 1}};
   const std::vector<const char*> names = {
       "NFKC",  "Lowercase", "BertPreTokenizer",  "new_flag",  "Unigram",    "dropout",
       "</w>",  "new_flag",  "RobertaProcessing", "WordPiece", "truncation", "padding",
-      "<end>", "unheard_of"};
+      "<end>", "2097152",   "4000000000",        "unheard_of"};
   for (std::size_t i = 0; i < changes.size(); ++i) {
     TERRACE_EXPECT_THROW_WITH(load_with(changes[i].first, changes[i].second), ConfigError,
                               names[i]);
   }
 }
 
+TEST_F(LoadTokenizer, TakesTheLargestIdAndRefusesTooManyMerges) {
+  const auto tokenizer = load_with("/model/vocab/c", 2'097'151);
+  EXPECT_EQ(ids_of(*tokenizer, "cc"), (std::vector<std::int32_t>{2'097'151, 2'097'151}));
+  const Json too_many(std::vector<std::string>(4'194'304, "a b"));
+  TERRACE_EXPECT_THROW_WITH(load_with("/model/merges", too_many), ConfigError, "4194304");
+}
+
 TEST_F(LoadTokenizer, CallsDamageDamage) {
   const std::vector<std::pair<const char*, Json>> changes = {
       {"/model/vocab/a", -1},       {"/model/vocab/a", 1},
-      {"/model/vocab/a", "x"},      {"/model/vocab/a", 4'000'000'000},
+      {"/model/vocab/a", "x"},      {"/model/vocab/a", 1.5},
       {"/model/merges/0", "a d"},   {"/model/merges/0", "ab"},
       {"/model/merges/0", {"a"}},   {"/model/merges", "a b"},
       {"/model/unk_token", "none"}, {"/added_tokens/0/content", ""},
