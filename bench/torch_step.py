@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Times whole training steps of a gpt2 of transformers: terrace.torch.AdamW beside torch's and DeepSpeed's ZeRO-Offload.
+"""Times whole training steps of a gpt2 of transformers: terrace.torch.AdamW beside torch's and ZeRO-Offload.
 
     TERRACE_LIBRARY=build/release/runtime/capi/libterrace.so.1 PYTHONPATH=python bench/torch_step.py [--small]
 
-Forward, backward, clipping and update of fp32 parameters, each optimizer with a model of its own. An update of ours may
-run under the next forward, so each form makes several steps one after the other, and the last one's update is waited
-for. Forms take turns; prints JSON with the median step of each, and its ratio to torch's loop and to its fused form.
-ZeRO-Offload (stage 2, on the CPU) is among them where deepspeed can be imported.
+Forward, backward, clipping and update of fp32 parameters, each form with a model of its own, always on the same tokens.
+Ours update in step(), and in one form under the next forward; so each form makes several steps one after the other, and
+the last one's update is waited for. Forms take turns; prints JSON with the quartiles of the seconds of a step, and the
+ratio of its median to that of torch's loop and of its fused form. Where deepspeed can be imported, its ZeRO-Offload
+(stage 2, on the CPU) is among them. Fails where a form's losses are not those of torch's loop.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import socket
 import statistics
 import sys
 import tempfile
@@ -30,17 +32,22 @@ class Form:
 
     def __init__(self, train, finish=lambda: None):
         self.train, self.finish = train, finish
-        self.seconds, self.loss = [], None
+        self.seconds, self.losses = [], []
 
-    def run(self, batches):
-        """The first step of a block is not counted: the caches hold another form's model."""
-        for number, ids in enumerate(batches):
+    def run(self, ids, steps):
+        """One step more is made, which is not counted: the caches hold another form's model."""
+        for number in range(steps + 1):
             begin = time.perf_counter()
-            self.loss = self.train(ids)
-            if number == len(batches) - 1:
+            self.losses.append(self.train(ids))
+            if number == steps:
                 self.finish()
             if number > 0:
                 self.seconds.append(time.perf_counter() - begin)
+
+    def result(self, loop, fused):
+        low, median, high = statistics.quantiles(self.seconds, n=4)
+        return {"seconds": median, "seconds_quartiles": [low, high], "of_torch_loop": median / loop,
+                "of_torch_fused": median / fused, "first_loss": self.losses[0], "last_loss": self.losses[-1]}
 
 
 def model_of(options):
@@ -67,10 +74,10 @@ def torch_form(options, fused):
     return Form(train)
 
 
-def terrace_form(options, arithmetic, **state):
+def terrace_form(options, arithmetic, updates="step", **state):
     model = model_of(options)
-    optimizer = tt.AdamW(model.parameters(), lr=1e-4, max_grad_norm=1.0, arithmetic=arithmetic,
-                         threads=options.threads, **state)
+    optimizer = tt.AdamW(model.parameters(), lr=1e-4, max_grad_norm=1.0, arithmetic=arithmetic, updates=updates,
+                         model=model if updates == "forward" else None, threads=options.threads, **state)
 
     def train(ids):
         loss = model(input_ids=ids, labels=ids).loss
@@ -85,7 +92,9 @@ def terrace_form(options, arithmetic, **state):
 def deepspeed_form(options):
     os.environ.update(DS_ACCELERATOR="cpu", MASTER_ADDR="127.0.0.1", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0",
                       LOCAL_SIZE="1")
-    os.environ.setdefault("MASTER_PORT", "29511")
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        os.environ["MASTER_PORT"] = str(any_port.getsockname()[1])
     import deepspeed
     model = model_of(options)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
@@ -104,24 +113,35 @@ def deepspeed_form(options):
     return Form(train)
 
 
+def deepspeed_version():
+    return sys.modules["deepspeed"].__version__ if "deepspeed" in sys.modules else None
+
+
 def measure(options, drive):
     forms = {"torch loop": torch_form(options, fused=False),
              "torch fused": torch_form(options, fused=True),
              "terrace, arithmetic torch": terrace_form(options, "torch"),
-             "terrace, arithmetic terrace": terrace_form(options, "terrace")}
+             "terrace, arithmetic terrace": terrace_form(options, "terrace"),
+             "terrace, under the next forward": terrace_form(options, "terrace", updates="forward")}
     if options.nvme:
         forms["terrace on nvme"] = terrace_form(options, "terrace", state="nvme", nvme=drive)
     if importlib.util.find_spec("deepspeed"):
         forms["deepspeed zero-offload"] = deepspeed_form(options)
-    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, options.vocabulary, (1, options.tokens), generator=torch.Generator().manual_seed(1))
     for _ in range(options.rounds):
-        batches = torch.randint(0, options.vocabulary, (options.steps + 1, 1, options.tokens), generator=generator)
         for form in forms.values():
-            form.run(batches)
-    medians = {name: statistics.median(form.seconds) for name, form in forms.items()}
-    return [{"name": name, "seconds": seconds, "of_torch_loop": seconds / medians["torch loop"],
-             "of_torch_fused": seconds / medians["torch fused"], "last_loss": forms[name].loss}
-            for name, seconds in medians.items()]
+            form.run(ids, options.steps)
+    check_losses(forms)
+    loop, fused = (statistics.median(forms[name].seconds) for name in ("torch loop", "torch fused"))
+    return [{"name": name, **form.result(loop, fused)} for name, form in forms.items()]
+
+
+def check_losses(forms):
+    expected = forms["torch loop"].losses
+    assert expected[-1] < expected[0], "the loss of torch's loop did not fall"
+    for name, form in forms.items():
+        for number, (loss, of_loop) in enumerate(zip(form.losses, expected, strict=True)):
+            assert abs(loss - of_loop) < 1e-3 * of_loop, f"{name}: loss {loss} of step {number}, {of_loop} in the loop"
 
 
 def main():
@@ -145,9 +165,10 @@ def main():
     with tempfile.TemporaryDirectory(dir=options.nvme) as drive, contextlib.redirect_stdout(sys.stderr):
         results = measure(options, drive)
     print(json.dumps({"schema": "terrace.torch_step/1", "layers": options.layers, "width": options.width,
-                      "tokens": options.tokens, "threads": options.threads, "steps": options.steps,
-                      "rounds": options.rounds, "torch": torch.__version__,
-                      "transformers": transformers.__version__, "results": results}, indent=1))
+                      "vocabulary": options.vocabulary, "tokens": options.tokens, "threads": options.threads,
+                      "steps": options.steps, "rounds": options.rounds, "torch": torch.__version__,
+                      "transformers": transformers.__version__, "deepspeed": deepspeed_version(),
+                      "results": results}, indent=1))
 
 
 if __name__ == "__main__":
