@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "tests/runtime/temporary_directory.h"
+#include "tests/sanitized.h"
 
 namespace terrace {
 namespace {
@@ -110,6 +111,7 @@ TEST_F(LoadTokenizer, RefusesWhatIsNotBuiltByName) {
 TEST_F(LoadTokenizer, TakesTheLargestIdAndRefusesTooManyMerges) {
   const auto tokenizer = load_with("/model/vocab/c", 2'097'151);
   EXPECT_EQ(ids_of(*tokenizer, "cc"), (std::vector<std::int32_t>{2'097'151, 2'097'151}));
+  if (kSanitized) return;  // where the next file takes half a minute to be read
   const Json too_many(std::vector<std::string>(4'194'304, "a b"));
   TERRACE_EXPECT_THROW_WITH(load_with("/model/merges", too_many), ConfigError, "4194304");
 }
