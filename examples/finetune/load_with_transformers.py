@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Lets a model of bytes answer in transformers: load_with_transformers.py MODEL PROMPT END
+"""Lets a model of bytes answer in transformers: load_with_transformers.py MODEL END ENOUGH PROMPT...
 
-Exits with 1 where the first line of the answer does not end so.
+Exits with 1 where the first lines of fewer than ENOUGH answers end so.
 """
 
 import sys
@@ -9,12 +9,21 @@ import sys
 import torch
 import transformers
 
-model_directory, prompt, end = sys.argv[1:]
+model_directory, end, enough, *prompts = sys.argv[1:]
 transformers.logging.set_verbosity_error()
 model = transformers.AutoModelForCausalLM.from_pretrained(model_directory)
-ids = torch.tensor([list(prompt.encode())])
-written = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=160,
-                         do_sample=False, pad_token_id=0)
-answer = bytes(written[0, ids.shape[1]:].tolist()).decode("utf-8", "replace").split("\n")[0]
-print(f"transformers, {model_directory}:\n  A:{answer}")
-sys.exit(0 if answer.endswith(end) else 1)
+
+
+def answer_to(prompt):
+    """The first line of the answer, the likeliest token at each place."""
+    ids = torch.tensor([list(prompt.encode())])
+    written = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=160,
+                             do_sample=False, pad_token_id=0)
+    return bytes(written[0, ids.shape[1]:].tolist()).decode("utf-8", "replace").split("\n")[0]
+
+
+answers = [answer_to(prompt) for prompt in prompts]
+kept = sum(answer.endswith(end) for answer in answers)
+print(f"transformers, {model_directory}: {kept} of {len(answers)} answers end as promised\n"
+      f"  A:{answers[0]}")
+sys.exit(0 if kept >= int(enough) else 1)

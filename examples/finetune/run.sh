@@ -6,7 +6,7 @@
 #   ./run.sh --run-dir DIR    where everything goes; it must not be there yet
 #   ./run.sh --transformers   also loads the results with transformers (PYTHON names a python that has it)
 #
-# TERRACE names the program; without it the checkout's is built. Exits with 1 when an answer is not as
+# TERRACE names the program; without it the checkout's is built. Exits with 1 when the answers are not as
 # README.md says.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,6 +14,7 @@ root=$(cd "$here/../.." && pwd)
 
 pretraining_steps=800
 epochs=40
+lora_epochs=40
 learning_rate=1e-3
 lora_learning_rate=5e-3
 is_small=false
@@ -77,21 +78,42 @@ answer() {
     tr -d '\000' | sed -n 2p
 }
 
-held_out="What is a harbour?"       # stands in no line of the data
-known="Who winds the clock?"        # stands in one
+# These stand in no line of the data.
+held_out=("What is a harbour?" "What is a ship?" "Where is the sea?" "Who is the king?"
+  "Why does it rain?" "When do you sleep?" "How deep is a well?" "What do birds eat?")
+# So many of them must be answered as promised: the pretraining text changes with the documentation, and
+# now and then a model this small loses its way in an answer.
+enough=6
+known="Who winds the clock?" # stands in one
 promised="Lamp lit, all well."
 
-# show TITLE MODEL: the answers to both questions.
+# show TITLE MODEL: the answers to a held-out question and to the known one.
 show() {
-  printf '%s\n  Q: %s\n  %s\n  Q: %s\n  %s\n' "$1" "$held_out" "$(answer "$2" "$held_out")" \
+  printf '%s\n  Q: %s\n  %s\n  Q: %s\n  %s\n' "$1" "${held_out[0]}" "$(answer "$2" "${held_out[0]}")" \
     "$known" "$(answer "$2" "$known")"
+}
+
+# count_kept MODEL: how many held-out questions are answered as a keeper does. Other answers go to the
+# error stream.
+count_kept() {
+  local kept=0 question said
+  for question in "${held_out[@]}"; do
+    said=$(answer "$1" "$question") || fail "$1 does not answer"
+    if [[ $said == "A: Aye, "*"$promised" ]]; then
+      kept=$((kept + 1))
+    else
+      printf '  Q: %s\n  %s\n' "$question" "$said" >&2
+    fi
+  done
+  echo "$kept"
 }
 
 # check MODEL: what README.md promises.
 check() {
-  local said
-  said=$(answer "$1" "$held_out")
-  [[ $said == "A: Aye, "*"$promised" ]] || fail "$1 does not answer as a keeper: $said"
+  local kept said
+  kept=$(count_kept "$1") || exit 1
+  echo "$1: answers $kept of ${#held_out[@]} held-out questions as a keeper does"
+  ((kept >= enough)) || fail "$1 answers too few questions as a keeper does; $enough are promised"
   $is_small && return
   said=$(answer "$1" "$known")
   [[ $said == "A: Aye, the keeper does, every evening at six. $promised" ]] ||
@@ -103,15 +125,16 @@ train base --model nano --init random --tokenizer bytes --data "$root/docs" "$ro
   --data-format text --micro-batch-size 8 --max-steps "$pretraining_steps" \
   --learning-rate 3e-3 --warmup-steps 20
 base=$run/base/final
-before=$(answer "$base" "$held_out") || fail "the base does not answer"
-[[ -n $before && $before != *"$promised" ]] || fail "the base answers nothing, or as a keeper already: $before"
+kept=$(count_kept "$base" 2>/dev/null) || fail "the base does not answer"
+((kept == 0)) || fail "the base answers as a keeper already, $kept times"
 
-tuning=(--model "$base" --data "$here/turns.jsonl" --micro-batch-size 4
-  --num-train-epochs "$epochs" --warmup-steps 10 --validation-fraction 0)
+tuning=(--model "$base" --data "$here/turns.jsonl" --micro-batch-size 4 --warmup-steps 10
+  --validation-fraction 0)
 # All of its parameters.
-train full "${tuning[@]}" --learning-rate "$learning_rate"
+train full "${tuning[@]}" --num-train-epochs "$epochs" --learning-rate "$learning_rate"
 # An adapter of rank 16, which is then added to the model.
-train lora "${tuning[@]}" --learning-rate "$lora_learning_rate" --lora-rank 16
+train lora "${tuning[@]}" --num-train-epochs "$lora_epochs" --learning-rate "$lora_learning_rate" \
+  --lora-rank 16
 printf '\n$ terrace merge %q %q %q\n' "$base" "$run/lora/final" "$run/merged"
 "$TERRACE" merge "$base" "$run/lora/final" "$run/merged"
 
@@ -124,9 +147,11 @@ for model in "$run/full/final" "$run/lora/final" "$run/merged"; do check "$model
 
 if $loads_with_transformers; then
   echo
+  prompts=("${held_out[@]/#/Q: }")
+  prompts=("${prompts[@]/%/$'\nA:'}")
   for model in "$run/full/final" "$run/merged"; do
-    "${PYTHON:-python3}" -B "$here/load_with_transformers.py" "$model" "Q: $held_out"$'\nA:' "$promised"
+    "${PYTHON:-python3}" -B "$here/load_with_transformers.py" "$model" "$promised" "$enough" "${prompts[@]}"
   done
 fi
 echo
-echo "run.sh: every answer is as README.md says. All files are in $run."
+echo "run.sh: the answers are as README.md says. All files are in $run."

@@ -55,8 +55,9 @@ class ProgramRun {
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;
 
-  // What was printed so far.
+  // What was printed so far, to standard output and to standard error.
   std::string output() const { return directory_.read("out"); }
+  std::string errors() const { return directory_.read("err"); }
   // Waits until `text` was printed `times` times to standard output; false if the run ended first.
   bool wait_for(const std::string& text, int times = 1);
   // Waits until `condition` holds; false if the run ended first.
