@@ -6,11 +6,15 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kBlocksPerThread = 3;
+// And as many as keep the threads busy while the thread that takes waits for a drive: at 20 ms of
+// work each, two threads have 80 ms of it.
+constexpr std::size_t kBlocksMore = 8;
 
 }  // namespace
 
 BlockEncoder::BlockEncoder(EncodeBlock encode, int threads)
-    : encode_(std::move(encode)), jobs_max_(kBlocksPerThread * static_cast<std::size_t>(threads)) {
+    : encode_(std::move(encode)),
+      jobs_max_(kBlocksPerThread * static_cast<std::size_t>(threads) + kBlocksMore) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 

@@ -61,6 +61,9 @@ class PartialFile {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
   }
+  // Has the system write what was appended, without waiting, so that sync() has little left to wait
+  // for. A file system that cannot do this writes it in sync().
+  void begin_writing_back() { ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE); }
   void sync() {
     if (::fdatasync(descriptor_) != 0) fail("sync", errno);
   }
@@ -199,15 +202,13 @@ void TokenFileWriter::append_mask(const DocumentIds& documents) {
 }
 
 void TokenFileWriter::append_ids(const std::vector<std::int32_t>& ids) {
-  const auto width = static_cast<std::size_t>(options_.width);
-  bytes_.resize(ids.size() * width);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const auto id = static_cast<std::uint32_t>(ids[i]);
-    for (std::size_t byte = 0; byte < width; ++byte) {
-      bytes_[i * width + byte] = static_cast<std::byte>(id >> (8 * byte));
-    }
+  if (options_.width == 2) {
+    narrow_ids_.assign(ids.begin(), ids.end());
+    files_->tokens.append(std::as_bytes(std::span(narrow_ids_)));
+  } else {
+    files_->tokens.append(std::as_bytes(std::span(ids)));
   }
-  files_->tokens.append(bytes_);
+  files_->tokens.begin_writing_back();
   state_.tokens += ids.size();
 }
 

@@ -66,7 +66,7 @@ class TokenFileWriter {
   std::unique_ptr<Files> files_;
   std::optional<TokenFileState> resumed_;
   TokenFileState state_;
-  std::vector<std::byte> bytes_;
+  std::vector<std::uint16_t> narrow_ids_;
 };
 
 }  // namespace terrace
