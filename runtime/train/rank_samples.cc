@@ -9,22 +9,30 @@
 
 namespace terrace {
 
-std::size_t RankSamples::step_elements() const {
-  const BatchShape& batch = share_.batch;
-  return static_cast<std::size_t>(batch.lists() * batch.rows() * share_.micro_batches);
+namespace {
+
+std::size_t elements_of(const BatchShape& batch) {
+  return static_cast<std::size_t>(batch.lists() * batch.rows());
 }
 
-SampleRows RankSamples::rows_of(std::vector<std::int32_t>& tokens, std::int64_t m) const {
-  const auto rows = static_cast<std::size_t>(share_.batch.rows());
-  const auto first = static_cast<std::size_t>(m * share_.batch.lists());
+// The lists of micro-batch `m` in the tokens of several.
+SampleRows rows_of(const BatchShape& batch, std::vector<std::int32_t>& tokens, std::int64_t m) {
+  const auto rows = static_cast<std::size_t>(batch.rows());
+  const auto first = static_cast<std::size_t>(m * batch.lists());
   const auto list = [&](RowNumbers which) {
     return std::span(tokens).subspan((first + static_cast<std::size_t>(which)) * rows, rows);
   };
   SampleRows found = {list(RowNumbers::kTokens), list(RowNumbers::kTargets)};
-  if (!share_.batch.has_documents) return found;
+  if (!batch.has_documents) return found;
   found.positions = list(RowNumbers::kPositions);
   found.first_keys = list(RowNumbers::kFirstKeys);
   return found;
+}
+
+}  // namespace
+
+std::size_t RankSamples::step_elements() const {
+  return elements_of(share_.batch) * static_cast<std::size_t>(share_.micro_batches);
 }
 
 void RankSamples::fetch(std::int64_t first_sample) {
@@ -34,7 +42,7 @@ void RankSamples::fetch(std::int64_t first_sample) {
   std::int64_t sample = share_.begin(first_sample);
   try {
     for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
-      const SampleRows rows = rows_of(tokens_, m);
+      const SampleRows rows = rows_of(share_.batch, tokens_, m);
       data_.fill_micro_batch(sample, rows);
       counted_targets_ += std::ranges::count_if(rows.targets, [](auto t) { return t >= 0; });
       sample += share_.batch.sequences;
@@ -51,29 +59,36 @@ std::int64_t RankSamples::target_tokens(const RankGroup& ranks) const {
   return static_cast<std::int64_t>(ranks.sum(static_cast<double>(own)));
 }
 
-std::int64_t RankSamples::fill_evaluated(std::size_t set, std::int64_t first,
-                                         const SampleRows& rows) const {
+std::int64_t RankSamples::fill_evaluated_sample(std::size_t set, std::int64_t sample,
+                                                const SampleRows& rows) const {
   const std::int64_t samples = data_.validation_samples(set);
   const std::int64_t evaluated = evaluated_.at(set);
+  const std::int64_t chosen = sample < evaluated ? sample * samples / evaluated : samples;
+  return data_.fill_validation_batch(chosen, rows, set);
+}
+
+std::int64_t RankSamples::fill_evaluated(std::size_t set, std::int64_t first,
+                                         const SampleRows& rows) const {
   const auto length = static_cast<std::size_t>(share_.batch.positions);
   std::int64_t counted = 0;
   for (std::int64_t row = 0; row < share_.batch.sequences; ++row) {
-    const std::int64_t sample = first + row;
-    const std::int64_t chosen = sample < evaluated ? sample * samples / evaluated : samples;
     const std::size_t begin = static_cast<std::size_t>(row) * length;
-    counted += data_.fill_validation_batch(chosen, rows.part(begin, length), set);
+    counted += fill_evaluated_sample(set, first + row, rows.part(begin, length));
   }
   return counted;
 }
 
 void RankSamples::check_evaluated() const {
-  std::vector<std::int32_t> tokens(step_elements());
-  const SampleRows rows = rows_of(tokens, 0);
+  // A sample at a time: a dry run may be of micro-batches that this machine has no memory for.
+  BatchShape sample = share_.batch;
+  sample.sequences = 1;
+  std::vector<std::int32_t> tokens(elements_of(sample));
+  const SampleRows rows = rows_of(sample, tokens, 0);
   for (std::size_t set = 0; set < data_.validation_sets(); ++set) {
     const std::int64_t count = evaluated_.at(set);
     std::int64_t counted = 0;
-    for (std::int64_t first = 0; first < count && counted == 0; first += share_.batch.sequences) {
-      counted = fill_evaluated(set, first, rows);
+    for (std::int64_t i = 0; i < count && counted == 0; ++i) {
+      counted = fill_evaluated_sample(set, i, rows);
     }
     if (count == 0 || counted > 0) continue;
     const std::string& name = data_.validation_name(set);
@@ -91,7 +106,7 @@ void RankSamples::fill_validation(std::size_t set, std::int64_t first_sample, Va
   std::int64_t sample = share_.begin(first_sample);
   try {
     for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
-      batch.counted_targets += fill_evaluated(set, sample, rows_of(batch.tokens, m));
+      batch.counted_targets += fill_evaluated(set, sample, rows_of(share_.batch, batch.tokens, m));
       sample += share_.batch.sequences;
     }
   } catch (const Error&) {

@@ -62,11 +62,12 @@ class RankSamples {
   void rethrow_problem() const;
 
  private:
-  // The lists of micro-batch `m` in a step's tokens.
-  SampleRows rows_of(std::vector<std::int32_t>& tokens, std::int64_t m) const;
   std::size_t step_elements() const;
-  // Fills one micro-batch with the evaluation's samples of a set from `first` on; behind the last
-  // one with what is not counted. Returns how many targets are counted.
+  // Fills one sequence with the evaluation's `sample` of a set; behind the last one with what is
+  // not counted. Returns how many targets are counted.
+  std::int64_t fill_evaluated_sample(std::size_t set, std::int64_t sample,
+                                     const SampleRows& rows) const;
+  // Likewise one micro-batch with the samples from `first` on.
   std::int64_t fill_evaluated(std::size_t set, std::int64_t first, const SampleRows& rows) const;
 
   const Dataset& data_;

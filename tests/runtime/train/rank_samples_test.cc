@@ -101,6 +101,16 @@ TEST_F(RankSamplesTest, ValidationIsCountedToItsEndByAllRanksTogether) {
   EXPECT_EQ(counted, data_.validation_tokens() - 1);
 }
 
+// A dry run may be of micro-batches that no machine has the memory for.
+TEST_F(RankSamplesTest, WhatIsEvaluatedIsCheckedInTheMemoryOfASample) {
+  constexpr std::int64_t kSequences = std::int64_t{1} << 50;
+  const RankSamples samples(data_, {{kSequences, kPositions}, 4, 0, 1},
+                            {data_.validation_samples()});
+  EXPECT_NO_THROW(samples.check_evaluated());
+  readable_ = 0;
+  EXPECT_THROW(samples.check_evaluated(), CorruptData) << "a sample is read";
+}
+
 // The split has 6 windows, of which the last is short; an evaluation of 3 takes every other one,
 // whatever the ranks.
 TEST_F(RankSamplesTest, AnEvaluationOfFewSamplesTakesThemFromAllOverTheSplit) {
