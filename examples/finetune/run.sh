@@ -93,16 +93,16 @@ show() {
     "$known" "$(answer "$2" "$known")"
 }
 
-# count_kept MODEL: how many held-out questions are answered as a keeper does. Other answers go to the
-# error stream.
+# count_kept MODEL: how many held-out questions are answered as a keeper does. Other answers go to a file.
 count_kept() {
   local kept=0 question said
+  : >"$run/other_answers.txt"
   for question in "${held_out[@]}"; do
     said=$(answer "$1" "$question") || fail "$1 does not answer"
     if [[ $said == "A: Aye, "*"$promised" ]]; then
       kept=$((kept + 1))
     else
-      printf '  Q: %s\n  %s\n' "$question" "$said" >&2
+      printf '  Q: %s\n  %s\n' "$question" "$said" >>"$run/other_answers.txt"
     fi
   done
   echo "$kept"
@@ -113,6 +113,7 @@ check() {
   local kept said
   kept=$(count_kept "$1") || exit 1
   echo "$1: answers $kept of ${#held_out[@]} held-out questions as a keeper does"
+  cat "$run/other_answers.txt"
   ((kept >= enough)) || fail "$1 answers too few questions as a keeper does; $enough are promised"
   $is_small && return
   said=$(answer "$1" "$known")
@@ -125,7 +126,9 @@ train base --model nano --init random --tokenizer bytes --data "$root/docs" "$ro
   --data-format text --micro-batch-size 8 --max-steps "$pretraining_steps" \
   --learning-rate 3e-3 --warmup-steps 20
 base=$run/base/final
-kept=$(count_kept "$base" 2>/dev/null) || fail "the base does not answer"
+before=$(answer "$base" "${held_out[0]}") || fail "the base does not answer"
+[[ -n $before ]] || fail "the base answers nothing"
+kept=$(count_kept "$base") || exit 1
 ((kept == 0)) || fail "the base answers as a keeper already, $kept times"
 
 tuning=(--model "$base" --data "$here/turns.jsonl" --micro-batch-size 4 --warmup-steps 10
