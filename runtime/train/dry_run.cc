@@ -7,7 +7,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
-#include "runtime/plan/planning_heap.h"
 #include "runtime/plan/shared_plans.h"
 #include "runtime/step/verify_ranks.h"
 #include "runtime/train/budget_search.h"
@@ -36,7 +35,6 @@ class DryRun {
       SilentConsole silent;
       TrainConsole& seen = is_json_ ? static_cast<TrainConsole&>(silent) : console_;
       const ConsolePhase phase(seen, "planning the step");
-      const PlanningHeap heap;
       plan();
       if (!fits_ && !is_json_) return rethrow_refusal();
       check_plans_of_ranks(engine_, plan_, ranks_);

@@ -14,7 +14,6 @@
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/checkpoint/weight_state.h"
 #include "runtime/config/check_options.h"
-#include "runtime/plan/planning_heap.h"
 #include "runtime/train/best_record.h"
 #include "runtime/train/document_report.h"
 #include "runtime/train/dry_run.h"
@@ -159,7 +158,6 @@ class Trainer {
   void plan() {
     {
       const ConsolePhase phase(console_, "planning the step");
-      const PlanningHeap heap;
       plan_ = plan_model(engine_options_);
       check_plans_of_ranks(engine_options_, plan_, ranks_);
     }
