@@ -75,7 +75,7 @@ constexpr auto kTextHeaders =
 constexpr auto kTextPlaces = std::to_array<std::string_view>({"runtime/tokenizer/"});
 constexpr auto kParserHeaders = std::to_array<std::string_view>({"nlohmann/", "toml++/", "CLI/"});
 constexpr auto kParserPlaces = std::to_array<std::string_view>(
-    {"runtime/", "bench/", "tests/e2e/", "tests/golden/", "tests/fuzz/"});
+    {"runtime/", "bench/", "tests/e2e/", "tests/golden/", "tests/fuzz/", "tests/guards/"});
 constexpr auto kXxhashHeaders = std::to_array<std::string_view>({"xxh"});
 constexpr auto kXxhashPlaces = std::to_array<std::string_view>({"base/"});
 constexpr auto kCompressionHeaders = std::to_array<std::string_view>({"zlib.h", "zstd"});
