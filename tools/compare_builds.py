@@ -64,8 +64,8 @@ def commands(work, extra):
                    "--temperature", "0"],
         "tokenize": ["tokenize", "--tokenizer", f"{work}/tokenizer.json", "--output", f"{work}/ids.bin",
                      f"{work}/long.txt"],
-        "plan": ["plan", "--model", "llama-8b", "--sequence-length", "2048", "--host-memory", "24GiB",
-                 "--nvme", f"{work}/drive"],
+        "plan": ["train", "--dry-run", "--model", "llama-8b", "--init", "random", *text, "--max-steps", "1",
+                 "--sequence-length", "2048", "--host-memory", "24GiB", "--nvme", f"{work}/drive"],
         "terrace_torch": None,
     }
 
@@ -106,7 +106,8 @@ def run(words, work, environment):
     """One run of a command: seconds, counts, and the losses where there are any."""
     log, run_dir = work / "log.txt", work / "run"
     subprocess.run(["rm", "-rf", run_dir, work / "ids.bin"], check=True)
-    if words[1] == "train":
+    trains = words[1] == "train" and "--dry-run" not in words
+    if trains:
         words = [*words, "--run-dir", run_dir]
     begin = time.perf_counter()
     with open(log, "w") as file:
@@ -116,7 +117,7 @@ def run(words, work, environment):
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != 0:
         sys.exit(f"compare_builds.py: exit {child.returncode} of {' '.join(map(str, words))}\n{log.read_text()[-2000:]}")
-    rows = [json.loads(line) for line in open(run_dir / "metrics.jsonl")] if words[1] == "train" else []
+    rows = [json.loads(line) for line in open(run_dir / "metrics.jsonl")] if trains else []
     steps = [row["step_s"] for row in rows[1:]]
     steps += [float(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("step_s ")]
     return {"seconds": statistics.median(steps) if steps else wall, "wall_s": wall,

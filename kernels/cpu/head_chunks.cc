@@ -15,6 +15,10 @@ constexpr std::int64_t kRowUnit = 32;
 // Elements that are narrowed at a time: they lie in a first-level cache.
 constexpr std::int64_t kNarrowed = 1024;
 
+std::size_t workspace_of(const HeadShape& shape, const MatrixProduct& product, int workers) {
+  return multiply_workspace(product, workers, shape.code(product));
+}
+
 }  // namespace
 
 HeadShape::HeadShape(const HeadLoss& op)
@@ -24,6 +28,11 @@ HeadShape::HeadShape(const HeadLoss& op)
       chunk(std::min(R, head_chunk_rows(V))),
       stride((V + kRowUnit - 1) / kRowUnit * kRowUnit),
       dtype(op.h.dtype) {}
+
+ProductCode HeadShape::code(const MatrixProduct& product) const {
+  const ProductCode usual = product_code(product);
+  return usual == ProductCode::kPairs && chunks() > 1 ? ProductCode::kOneDnn : usual;
+}
 
 MatrixProduct HeadShape::logits(std::int64_t rows) const {
   return {.shape = {.m = rows,
@@ -83,10 +92,10 @@ std::size_t HeadChunks::workspace_bytes(const HeadLoss& op, int workers) {
   const Workspace at(op, shape);
   std::size_t most = 0;
   for (const std::int64_t rows : {shape.chunk, shape.rows_of(shape.chunks() - 1)}) {
-    most = std::max(most, multiply_workspace(shape.logits(rows), workers));
-    if (!op.dh.empty()) most = std::max(most, multiply_workspace(shape.dh(rows), workers));
+    most = std::max(most, workspace_of(shape, shape.logits(rows), workers));
+    if (!op.dh.empty()) most = std::max(most, workspace_of(shape, shape.dh(rows), workers));
     if (!op.dweight.empty()) {
-      most = std::max(most, multiply_workspace(shape.dweight(rows), workers));
+      most = std::max(most, workspace_of(shape, shape.dweight(rows), workers));
     }
   }
   return at.layout.total_bytes() + most;
@@ -150,7 +159,7 @@ void HeadChunks::compute_logits(std::int64_t first, std::int64_t rows) const {
   product.a = row_of(op_.h, first);
   product.b = op_.weight.data;
   product.c = context_.workspace.data() + at_.logits;
-  multiply(inner_, product);
+  multiply(inner_, product, shape_.code(product));
   if (map_.is_identity()) return;
   context_.workers->parallel_for(
       rows, [&](std::int64_t row, int) { map_logits(map_, logits_row(row), shape_.V); });
@@ -161,7 +170,7 @@ void HeadChunks::compute_input_gradient(std::int64_t first, std::int64_t rows) c
   product.a = dlogits_row(0);
   product.b = op_.weight.data;
   product.c = row_of(op_.dh, first);
-  multiply(inner_, product);
+  multiply(inner_, product, shape_.code(product));
 }
 
 void HeadChunks::add_weight_gradient(std::int64_t first, std::int64_t rows) const {
@@ -172,7 +181,7 @@ void HeadChunks::add_weight_gradient(std::int64_t first, std::int64_t rows) cons
   product.b = row_of(op_.h, first);
   product.c = apart ? context_.workspace.data() + at_.dweight : op_.dweight.data;
   product.gradient = assign ? GradientMode::kAssign : GradientMode::kAccumulate;
-  multiply(inner_, product);
+  multiply(inner_, product, shape_.code(product));
 }
 
 void HeadChunks::join_weight_gradient() const {

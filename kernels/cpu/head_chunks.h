@@ -21,6 +21,9 @@ struct HeadShape {
     return chunk < R - index * chunk ? chunk : R - index * chunk;
   }
 
+  // Which code multiplies. Each chunk reads the whole weight, which our own code by pairs would
+  // pack again for every chunk, where oneDNN packs only what a block is about to multiply.
+  ProductCode code(const MatrixProduct& product) const;
   MatrixProduct logits(std::int64_t rows) const;   // [rows,V] = h weight^T
   MatrixProduct dh(std::int64_t rows) const;       // [rows,C] = dlogits weight
   MatrixProduct dweight(std::int64_t rows) const;  // the chunk's part of [V,C] = dlogits^T h

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_workspace.h"
 #include "kernels/cpu/few_rows_product.h"
 #include "kernels/cpu/packed_product.h"
+#include "kernels/cpu/pair_products.h"
 #include "kernels/cpu/product_result.h"
 #include "kernels/cpu/vector_tiles.h"
 
@@ -36,7 +37,14 @@ void onednn_in_place(const KernelContext& context, const MatrixProduct& product)
 }
 
 const StripCode& strips_of_code(ProductCode code) {
-  return code == ProductCode::kAmx ? amx_strips() : vector_strips();
+  switch (code) {
+    case ProductCode::kAmx:
+      return amx_strips();
+    case ProductCode::kPairs:
+      return pair_strips();
+    default:
+      return vector_strips();
+  }
 }
 
 bool goes_apart(const MatrixProduct& product) {
@@ -76,7 +84,10 @@ std::int64_t product_block_columns(const GemmShape& shape, ProductCode code) {
 }
 
 ProductCode product_code(DType input) {
-  if (input == DType::kBF16 && amx_usable()) return ProductCode::kAmx;
+  if (input == DType::kBF16) {
+    if (amx_usable()) return ProductCode::kAmx;
+    if (pair_products_usable()) return ProductCode::kPairs;
+  }
   return gemm_takes(input) ? ProductCode::kOneDnn : ProductCode::kVectors;
 }
 
@@ -84,9 +95,7 @@ ProductCode product_code(const MatrixProduct& product) {
   return is_of_few_rows(product) ? ProductCode::kFewRows : product_code(product.shape.input);
 }
 
-const StripCode& strip_code(DType input) {
-  return product_code(input) == ProductCode::kAmx ? amx_strips() : vector_strips();
-}
+const StripCode& strip_code(DType input) { return strips_of_code(product_code(input)); }
 
 void multiply(const KernelContext& context, const MatrixProduct& product, ProductCode code) {
   TERRACE_CHECK(!product.gradient.has_value() ||

@@ -15,17 +15,17 @@
 // so who computes a block, and how many workers there are, cannot change bits.
 namespace terrace {
 
-// Which code multiplies: our own in tile registers for bf16 where the processor has them
-// (amx_tiles.h), else oneDNN. kVectors is our own in vector registers (vector_tiles.h): for blocks
+// Which code multiplies. bf16 has our own: in tile registers where the processor has them
+// (kAmx, amx_tiles.h), else by pairs in vector registers where it can (kPairs, pair_products.h).
+// Otherwise oneDNN multiplies. kVectors is our own in vector registers (vector_tiles.h): for blocks
 // on one thread, where oneDNN has too much to set up, and for bf16 where oneDNN has no code for it
 // (most processors without AVX-512); of whole products oneDNN's are quicker. kFewRows
 // (few_rows_product.h) is for products of few rows with a weight. Another code may give other bits.
-enum class ProductCode : std::uint8_t { kOneDnn, kAmx, kVectors, kFewRows };
+enum class ProductCode : std::uint8_t { kOneDnn, kAmx, kPairs, kVectors, kFewRows };
 // For products of many rows.
 ProductCode product_code(DType input);
 
-// Of products of blocks on one thread: as above, but in vector registers where oneDNN would
-// multiply.
+// For products of blocks on one thread: as above, but kVectors where oneDNN would multiply.
 const StripCode& strip_code(DType input);
 
 struct MatrixProduct {

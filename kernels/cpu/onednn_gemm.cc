@@ -157,6 +157,12 @@ bool gemm_takes(DType input) {
   return kTakesBf16;
 }
 
+bool onednn_multiplies_pairs() {
+  // Sets of instructions are sets of bits, and a better one has all of a lesser one's.
+  constexpr auto kPairs = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kPairs) == kPairs;
+}
+
 void gemm(const GemmShape& shape, const GemmOperands& operands) {
   try {
     thread_gemms().run(shape, operands);

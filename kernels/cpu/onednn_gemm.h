@@ -42,6 +42,10 @@ struct GemmOperands {
 // Whether oneDNN multiplies operands of this type on this processor: bf16 only on some.
 bool gemm_takes(DType input);
 
+// Whether oneDNN may use the instruction that multiplies pairs of bf16 (AVX-512 bf16, or better):
+// where the processor has it and DNNL_MAX_CPU_ISA does not forbid it.
+bool onednn_multiplies_pairs();
+
 // Runs on the calling thread alone. The first call of a shape on a thread compiles code for it,
 // later ones find it in a bounded cache of the thread. Throws DeviceError if oneDNN fails.
 void gemm(const GemmShape& shape, const GemmOperands& operands);

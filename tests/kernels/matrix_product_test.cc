@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/few_rows_product.h"
+#include "kernels/cpu/pair_products.h"
 #include "memory/host/worker_arena.h"
 #include "tests/kernels/every_target.h"
 #include "tests/kernels/op_case.h"
@@ -59,6 +60,7 @@ std::vector<Code> codes() {
   if (product_code(DType::kBF16) == ProductCode::kAmx) {
     codes.push_back({ProductCode::kAmx, DType::kBF16});
   }
+  if (pair_products_usable()) codes.push_back({ProductCode::kPairs, DType::kBF16});
   return codes;
 }
 
