@@ -364,7 +364,7 @@ std::optional<std::uint64_t> Dataset::training_hash() const {
 }
 
 std::optional<std::uint64_t> Dataset::validation_hash(std::size_t set) const {
-  if (set >= validation_.size()) return hash_places(*sources_.front(), training_tokens(), 0);
+  if (set >= validation_.size()) return hash_places(*sources_.front(), 0, 0);  // of no tokens
   return hash_of(validation_[set].ranges, *validation_[set].samples);
 }
 
