@@ -123,7 +123,8 @@ struct AttentionTensors {
   Columns q, k, v;
   TensorId attended = kNoTensor;
   TensorId log_sum_exp = kNoTensor;
-  TensorId table = kNoTensor;  // of rotary embedding; none: positions are not rotated
+  TensorId table = kNoTensor;   // of rotary embedding; none: positions are not rotated
+  std::int64_t table_rows = 0;  // of a sequence, or of the micro-batch where each row has its own
   // Where sequences hold documents, and positions also where keys are kept.
   TensorId positions = kNoTensor;
   TensorId first_keys = kNoTensor;
@@ -146,7 +147,7 @@ void rotate(const UnitRun& run, const AttentionTensors& t, const Columns& querie
     rope.heads = heads.of(run);
     rope.table = run.view(t.table);
     rope.positions = run.view(t.positions);
-    rope.sequence = t.shape.queries;
+    rope.sequence = t.table_rows;
     rope.head_width = t.shape.head_width;
     rope.rotary_width = t.rotary_width;
     rope.inverse = inverse;
@@ -286,6 +287,22 @@ double attention_flops(const LayerSite& site, const LayerOptions& layer) {
          static_cast<double>(site.config.heads * site.config.head_width);
 }
 
+// The table of the positions, or of each row where documents of other lengths have other angles.
+void add_rope_table(const LayerSite& site, std::int64_t rope, AttentionTensors& t) {
+  const BatchShape& batch = site.batch;
+  const bool is_of_rows = batch.row_angles > 0;
+  const std::int64_t rows = is_of_rows ? batch.rows() : batch.table_positions();
+  const std::int64_t numbers = is_of_rows ? batch.number_lists() * rows : 0;
+  const std::int64_t before = numbers + rope * rows * t.rotary_width;
+  t.table = site.graph.add({.name = "rope table",
+                            .dtype = DType::kF32,
+                            .shape = {rows, t.rotary_width, 1, 1},
+                            .role = is_of_rows ? Role::kTokens : Role::kConstants,
+                            .offset = static_cast<std::size_t>(before) * sizeof(float)});
+  t.table_rows = is_of_rows ? rows : batch.positions;
+  if (!is_of_rows) t.positions = site.numbers(RowNumbers::kPositions);
+}
+
 AttentionTensors attention_tensors(const LayerSite& site, TensorId qkv, TensorId normed,
                                    const LayerOptions& layer) {
   const ModelConfig& config = site.config;
@@ -301,15 +318,7 @@ AttentionTensors attention_tensors(const LayerSite& site, TensorId qkv, TensorId
                                   .dtype = DType::kF32,
                                   .shape = {batch.sequences, config.heads, batch.positions, 1}});
   t.rotary_width = config.rotated_width();
-  if (layer.rope >= 0) {
-    const std::int64_t before = layer.rope * batch.table_positions() * t.rotary_width;
-    t.table = site.graph.add({.name = "rope table",
-                              .dtype = DType::kF32,
-                              .shape = {batch.table_positions(), t.rotary_width, 1, 1},
-                              .role = Role::kConstants,
-                              .offset = static_cast<std::size_t>(before) * sizeof(float)});
-    t.positions = site.numbers(RowNumbers::kPositions);
-  }
+  if (layer.rope >= 0) add_rope_table(site, layer.rope, t);
   t.first_keys = site.numbers(RowNumbers::kFirstKeys);
   if (batch.keeps_keys()) {
     TERRACE_CHECK_EQ(batch.sequences, 1);
@@ -400,7 +409,7 @@ TensorId LayerSite::boundary(Role role, std::string_view name, std::int64_t colu
 
 TensorId LayerSite::numbers(RowNumbers list) const {
   const auto index = static_cast<std::int64_t>(list);
-  if (index >= batch.lists()) return kNoTensor;
+  if (index >= batch.number_lists()) return kNoTensor;
   constexpr auto kNames =
       std::to_array<std::string_view>({"tokens", "targets", "positions", "first keys"});
   const std::int64_t before = index * batch.rows();

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
+#include "runtime/model/rope_rows.h"
 #include "runtime/train/option_flags.h"
 
 namespace terrace {
@@ -207,7 +208,9 @@ BatchShape batch_for(const TrainOptions& options, const ModelConfig& model) {
                                      : "lower --micro-batch-size, and raise "
                                        "--gradient-accumulation-steps instead");
   }
-  return {options.batch.micro_batch_size, length};
+  return {.sequences = options.batch.micro_batch_size,
+          .positions = length,
+          .row_angles = row_angles(model, length)};
 }
 
 void check_gradient_reduction(const TrainOptions& options, const MeshShape& shape) {
