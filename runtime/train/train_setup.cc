@@ -23,6 +23,24 @@ namespace {
 // kernels and page cache.
 constexpr double kDefaultShare = 0.8;
 
+// Returns the bytes that the stacks of a rank's threads reserve.
+std::size_t stacks_of(const ThreadPlan& threads) {
+  constexpr int kLanes = 4;  // those that start with any run
+  return static_cast<std::size_t>(threads.compute + threads.update + kLanes) * thread_stack_bytes();
+}
+
+// Returns the memory that is free here for one of the ranks that share it. The limit on addresses
+// is each process's own, and stacks count towards it.
+std::size_t free_for_rank(const MachineShare& machine) {
+  const std::size_t by_host =
+      machine.limits.usable_by_host_bytes() / static_cast<std::size_t>(machine.ranks_on_host);
+  const AddressSpace& addresses = machine.limits.addresses;
+  if (!addresses.limit_bytes) return by_host;
+  const std::size_t by_process =
+      addresses.left_bytes() / static_cast<std::size_t>(machine.ranks_in_process);
+  return std::min(by_host, by_process - std::min(by_process, stacks_of(machine.threads)));
+}
+
 }  // namespace
 
 std::optional<Tier> tier_of(Placement placement) {
@@ -40,8 +58,6 @@ std::optional<Tier> tier_of(Placement placement) {
 }
 
 TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
-  const HostLimits& limits = machine.limits;
-  const auto ranks = static_cast<std::size_t>(machine.ranks_on_host);
   TierBudgets budgets;
   std::size_t device = tiers.device_memory.value_or(0);
   if (tiers.device_memory.has_value()) budgets[static_cast<std::size_t>(Tier::kDevice)] = device;
@@ -51,7 +67,7 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
     device = 0;  // of the host's memory
   }
   const auto share =
-      static_cast<std::size_t>(kDefaultShare * static_cast<double>(limits.usable_bytes())) / ranks;
+      static_cast<std::size_t>(kDefaultShare * static_cast<double>(free_for_rank(machine)));
   budgets[static_cast<std::size_t>(Tier::kHost)] =
       tiers.host_memory.value_or(share > device ? share - device : 0);
   // Blocks are striped in equal parts, so the smallest directory decides.
@@ -355,6 +371,7 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
   machine.threads =
       plan_threads(options.tiers.threads, machine.limits, machine.topology, ranks.on_host);
   machine.ranks_on_host = ranks.on_host.count;
+  if (ranks.plans != nullptr) machine.ranks_in_process = ranks.count();
   machine.gpu = choose_gpu(options.tiers.device, ranks.on_host, ranks.count());
   // Updates then have the processors to themselves.
   if (machine.gpu.has_value()) machine.threads.update = machine.threads.compute;
