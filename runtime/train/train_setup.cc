@@ -83,8 +83,26 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
 
 namespace {
 
-PlacementRequest placement_for(const TrainOptions& options, bool has_gpu) {
+// Returns the most that a budget can name for one of the ranks of this host.
+HostCapacity host_capacity_of(const MachineShare& machine) {
+  const HostLimits& limits = machine.limits;
+  const bool is_cgroup = limits.whole_bytes() < limits.total_bytes;
+  HostCapacity capacity = {
+      limits.whole_bytes() / static_cast<std::size_t>(machine.ranks_on_host),
+      is_cgroup ? "the memory limit of the cgroup" : "the memory of this machine",
+      is_cgroup ? "raise that limit first (of a container: its memory)"
+                : "use a machine that has more, or change something else"};
+  if (!limits.addresses.limit_bytes) return capacity;
+  const std::size_t addresses =
+      *limits.addresses.limit_bytes / static_cast<std::size_t>(machine.ranks_in_process);
+  if (addresses >= capacity.bytes) return capacity;
+  return {addresses, "the limit on addresses (ulimit -v)", "raise that limit first"};
+}
+
+PlacementRequest placement_for(const TrainOptions& options, const MachineShare& machine) {
+  const bool has_gpu = machine.gpu.has_value();
   PlacementRequest request;
+  request.host_capacity = host_capacity_of(machine);
   request.name_of_option = flag_of_option;
   const TierOptions& tiers = options.tiers;
   for (const StateClassInfo& info : kStateClasses) {
@@ -143,9 +161,7 @@ void check_budgets(const TierOptions& tiers, const MachineShare& machine) {
   const TierBudgets budgets = budgets_for(tiers, machine);
   const std::size_t device = budgets[static_cast<std::size_t>(Tier::kDevice)].value_or(0);
   const std::size_t host = budgets[static_cast<std::size_t>(Tier::kHost)].value_or(0);
-  const std::size_t whole = limits.cgroup_limit_bytes.has_value()
-                                ? std::min(*limits.cgroup_limit_bytes, limits.total_bytes)
-                                : limits.total_bytes;
+  const std::size_t whole = limits.whole_bytes();
   const std::string each = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : std::string();
   if (machine.gpu.has_value() && device > machine.gpu->capacity_bytes) {
     throw OutOfMemory(fmt::format("--device-memory {} is more than the {} that GPU {} has to give",
@@ -289,7 +305,7 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
   engine.base_quantization = options.model.base_quantization;
   engine.gradient_type =
       options.optimizer.gradient_dtype == GradientChoice::kBf16 ? DType::kBF16 : DType::kF32;
-  engine.placement = placement_for(options, machine.gpu.has_value());
+  engine.placement = placement_for(options, machine);
   if (machine.gpu.has_value()) {
     engine.placement.gpu = GpuSetting{.link_bytes_per_s = machine.gpu->link_bytes_per_s};
   }
