@@ -123,8 +123,7 @@ struct AttentionTensors {
   Columns q, k, v;
   TensorId attended = kNoTensor;
   TensorId log_sum_exp = kNoTensor;
-  TensorId table = kNoTensor;   // of rotary embedding; none: positions are not rotated
-  std::int64_t table_rows = 0;  // of a sequence, or of the micro-batch where each row has its own
+  TensorId table = kNoTensor;  // of rotary embedding; none: positions are not rotated
   // Where sequences hold documents, and positions also where keys are kept.
   TensorId positions = kNoTensor;
   TensorId first_keys = kNoTensor;
@@ -147,7 +146,7 @@ void rotate(const UnitRun& run, const AttentionTensors& t, const Columns& querie
     rope.heads = heads.of(run);
     rope.table = run.view(t.table);
     rope.positions = run.view(t.positions);
-    rope.sequence = t.table_rows;
+    rope.sequence = rope.table.elements() / t.rotary_width;
     rope.head_width = t.shape.head_width;
     rope.rotary_width = t.rotary_width;
     rope.inverse = inverse;
@@ -287,19 +286,16 @@ double attention_flops(const LayerSite& site, const LayerOptions& layer) {
          static_cast<double>(site.config.heads * site.config.head_width);
 }
 
-// The table of the positions, or of each row where documents of other lengths have other angles.
+// Adds the table of the positions, or of each row where documents of other lengths have others.
 void add_rope_table(const LayerSite& site, std::int64_t rope, AttentionTensors& t) {
-  const BatchShape& batch = site.batch;
-  const bool is_of_rows = batch.row_angles > 0;
-  const std::int64_t rows = is_of_rows ? batch.rows() : batch.table_positions();
-  const std::int64_t numbers = is_of_rows ? batch.number_lists() * rows : 0;
-  const std::int64_t before = numbers + rope * rows * t.rotary_width;
+  const bool is_of_rows = site.batch.row_angles > 0;
+  const std::int64_t rows = is_of_rows ? site.batch.rows() : site.batch.table_positions();
+  const std::int64_t lists = (is_of_rows ? site.batch.number_lists() : 0) + rope * t.rotary_width;
   t.table = site.graph.add({.name = "rope table",
                             .dtype = DType::kF32,
                             .shape = {rows, t.rotary_width, 1, 1},
                             .role = is_of_rows ? Role::kTokens : Role::kConstants,
-                            .offset = static_cast<std::size_t>(before) * sizeof(float)});
-  t.table_rows = is_of_rows ? rows : batch.positions;
+                            .offset = static_cast<std::size_t>(lists * rows) * sizeof(float)});
   if (!is_of_rows) t.positions = site.numbers(RowNumbers::kPositions);
 }
 
