@@ -23,14 +23,18 @@ namespace {
 // kernels and page cache.
 constexpr double kDefaultShare = 0.8;
 
-// Returns the bytes that the stacks of a rank's threads reserve.
-std::size_t stacks_of(const ThreadPlan& threads) {
+// Returns how many addresses a rank's threads reserve: each has a stack, and malloc gives each a
+// part of its own.
+std::size_t addresses_of(const ThreadPlan& threads) {
   constexpr int kLanes = 4;  // those that start with any run
-  return static_cast<std::size_t>(threads.compute + threads.update + kLanes) * thread_stack_bytes();
+  constexpr std::size_t kMallocBytes = 64 * kMiB;
+  return static_cast<std::size_t>(threads.compute + threads.update + kLanes) *
+         (thread_stack_bytes() + kMallocBytes);
 }
 
 // Returns the memory that is free here for one of the ranks that share it. The limit on addresses
-// is each process's own, and stacks count towards it.
+// is each process's own, and threads take of it too. Where it leaves too little for that, malloc
+// gives threads less, and the budget gets a quarter.
 std::size_t free_for_rank(const MachineShare& machine) {
   const std::size_t by_host =
       machine.limits.usable_by_host_bytes() / static_cast<std::size_t>(machine.ranks_on_host);
@@ -38,7 +42,9 @@ std::size_t free_for_rank(const MachineShare& machine) {
   if (!addresses.limit_bytes) return by_host;
   const std::size_t by_process =
       addresses.left_bytes() / static_cast<std::size_t>(machine.ranks_in_process);
-  return std::min(by_host, by_process - std::min(by_process, stacks_of(machine.threads)));
+  const std::size_t beside_threads =
+      by_process - std::min(by_process, addresses_of(machine.threads));
+  return std::min(by_host, std::max(beside_threads, by_process / 4));
 }
 
 }  // namespace
