@@ -4,6 +4,7 @@
 
 #include <system_error>
 
+#include "base/address_space.h"
 #include "base/check.h"
 #include "base/error.h"
 
@@ -17,7 +18,7 @@ ChecksumThread::ChecksumThread(std::size_t capacity) {
   } catch (const std::system_error& error) {
     throw EnvironmentError(
         fmt::format("the thread that takes checksums does not start: {}", error.what()),
-        "raise the limit on threads (ulimit -u)");
+        remedy_for_threads());
   }
 }
 

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/address_space.h"
 #include "base/check.h"
 #include "base/error.h"
 
@@ -23,7 +24,7 @@ PosixEngine::PosixEngine(std::vector<RawFile*> files, const InFlight& limit, std
     stop();
     throw EnvironmentError(
         fmt::format("a thread of the engine '{}' does not start: {}", name_, error.what()),
-        "raise the limit on threads (ulimit -u)");
+        remedy_for_threads());
   }
 }
 

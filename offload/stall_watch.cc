@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/address_space.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -28,7 +29,7 @@ StallWatch::StallWatch(std::vector<const TransferInFlight*> transfers, double se
   } catch (const std::system_error& error) {
     throw EnvironmentError(
         fmt::format("the thread that watches for stalled drives does not start: {}", error.what()),
-        "raise the limit on threads (ulimit -u)");
+        remedy_for_threads());
   }
 }
 

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/address_space.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -143,7 +144,7 @@ class CpuStream final : public Stream {
     } catch (const std::system_error& error) {
       throw EnvironmentError(
           fmt::format("the thread of stream '{}' does not start: {}", name, error.what()),
-          "raise the limit on threads (ulimit -u)");
+          remedy_for_threads());
     }
     // The kernel keeps 15 characters.
     ::pthread_setname_np(thread_.native_handle(), std::string(name.substr(0, 15)).c_str());

@@ -1,8 +1,12 @@
 #include "memory/host/cpu_mask.h"
 
 #include <sched.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <memory>
+#include <numeric>
 
 namespace terrace {
 namespace {
@@ -25,18 +29,28 @@ struct CpuMask {
 }  // namespace
 
 // The kernel answers EINVAL until the mask is as large as its own.
-std::vector<int> cpus_of_thread() {
-  std::vector<int> result;
-  for (int cpus = 1024; cpus <= 1024 * 1024 && result.empty(); cpus *= 2) {
+std::optional<std::vector<int>> affinity_of_thread() {
+  for (int cpus = 1024; cpus <= 1024 * 1024; cpus *= 2) {
     const CpuMask mask(cpus);
-    if (mask.mask == nullptr) break;
-    if (::sched_getaffinity(0, mask.size, mask.mask.get()) != 0) continue;
+    if (mask.mask == nullptr) return std::nullopt;
+    if (::sched_getaffinity(0, mask.size, mask.mask.get()) != 0) {
+      if (errno == EINVAL) continue;
+      return std::nullopt;
+    }
+    std::vector<int> result;
     for (int cpu = 0; cpu < cpus; ++cpu) {
       if (CPU_ISSET_S(cpu, mask.size, mask.mask.get())) result.push_back(cpu);
     }
+    if (!result.empty()) return result;
   }
-  if (result.empty()) result.push_back(0);
-  return result;
+  return std::nullopt;
+}
+
+std::vector<int> cpus_of_thread() {
+  if (const auto told = affinity_of_thread()) return *told;
+  std::vector<int> all(static_cast<std::size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 bool confine_thread(std::span<const int> cpus) {

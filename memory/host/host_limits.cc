@@ -1,5 +1,6 @@
 #include "memory/host/host_limits.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "memory/host/cgroup_tree.h"
 #include "memory/host/cpu_mask.h"
@@ -120,10 +122,31 @@ std::size_t memlock_limit() {
 
 }  // namespace
 
-std::size_t HostLimits::usable_bytes() const {
+std::size_t HostLimits::usable_by_host_bytes() const {
   if (!cgroup_limit_bytes) return available_bytes;
   return std::min(available_bytes,
                   *cgroup_limit_bytes - std::min(*cgroup_limit_bytes, cgroup_used_bytes));
+}
+
+std::size_t HostLimits::usable_bytes() const {
+  return std::min(usable_by_host_bytes(), addresses.left_bytes());
+}
+
+std::size_t HostLimits::whole_bytes() const {
+  return std::min(total_bytes, cgroup_limit_bytes.value_or(total_bytes));
+}
+
+std::string describe_free(const HostLimits& limits) {
+  const std::string size = format_size(limits.usable_bytes());
+  if (limits.addresses.left_bytes() > limits.usable_by_host_bytes()) return size + " free";
+  return fmt::format("{} left of the address space that ulimit -v allows ({})", size,
+                     format_size(limits.addresses.limit_bytes.value_or(0)));
+}
+
+std::string remedy_for_memory(const HostLimits& limits) {
+  if (limits.addresses.left_bytes() <= limits.usable_by_host_bytes()) return "raise ulimit -v";
+  return limits.usable_by_host_bytes() < limits.available_bytes ? "raise the cgroup's memory limit"
+                                                                : "free memory on this machine";
 }
 
 int HostLimits::usable_cpus() const {
@@ -140,6 +163,7 @@ HostLimits read_host_limits(const std::string& root) {
   read_meminfo(prefix, limits);
   read_cgroup_memory(prefix, limits);
   read_cgroup_cpus(prefix, limits);
+  limits.addresses = read_address_space();
   limits.memlock_limit_bytes = memlock_limit();
   limits.cpus = cpus_of_thread();
   limits.affinity_cpus = static_cast<int>(limits.cpus.size());

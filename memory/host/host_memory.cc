@@ -31,9 +31,10 @@ constexpr std::size_t kAlignment = 2 * kMiB;
 std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 [[noreturn]] void refuse(std::size_t size_bytes, const std::string& why) {
-  throw OutOfMemory(fmt::format("host memory: {} asked, {} free{}", format_size(size_bytes),
-                                format_size(read_host_limits().usable_bytes()), why),
-                    "lower the host budget, or free memory on this machine");
+  const HostLimits limits = read_host_limits();
+  throw OutOfMemory(fmt::format("host memory: {} asked, {}{}", format_size(size_bytes),
+                                describe_free(limits), why),
+                    "lower the host budget, or " + remedy_for_memory(limits));
 }
 
 std::string reason(int error_number) { return fmt::format(": {}", std::strerror(error_number)); }

@@ -1,10 +1,16 @@
 #include "memory/host/topology.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <set>
+#include <utility>
 
 #include "base/error.h"
+#include "memory/host/cpu_mask.h"
 #include "memory/host/hwloc_topology.h"
 
 namespace terrace {
@@ -56,9 +62,53 @@ NumaNode numa_node_of(hwloc_obj_t object) {
   return node;
 }
 
+// Returns what the C library says of the system; 0 where it does not know.
+std::size_t system_number(int name) {
+  const long value = ::sysconf(name);
+  return value > 0 ? static_cast<std::size_t>(value) : 0;
+}
+
+// Reads the model of the processors and the number of their cores.
+void read_cpuinfo(Topology& topology) {
+  std::ifstream file("/proc/cpuinfo");
+  std::set<std::pair<std::string, std::string>> cores;
+  std::string package;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    const std::string value = line.substr(colon + 2);
+    if (line.starts_with("model name")) topology.cpu_model = value;
+    if (line.starts_with("physical id")) package = value;
+    if (line.starts_with("core id")) cores.emplace(package, value);
+  }
+  topology.cores = static_cast<int>(cores.size());
+}
+
+Topology topology_without_hwloc() {
+  Topology topology;
+  topology.cpu_model = "unknown";
+  read_cpuinfo(topology);
+  NumaNode node;
+  node.cpus = cpus_of_thread();
+  node.memory_bytes = system_number(_SC_PHYS_PAGES) * system_number(_SC_PAGESIZE);
+  topology.hardware_threads = static_cast<int>(node.cpus.size());
+  if (topology.cores <= 0 || topology.cores > topology.hardware_threads) {
+    topology.cores = topology.hardware_threads;
+  }
+  topology.l2_bytes = system_number(_SC_LEVEL2_CACHE_SIZE);
+  topology.l3_bytes = system_number(_SC_LEVEL3_CACHE_SIZE);
+  topology.numa_nodes.push_back(std::move(node));
+  return topology;
+}
+
 }  // namespace
 
 HwlocTopology load_hwloc_topology() {
+  if (!affinity_of_thread()) {
+    throw EnvironmentError(
+        "the system refuses sched_getaffinity, without which NUMA nodes cannot be told apart",
+        "allow it in the container's seccomp profile");
+  }
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) refuse(errno);
   HwlocTopology topology(raw);
@@ -67,6 +117,7 @@ HwlocTopology load_hwloc_topology() {
 }
 
 Topology read_topology() {
+  if (!affinity_of_thread()) return topology_without_hwloc();
   const HwlocTopology handle = load_hwloc_topology();
   hwloc_topology_t topology = handle.get();
   Topology result;

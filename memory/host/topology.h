@@ -21,7 +21,9 @@ struct Topology {
   std::vector<NumaNode> numa_nodes;
 };
 
-// By hwloc. Throws EnvironmentError if the topology cannot be read.
+// By hwloc. Where the system refuses sched_getaffinity, which hwloc then asks for ever, by the C
+// library and /proc/cpuinfo: all memory is one node then. Throws EnvironmentError if the topology
+// cannot be read.
 Topology read_topology();
 
 }  // namespace terrace

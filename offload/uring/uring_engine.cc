@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/address_space.h"
 #include "base/check.h"
 #include "offload/piece_progress.h"
 #include "offload/piece_queue.h"
@@ -122,7 +123,7 @@ UringEngine::UringEngine(std::vector<const DirectFile*> files, const InFlight& l
   } catch (const std::system_error& error) {
     throw EnvironmentError(fmt::format("the thread of io_uring for {} does not start: {}",
                                        files_[0]->path(), error.what()),
-                           "raise the limit on threads (ulimit -u)");
+                           remedy_for_threads());
   }
   std::unique_lock lock(mutex_);
   answered_.wait(lock, [this] { return opened_; });

@@ -170,15 +170,9 @@ std::vector<UnitLayout> adapter_layout(const std::vector<UnitLayout>& layout) {
 void write_adapter_directory(const AdapterExport& options, const ModelConfig& config,
                              const std::vector<UnitLayout>& layout, FetchParameter fetch) {
   const fs::path directory = options.directory;
-  try {
-    fs::create_directories(directory);
-    fs::remove(directory / kAdapterConfig);  // until all is written, this is no adapter
-    write_companions(options.directory, options.companions);
-  } catch (const fs::filesystem_error& error) {
-    throw IoError({.operation = "export to",
-                   .path = options.directory,
-                   .error_number = error.code().value()});
-  }
+  make_directories(options.directory);
+  remove_file((directory / kAdapterConfig).string());  // until all is written, this is no adapter
+  write_companions(options.directory, options.companions);
   write_hf_tensors((directory / kAdapterWeights).string(), options.types, adapter_layout(layout),
                    fetch);
   const AdapterConfig text = {.options = config.adapter,

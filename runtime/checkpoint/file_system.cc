@@ -153,6 +153,21 @@ FileSystem& system_files() {
   return files;
 }
 
+void make_directories(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw IoError({.operation = "make", .path = path, .error_number = error.value()});
+}
+
+void remove_file(const std::string& path) {
+  std::error_code error;
+  fs::remove(path, error);
+  if (!error) return;
+  throw IoError({.operation = "remove", .path = path, .error_number = error.value()},
+                "see whether the file or its directory may not be changed, or write to another "
+                "directory");
+}
+
 void read_fully(OpenFile& file, const std::string& path, std::uint64_t offset,
                 std::span<std::byte> out) {
   while (!out.empty()) {

@@ -63,6 +63,12 @@ class FileSystem {
 // The system's; it has no state of its own.
 FileSystem& system_files();
 
+// Makes a directory of the system, and those above it, where they are not there. Throws IoError
+// that names it.
+void make_directories(const std::string& path);
+// Removes a file of the system, where it is there. Throws IoError that names it.
+void remove_file(const std::string& path);
+
 // All of a file. Throws IoError.
 std::string read_whole_file(FileSystem& disk, const std::string& path);
 // All of `out`, starting at `offset`, however it comes. Throws IoError, also where the file ends.

@@ -107,7 +107,7 @@ std::vector<HfCompanion> read_hf_companions(const std::string& directory, Compan
 void write_companions(const std::string& directory, const std::vector<HfCompanion>& companions) {
   for (const HfCompanion& companion : companions) {
     const fs::path path = fs::path(directory) / companion.name;
-    fs::create_directories(path.parent_path());
+    make_directories(path.parent_path().string());
     write_durable_file(path.string(), companion.content);
   }
 }

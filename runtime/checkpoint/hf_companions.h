@@ -27,8 +27,7 @@ enum class CompanionScope {
 std::vector<HfCompanion> read_hf_companions(const std::string& directory, CompanionScope scope,
                                             Log& log);
 
-// Writes them into a directory that is there, over older ones. Throws IoError and
-// std::filesystem::filesystem_error.
+// Writes them into a directory that is there, over older ones. Throws IoError.
 void write_companions(const std::string& directory, const std::vector<HfCompanion>& companions);
 
 }  // namespace terrace

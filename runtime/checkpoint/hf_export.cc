@@ -229,24 +229,21 @@ bool is_name_of_shard(std::string_view name) {
 
 // Weights of an earlier export that the new one did not overwrite would be taken for part of it.
 void remove_stale(const fs::path& directory, const std::vector<Shard>& shards) {
-  std::vector<fs::path> stale;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : system_files().list(directory.string())) {
     const bool weights = name == kHfSingleFile || is_name_of_shard(name);
     const bool written = std::any_of(shards.begin(), shards.end(),
                                      [&](const Shard& shard) { return shard.file == name; });
     if ((weights && !written) || (name == kHfIndexFile && shards.size() == 1)) {
-      stale.push_back(entry.path());
+      remove_file((directory / name).string());
     }
   }
-  for (const fs::path& path : stale) fs::remove(path);
 }
 
 void write_all(const HfExportOptions& options, const ModelConfig& config,
                const std::vector<Shard>& shards, FetchParameter fetch) {
   const fs::path directory = options.directory;
-  fs::create_directories(directory);
-  fs::remove(directory / "config.json");  // until all is written, this is not a model
+  make_directories(options.directory);
+  remove_file((directory / "config.json").string());  // until all is written, this is not a model
   PieceWriter pieces(fetch);
   for (const Shard& shard : shards) {
     write_shard((directory / shard.file).string(), shard, pieces);
@@ -278,13 +275,7 @@ void write_hf_directory(const HfExportOptions& options, const ModelConfig& confi
         fmt::format("{} is a model with an adapter, which is no model of itself", config.name),
         "take the adapter, the final directory of its run, and merge it: terrace merge");
   }
-  try {
-    write_all(options, config, plan_shards(options, layout), fetch);
-  } catch (const fs::filesystem_error& error) {
-    throw IoError({.operation = "export to",
-                   .path = options.directory,
-                   .error_number = error.code().value()});
-  }
+  write_all(options, config, plan_shards(options, layout), fetch);
 }
 
 std::string config_json_with_dtype(const std::string& json, DType dtype) {

@@ -142,7 +142,9 @@ SafetensorsTensor read_tensor(const std::string& name, const Json& value, const 
   return tensor;
 }
 
+// Files of some writers have null there; the format's own reader takes it as no metadata.
 std::map<std::string, std::string> read_metadata(const Json& value, const Refusal& refuse) {
+  if (value.is_null()) return {};
   if (!value.is_object()) refuse.header("__metadata__ is not an object");
   std::map<std::string, std::string> metadata;
   for (const auto& [key, text] : value.items()) {

@@ -12,10 +12,12 @@
 #include <exception>
 #include <fstream>
 #include <future>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <thread>
 
+#include "base/address_space.h"
 #include "base/bytes.h"
 #include "base/error.h"
 #include "kernels/cuda/cuda_version.h"
@@ -88,15 +90,20 @@ MachineCheck check_cores() {
   return check;
 }
 
+std::string size_or_none(std::optional<std::size_t> bytes) {
+  return bytes ? format_size(*bytes) : "none";
+}
+
 MachineCheck check_memory() {
   const HostLimits limits = read_host_limits();
   MachineCheck check{"memory", ok_if(limits.usable_bytes() >= limits.total_bytes / 2), "", ""};
-  check.value =
-      fmt::format("{} in all, {} available, cgroup limit {}; {} can be used",
-                  format_size(limits.total_bytes), format_size(limits.available_bytes),
-                  limits.cgroup_limit_bytes ? format_size(*limits.cgroup_limit_bytes) : "none",
-                  format_size(limits.usable_bytes()));
-  if (check.status != kOk) check.remedy = "end other programs, or raise the cgroup's memory limit";
+  check.value = fmt::format(
+      "{} in all, {} available, cgroup limit {}, limit on addresses (ulimit -v) {}; {} "
+      "can be used",
+      format_size(limits.total_bytes), format_size(limits.available_bytes),
+      size_or_none(limits.cgroup_limit_bytes), size_or_none(limits.addresses.limit_bytes),
+      format_size(limits.usable_bytes()));
+  if (check.status != kOk) check.remedy = "end other programs, or " + remedy_for_memory(limits);
   return check;
 }
 
@@ -144,7 +151,7 @@ MachineCheck check_threads() {
   return {"threads", kFail,
           fmt::format("{} of the {} that a rank has can be started: {}", threads.size(), wanted,
                       refusal),
-          "raise the limit on threads (ulimit -u, the cgroup's pids.max)"};
+          remedy_for_threads() + ", or the cgroup's pids.max"};
 }
 
 MachineCheck check_numa() {

@@ -4,17 +4,20 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/address_space.h"
 #include "base/error.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
@@ -113,15 +116,26 @@ void hold_standard_streams() {
 constexpr std::size_t kSmallStackBytes = 2 << 20;
 constexpr std::size_t kStackBytes = 8 << 20;
 
+// Stacks count towards the limit on addresses (ulimit -v), of which they may have a small part.
+std::size_t stack_bytes_within_limit() {
+  constexpr std::size_t kPart = 64;
+  const AddressSpace space = read_address_space();
+  if (!space.limit_bytes) return std::numeric_limits<std::size_t>::max();
+  return std::clamp(*space.limit_bytes / kPart, kSmallStackBytes, kStackBytes);
+}
+
 // Threads have stacks as large as the limit on the first thread's (ulimit -s), which may be too
 // small for the libraries that compute: a run would end with a signal, and nothing would be said.
 void give_threads_large_stacks() {
   pthread_attr_t attributes;
   if (pthread_getattr_default_np(&attributes) != 0) return;
   std::size_t bytes = 0;
-  if (pthread_attr_getstacksize(&attributes, &bytes) == 0 && bytes < kSmallStackBytes) {
-    pthread_attr_setstacksize(&attributes, kStackBytes);
-    pthread_setattr_default_np(&attributes);
+  if (pthread_attr_getstacksize(&attributes, &bytes) == 0) {
+    const std::size_t wanted =
+        std::min(stack_bytes_within_limit(), bytes < kSmallStackBytes ? kStackBytes : bytes);
+    if (wanted != bytes && pthread_attr_setstacksize(&attributes, wanted) == 0) {
+      pthread_setattr_default_np(&attributes);
+    }
   }
   pthread_attr_destroy(&attributes);
 }
@@ -159,7 +173,7 @@ int main(int argc, char** argv) {
   } catch (const std::system_error&) {
     return terrace::report_failure(terrace::EnvironmentError(
         "a thread with a larger stack than the first one's does not start",
-        "raise the limit on stacks (ulimit -s) or on threads (ulimit -u)"));
+        "raise the limit on stacks (ulimit -s), or " + terrace::remedy_for_threads()));
   }
   return code;
 }

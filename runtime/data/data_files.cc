@@ -48,26 +48,61 @@ bool has_word(const std::string& name, std::span<const std::string_view> words) 
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-std::vector<std::string> list_directory(const std::string& directory) {
-  std::vector<std::string> files;
-  std::error_code error;
-  std::string last = directory;  // looked at
-  fs::recursive_directory_iterator entry(directory, error);
-  const fs::recursive_directory_iterator end;
-  for (; !error && entry != end; entry.increment(error)) {
-    last = entry->path().string();
-    if (is_hidden(entry->path())) {
-      entry.disable_recursion_pending();
-    } else if (std::error_code unreadable; entry->is_regular_file(unreadable)) {
-      files.push_back(entry->path().string());
+// Lists the files of a directory and of those below it. A link counts as what it leads to.
+class DirectoryWalk {
+ public:
+  explicit DirectoryWalk(std::string_view flag) : flag_(flag) {}
+
+  // Returns the files in byte order of their paths.
+  std::vector<std::string> list(const std::string& directory) {
+    visit(directory);
+    std::sort(files_.begin(), files_.end());
+    return std::move(files_);
+  }
+
+ private:
+  void visit(const fs::path& directory) {
+    std::error_code error;
+    const fs::path place = fs::canonical(directory, error);
+    if (error) fail(directory, error);
+    if (std::ranges::find(above_, place) != above_.end()) {
+      throw ConfigError(fmt::format("{} {}: this link leads to a directory that it lies in", flag_,
+                                    directory.string()),
+                        "remove the link, or name the files");
     }
+    above_.push_back(place);
+    fs::directory_iterator entry(directory, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+      if (!is_hidden(entry->path())) add(entry->path());
+    }
+    if (error) fail(directory, error);
+    above_.pop_back();
   }
-  if (error) {
-    throw IoError({.operation = "list", .path = last, .error_number = error.value()});
+
+  void add(const fs::path& path) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (fs::is_directory(status)) return visit(path);
+    if (fs::is_regular_file(status)) return files_.push_back(path.string());
+    if (fs::exists(status)) {
+      throw ConfigError(fmt::format("{} {}: neither a file nor a directory", flag_, path.string()),
+                        "move it out of the directory, or name the files");
+    }
+    if (!fs::is_symlink(fs::symlink_status(path, error))) fail(path, error);
+    throw ConfigError(fmt::format("{} {}: this link leads to {}, where there is nothing that can "
+                                  "be read",
+                                  flag_, path.string(), fs::read_symlink(path, error).string()),
+                      "mend or remove the link, or name the files");
   }
-  std::sort(files.begin(), files.end());
-  return files;
-}
+
+  [[noreturn]] static void fail(const fs::path& path, std::error_code error) {
+    throw IoError({.operation = "list", .path = path.string(), .error_number = error.value()});
+  }
+
+  const std::string_view flag_;
+  std::vector<fs::path> above_;  // directories that the walk is in, without links
+  std::vector<std::string> files_;
+};
 
 std::string_view flag_of(DataUse use) {
   if (use == DataUse::kTokenize) return "PATH";
@@ -89,7 +124,7 @@ bool is_directory(const std::string& path, std::string_view flag) {
 }
 
 std::vector<std::string> files_of_directory(const std::string& path, std::string_view flag) {
-  std::vector<std::string> found = list_directory(path);
+  std::vector<std::string> found = DirectoryWalk(flag).list(path);
   if (found.empty()) {
     throw ConfigError(fmt::format("{} {}: no files in this directory", flag, path),
                       "hidden files are left out; name them to use them");

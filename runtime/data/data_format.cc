@@ -32,8 +32,12 @@ struct LlmcKind {
   std::int32_t magic;
   std::int32_t version;
   std::int64_t width;
+  const char* ids;
 };
-constexpr std::array<LlmcKind, 2> kLlmcKinds = {{{20240520, 1, 2}, {20240801, 7, 4}}};
+constexpr std::array<LlmcKind, 2> kLlmcKinds = {
+    {{20240520, 1, 2, "GPT-2 tokens (llm.c, 16 bits)"},
+     {20240801, 7, 4, "Llama 3 tokens (llm.c, 32 bits)"}}};
+constexpr const char* kBytesOfText = "bytes of text";
 
 // Other files of the same makers, which a glob picks up easily.
 constexpr std::array<std::pair<std::int32_t, const char*>, 4> kLlmcOthers = {{
@@ -202,7 +206,11 @@ TokenFile describe_llmc(const std::string& path) {
                                   path, tokens, kind->width, size),
                       "make the file again");
   }
-  return {.path = path, .first_byte = kLlmcHeaderBytes, .width = kind->width, .tokens = tokens};
+  return {.path = path,
+          .first_byte = kLlmcHeaderBytes,
+          .width = kind->width,
+          .tokens = tokens,
+          .kind_of_ids = kind->ids};
 }
 
 // Refuses a file that tells that it is something else.
@@ -285,6 +293,7 @@ TokenFile describe(const std::string& path, DataFormat format) {
   return {.path = path,
           .width = 1,
           .tokens = static_cast<std::int64_t>(size_of_file(path)),
+          .kind_of_ids = kBytesOfText,
           .documents = {.kind = DocumentIndex::Kind::kWhole, .path = {}}};
 }
 
@@ -295,30 +304,43 @@ std::vector<TokenFile> describe_all(const std::vector<std::string>& files, DataF
   return described;
 }
 
-// Checks the ids, and adds to `doubts` what is odd about them.
+// Adds a file of each kind that is not known yet.
+void add_known_ids(const std::vector<TokenFile>& files, std::vector<KnownIds>& known) {
+  for (const TokenFile& file : files) {
+    const std::string kind = file.is_text ? kBytesOfText : file.kind_of_ids;
+    if (kind.empty() || std::ranges::find(known, kind, &KnownIds::kind) != known.end()) continue;
+    known.push_back({file.path, kind});
+  }
+  check_one_kind_of_ids(known);
+}
+
+// Checks the ids, and adds to `data` what is odd about them, and whose they are.
 std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& files,
-                                         const DataRequest& request,
-                                         std::vector<std::string>& doubts) {
+                                         const DataRequest& request, OpenedData& data) {
   std::vector<TokenFile> described = describe_all(files, request.format);
+  add_known_ids(described, data.known_ids);
   const std::string doubt = check_ids(described, request.vocabulary);
-  if (!doubt.empty()) doubts.push_back(doubt);
+  if (!doubt.empty()) data.doubts.push_back(doubt);
   return std::make_unique<TokenFiles>(std::move(described), request.vocabulary);
 }
 
 std::unique_ptr<TokenSource> tokenize(const std::vector<std::string>& files,
-                                      const DataRequest& request) {
+                                      const DataRequest& request, OpenedData& data) {
   if (!request.tokenize) {
     throw ConfigError(fmt::format("files of {} are not tokenized here", name_of(request.format)),
                       "give them to terrace train, which tells what they hold (--dry-run)");
   }
-  return std::make_unique<TokenFiles>(
-      std::vector<TokenFile>{request.tokenize(files, request.format)}, request.vocabulary);
+  const TokenFile file = request.tokenize(files, request.format);
+  TokenFile named = file;
+  named.path = files.front();
+  add_known_ids({named}, data.known_ids);
+  return std::make_unique<TokenFiles>(std::vector<TokenFile>{file}, request.vocabulary);
 }
 
 OpenedData open_text(const DataRequest& request) {
   OpenedData data;
   if (request.tokenizes_text) {
-    data.tokens = tokenize(list_data_files(request.paths, request.use), request);
+    data.tokens = tokenize(list_data_files(request.paths, request.use), request, data);
     return data;
   }
   if (request.vocabulary < 256) {
@@ -326,9 +348,10 @@ OpenedData open_text(const DataRequest& request) {
         fmt::format("text has ids 0 to 255, and the model's vocabulary is {}", request.vocabulary),
         "choose a model with a vocabulary of 256 or more");
   }
-  data.tokens = std::make_unique<TokenFiles>(
-      describe_all(list_data_files(request.paths, request.use), DataFormat::kText),
-      request.vocabulary);
+  std::vector<TokenFile> files =
+      describe_all(list_data_files(request.paths, request.use), DataFormat::kText);
+  add_known_ids(files, data.known_ids);
+  data.tokens = std::make_unique<TokenFiles>(std::move(files), request.vocabulary);
   return data;
 }
 
@@ -336,14 +359,26 @@ OpenedData open_jsonl(const DataRequest& request) {
   const TokenFileNames files = list_jsonl_files(request.paths, request.use);
   OpenedData data;
   data.left_out = files.left_out;
-  data.tokens = tokenize(files.taken, request);
+  data.tokens = tokenize(files.taken, request, data);
   if (files.validation.empty()) return data;
   data.validation_files = files.validation;
-  data.validation = tokenize(files.validation, request);
+  data.validation = tokenize(files.validation, request, data);
   return data;
 }
 
 }  // namespace
+
+void check_one_kind_of_ids(const std::vector<KnownIds>& known) {
+  const auto other = std::ranges::find_if(
+      known, [&](const KnownIds& one) { return one.kind != known.front().kind; });
+  if (other == known.end()) return;
+  const bool has_text = other->kind == kBytesOfText || known.front().kind == kBytesOfText;
+  throw ConfigError(fmt::format("{} has {}, and {} has {}: the ids are of two tokenizers",
+                                known.front().path, known.front().kind, other->path, other->kind),
+                    has_text ? "name the tokenizer of the tokens, by which text is tokenized then: "
+                               "--tokenizer FILE"
+                             : "give files of the model's tokenizer only");
+}
 
 DataFormat parse_data_format(std::string_view text) {
   for (const auto& [name, format] : kFormats) {
@@ -368,12 +403,13 @@ OpenedData open_token_files(DataRequest request) {
   TokenFileNames files = list_token_files(request.paths, request.use);
   if (is_megatron) std::erase_if(files.left_out, is_companion);
   OpenedData data;
-  data.tokens = open_tokens(files.taken, request, data.doubts);
+  data.tokens = open_tokens(files.taken, request, data);
   data.left_out = files.left_out;
   if (files.validation.empty()) return data;
   data.validation_files = files.validation;
-  std::vector<std::string> same_doubts;  // of ids that the same program wrote
-  data.validation = open_tokens(files.validation, request, same_doubts);
+  const std::vector<std::string> doubts = data.doubts;
+  data.validation = open_tokens(files.validation, request, data);
+  data.doubts = doubts;  // the same program wrote both, so that both have the same ones
   return data;
 }
 

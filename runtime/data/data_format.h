@@ -34,6 +34,12 @@ struct DataRequest {
   bool tokenizes_text = false;  // else its bytes are the ids
 };
 
+// A file that tells whose ids it has.
+struct KnownIds {
+  std::string path;
+  std::string kind;  // "bytes of text", "GPT-2 tokens (llm.c, 16 bits)"
+};
+
 struct OpenedData {
   DataFormat format = DataFormat::kAuto;  // that was found, or asked for
   std::unique_ptr<TokenSource> tokens;
@@ -42,7 +48,12 @@ struct OpenedData {
   std::vector<std::string> validation_files;
   std::vector<std::string> left_out;  // files of the directories
   std::vector<std::string> doubts;    // what is odd about the ids, as sentences
+  std::vector<KnownIds> known_ids;    // a file of each kind among those that are taken
 };
+
+// Throws ConfigError that names two files where these have ids of two kinds: a model has one
+// tokenizer. `known` has those of all data of a run.
+void check_one_kind_of_ids(const std::vector<KnownIds>& known);
 
 // With kAuto each file tells its format, and all must agree: JSONL by its name (.jsonl, .jsonl.gz,
 // .jsonl.zst); Megatron's by the .idx beside a .bin; llm.c by its magic number; ids by the file of
@@ -54,7 +65,8 @@ struct OpenedData {
 // list_jsonl_files(). FILE.idx and FILE.mask beside a raw file are the ends of its documents and a
 // byte for each of its tokens. A raw file that tells by its beginning, its .idx or its ids
 // (id_check.h) that it is something else is a ConfigError that says how to convert it. An llm.c
-// file is checked against its header (CorruptData).
+// file is checked against its header (CorruptData). Llm.c's two kinds of files are of two
+// tokenizers, and together they are a ConfigError.
 OpenedData open_data(const DataRequest& request);
 
 }  // namespace terrace

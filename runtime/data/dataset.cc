@@ -151,7 +151,18 @@ Dataset::Opened Dataset::open(const DatasetOptions& options) {
   for (const ValidationSet& set : options.validation_data) {
     opened.validation.push_back(open_paths(options, set.paths, DataUse::kValidation));
   }
+  check_ids_of_all(opened);
   return opened;
+}
+
+void Dataset::check_ids_of_all(const Opened& opened) {
+  std::vector<KnownIds> known;
+  for (const std::vector<OpenedData>* const list : {&opened.data, &opened.validation}) {
+    for (const OpenedData& one : *list) {
+      known.insert(known.end(), one.known_ids.begin(), one.known_ids.end());
+    }
+  }
+  check_one_kind_of_ids(known);
 }
 
 // What validates: data that was given for it, else files of the training data's directories.
@@ -364,7 +375,7 @@ std::optional<std::uint64_t> Dataset::training_hash() const {
 }
 
 std::optional<std::uint64_t> Dataset::validation_hash(std::size_t set) const {
-  if (set >= validation_.size()) return hash_places(*sources_.front(), training_tokens(), 0);
+  if (set >= validation_.size()) return hash_places(*sources_.front(), 0, 0);  // of no tokens
   return hash_of(validation_[set].ranges, *validation_[set].samples);
 }
 

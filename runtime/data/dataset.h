@@ -122,6 +122,7 @@ class Dataset {
   Dataset(const DatasetOptions& options, Opened opened);
   Dataset(const DatasetOptions& options, Sources sources);
   static Opened open(const DatasetOptions& options);
+  static void check_ids_of_all(const Opened& opened);
   static Sources sources_of(const DatasetOptions& options, Opened& opened);
   bool has_source(bool is_text) const;
   static std::int64_t tokens_in(const std::vector<TokenRange>& ranges);

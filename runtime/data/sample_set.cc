@@ -35,8 +35,13 @@ void fill_padding(const SampleRows& rows) {
   std::ranges::fill(rows.targets, -1);
 }
 
+void fill_lengths(const SampleRows& rows) {
+  std::ranges::fill(rows.lengths, static_cast<std::int32_t>(rows.tokens.size()));
+}
+
 // That these rows are a document, whose first is row `first` of the sequence.
 void name_document(const SampleRows& rows, std::size_t first) {
+  fill_lengths(rows);
   std::iota(rows.positions.begin(), rows.positions.end(), 0);
   std::ranges::fill(rows.first_keys, static_cast<std::int32_t>(first));
 }
@@ -56,6 +61,7 @@ class WindowSamples final : public SampleSet {
   void fill_training(std::uint64_t seed, std::int64_t global_sample,
                      const SampleRows& rows) const override {
     const std::int64_t start = window_start(seed, global_sample, range_.count, length_);
+    fill_lengths(rows);
     fill_piece(*range_.source, range_.begin + start, uses_mask_, rows);
   }
 
@@ -64,7 +70,10 @@ class WindowSamples final : public SampleSet {
     const std::int64_t start = index * length_;
     const std::int64_t there = std::clamp<std::int64_t>(range_.count - 1 - start, 0, length_);
     const auto count = static_cast<std::size_t>(there);
-    fill_padding(rows.part(count, rows.tokens.size() - count));
+    const SampleRows rest = rows.part(count, rows.tokens.size() - count);
+    fill_padding(rest);
+    fill_lengths(rest);
+    fill_lengths(rows.part(0, count));
     if (there == 0) return 0;
     if (count < rows.tokens.size()) {  // the last token, which has no target
       range_.source->read(range_.begin + range_.count - 1, rows.tokens.subspan(count, 1));
@@ -135,7 +144,7 @@ SampleRows SampleRows::part(std::size_t first, std::size_t count) const {
   const auto of = [&](std::span<std::int32_t> list) {
     return list.empty() ? list : list.subspan(first, count);
   };
-  return {of(tokens), of(targets), of(positions), of(first_keys)};
+  return {of(tokens), of(targets), of(positions), of(first_keys), of(lengths)};
 }
 
 std::unique_ptr<SampleSet> make_window_samples(const TokenRange& range,

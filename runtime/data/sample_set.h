@@ -19,6 +19,9 @@ struct SampleRows {
   // where sequences are not divided.
   std::span<std::int32_t> positions = {};
   std::span<std::int32_t> first_keys = {};
+  // How many rows the document of the row has; of windows across documents, how many the window has
+  // of the text. Empty where nobody asks.
+  std::span<std::int32_t> lengths = {};
 
   // `count` rows from `first` on.
   SampleRows part(std::size_t first, std::size_t count) const;

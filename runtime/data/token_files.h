@@ -16,8 +16,9 @@ struct TokenFile {
   std::uint64_t first_byte = 0;  // where the ids begin
   std::int64_t width = 1;        // bytes of an id: 1, 2 or 4
   std::int64_t tokens = 0;
-  bool is_text = false;        // the ids are bytes of text, also where they have more than one byte
-  std::string mask_path = {};  // a byte a token, 0: not trained on; empty: all are
+  bool is_text = false;  // the ids are bytes of text, also where they have more than one byte
+  std::string kind_of_ids = {};  // KnownIds::kind; empty: the file does not tell
+  std::string mask_path = {};    // a byte a token, 0: not trained on; empty: all are
   DocumentIndex documents = {};
 };
 

@@ -126,8 +126,9 @@ TierPlan plan_model(const ModelRuntimeOptions& options) {
   if (!fits(plan.ledger)) {
     throw OutOfMemory(
         "evaluation does not fit beside the training state: " + describe_shortfall(plan.ledger),
-        fmt::format("raise {}, or train without validation ({})",
+        fmt::format("raise {}{}, or train without validation ({})",
                     budgets_over(plan.ledger, options.placement.name_of_option),
+                    options.placement.host_capacity.beyond(plan.ledger[Tier::kHost].peak_bytes),
                     options.placement.name_of_option(Option::kNoEvaluation)));
   }
   return plan;

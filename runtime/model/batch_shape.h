@@ -25,6 +25,9 @@ struct BatchShape {
   // before them are kept, with room for so many rows in all; a micro-batch's numbers say of each
   // new row where it stands, and the head computes the last row alone.
   std::int64_t kept_positions = 0;
+  // Not 0: behind its numbers a micro-batch has so many fp32 numbers of each row, the rotary angles
+  // for the length of the row's document (rope_rows.h). There are no rotary tables then.
+  std::int64_t row_angles = 0;
 
   bool keeps_keys() const { return kept_positions > 0; }
   // Rows of the rotary tables.
@@ -32,10 +35,12 @@ struct BatchShape {
   std::int64_t rows() const { return sequences * positions; }
   std::int64_t own_rows() const { return rows() / row_parts; }
   // Lists of a micro-batch's numbers (RowNumbers), each i32 [rows].
-  std::int64_t lists() const {
+  std::int64_t number_lists() const {
     if (has_documents) return 4;
     return keeps_keys() ? 3 : 2;
   }
+  // The same with the angles, each of which takes as much as a number.
+  std::int64_t lists() const { return number_lists() + row_angles; }
 };
 
 }  // namespace terrace

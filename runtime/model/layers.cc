@@ -146,7 +146,7 @@ void rotate(const UnitRun& run, const AttentionTensors& t, const Columns& querie
     rope.heads = heads.of(run);
     rope.table = run.view(t.table);
     rope.positions = run.view(t.positions);
-    rope.sequence = t.shape.queries;
+    rope.sequence = rope.table.elements() / t.rotary_width;
     rope.head_width = t.shape.head_width;
     rope.rotary_width = t.rotary_width;
     rope.inverse = inverse;
@@ -286,6 +286,19 @@ double attention_flops(const LayerSite& site, const LayerOptions& layer) {
          static_cast<double>(site.config.heads * site.config.head_width);
 }
 
+// Adds the table of the positions, or of each row where documents of other lengths have others.
+void add_rope_table(const LayerSite& site, std::int64_t rope, AttentionTensors& t) {
+  const bool is_of_rows = site.batch.row_angles > 0;
+  const std::int64_t rows = is_of_rows ? site.batch.rows() : site.batch.table_positions();
+  const std::int64_t lists = (is_of_rows ? site.batch.number_lists() : 0) + rope * t.rotary_width;
+  t.table = site.graph.add({.name = "rope table",
+                            .dtype = DType::kF32,
+                            .shape = {rows, t.rotary_width, 1, 1},
+                            .role = is_of_rows ? Role::kTokens : Role::kConstants,
+                            .offset = static_cast<std::size_t>(lists * rows) * sizeof(float)});
+  if (!is_of_rows) t.positions = site.numbers(RowNumbers::kPositions);
+}
+
 AttentionTensors attention_tensors(const LayerSite& site, TensorId qkv, TensorId normed,
                                    const LayerOptions& layer) {
   const ModelConfig& config = site.config;
@@ -301,15 +314,7 @@ AttentionTensors attention_tensors(const LayerSite& site, TensorId qkv, TensorId
                                   .dtype = DType::kF32,
                                   .shape = {batch.sequences, config.heads, batch.positions, 1}});
   t.rotary_width = config.rotated_width();
-  if (layer.rope >= 0) {
-    const std::int64_t before = layer.rope * batch.table_positions() * t.rotary_width;
-    t.table = site.graph.add({.name = "rope table",
-                              .dtype = DType::kF32,
-                              .shape = {batch.table_positions(), t.rotary_width, 1, 1},
-                              .role = Role::kConstants,
-                              .offset = static_cast<std::size_t>(before) * sizeof(float)});
-    t.positions = site.numbers(RowNumbers::kPositions);
-  }
+  if (layer.rope >= 0) add_rope_table(site, layer.rope, t);
   t.first_keys = site.numbers(RowNumbers::kFirstKeys);
   if (batch.keeps_keys()) {
     TERRACE_CHECK_EQ(batch.sequences, 1);
@@ -400,7 +405,7 @@ TensorId LayerSite::boundary(Role role, std::string_view name, std::int64_t colu
 
 TensorId LayerSite::numbers(RowNumbers list) const {
   const auto index = static_cast<std::int64_t>(list);
-  if (index >= batch.lists()) return kNoTensor;
+  if (index >= batch.number_lists()) return kNoTensor;
   constexpr auto kNames =
       std::to_array<std::string_view>({"tokens", "targets", "positions", "first keys"});
   const std::int64_t before = index * batch.rows();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "base/check.h"
@@ -123,6 +124,12 @@ std::vector<float> rope_frequencies(const RopeOptions& options, std::int64_t len
 
 bool depends_on_length(const RopeOptions& options) {
   return options.type == RopeType::kDynamic || options.type == RopeType::kLongRope;
+}
+
+std::int64_t longest_short_document(const RopeOptions& options) {
+  if (options.type == RopeType::kDynamic) return options.positions;
+  if (options.type == RopeType::kLongRope) return options.original_positions;
+  return std::numeric_limits<std::int64_t>::max();
 }
 
 void fill_rope_table(const RopeOptions& options, std::int64_t length, std::int64_t rotary_width,

@@ -17,6 +17,10 @@ std::vector<float> rope_frequencies(const RopeOptions& options, std::int64_t len
 // Returns whether the frequencies depend on the length of the sequences.
 bool depends_on_length(const RopeOptions& options);
 
+// Returns the length up to which all sequences have the same frequencies. Each longer length may
+// have its own. The largest number there is where frequencies do not depend on the length.
+std::int64_t longest_short_document(const RopeOptions& options);
+
 // Fills a table [positions, rotary_width] for sequences of `length` positions: in each row the
 // cosines of rotary_width / 2 angles, then their sines, all times the attention factor.
 void fill_rope_table(const RopeOptions& options, std::int64_t length, std::int64_t rotary_width,

@@ -151,7 +151,7 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   model.hidden_bytes = static_cast<std::size_t>(part_.batch.own_rows() * part_.config.width) *
                        size_of(part_.compute_type);
   model.tokens_bytes = tokens_bytes();
-  model.constants_bytes = part_.config.ropes.size() * rope_table_elements() * sizeof(float);
+  model.constants_bytes = rope_tables() * rope_table_elements() * sizeof(float);
   model.workspace_bytes = workspace_bytes(micro_batches, workers);
   model.tensor = part_.sharing;
   for (const UnitLayout& layout : part_.layout) {
@@ -168,6 +168,10 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   return model;
 }
 
+std::size_t UnitCompute::rope_tables() const {
+  return part_.batch.row_angles > 0 ? 0 : part_.config.ropes.size();
+}
+
 std::size_t UnitCompute::rope_table_elements() const {
   return static_cast<std::size_t>(part_.batch.table_positions() * part_.config.rotated_width());
 }
@@ -180,8 +184,8 @@ std::vector<float> UnitCompute::constants(std::int64_t length) const {
   const auto& config = part_.config;
   const std::int64_t width = config.rotated_width();
   const std::size_t elements = rope_table_elements();
-  std::vector<float> tables(config.ropes.size() * elements);
-  for (std::size_t i = 0; i < config.ropes.size(); ++i) {
+  std::vector<float> tables(rope_tables() * elements);
+  for (std::size_t i = 0; i < rope_tables(); ++i) {
     fill_rope_table(config.ropes[i], length, width,
                     std::span(tables).subspan(i * elements, elements));
   }

@@ -43,7 +43,7 @@ class UnitCompute final : public StepCompute {
   ComputeModel model(std::int32_t micro_batches, int workers) const;
 
   // The rotary tables, one behind the other, each [T, D] in fp32, with T the batch's table
-  // positions; empty where there are none.
+  // positions; empty where there are none, and where the micro-batches bring the angles.
   std::vector<float> constants() const;
   // The same with the frequencies of sequences of `length` positions.
   std::vector<float> constants(std::int64_t length) const;
@@ -58,6 +58,7 @@ class UnitCompute final : public StepCompute {
     return graphs_.at(graph_numbers_.at(static_cast<std::size_t>(unit)));
   }
   std::size_t workspace_bytes(std::int32_t micro_batches, int workers) const;
+  std::size_t rope_tables() const;
   std::size_t rope_table_elements() const;  // of one
 
   DecoderPart part_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -38,6 +40,16 @@ struct TensorDivision {
 };
 
 // What the user fixed; everything unset is chosen.
+// The most host memory that a budget can name here, for refusals: a larger one would be refused.
+struct HostCapacity {
+  std::size_t bytes = SIZE_MAX;
+  std::string reason;  // "the memory limit of the cgroup"
+  std::string remedy;  // what helps then: "raise that limit first"
+
+  // Returns what is to be said, in brackets, of a budget that is larger; else nothing.
+  std::string beyond(std::size_t budget_bytes) const;
+};
+
 struct PlacementRequest {
   ByStateClass<std::optional<Tier>> homes;
   std::optional<bool> recompute;
@@ -58,11 +70,12 @@ struct PlacementRequest {
   // unified mode.
   std::optional<GpuSetting> gpu;
   // For refusals: how they name options; what was asked for, in words; what may be lowered; how
-  // units may be divided.
+  // units may be divided; how much memory the host has.
   OptionNames name_of_option = field_of_option;
   std::string asked;
   std::vector<Reduction> reductions;
   std::vector<TensorDivision> tensor_divisions;
+  HostCapacity host_capacity = {};
   // Whether the caller asks only if the step fits. Then nothing is tuned or verified, and a refusal
   // gives no reasons.
   bool is_trial = false;

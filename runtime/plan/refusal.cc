@@ -133,6 +133,8 @@ class Refusal {
       // Sizes are told in three digits, which may be half a percent too low.
       raised += fmt::format("{} {} to {} or more", raised.empty() ? "raise" : " and raise",
                             name_of(budget_option(tier)), format_size(peak + peak / 128));
+      const bool is_of_host = tier == Tier::kHost || (tier == Tier::kDevice && !request_.gpu);
+      if (is_of_host) raised += request_.host_capacity.beyond(peak);
     }
     return raised;
   }
@@ -255,6 +257,12 @@ class Refusal {
 };
 
 }  // namespace
+
+std::string HostCapacity::beyond(std::size_t budget_bytes) const {
+  if (budget_bytes <= bytes) return "";
+  return fmt::format(" (no more than {} can be used here, {}: {})", format_size(bytes), reason,
+                     remedy);
+}
 
 void refuse_step(const StepModel& model, const PlacementRequest& request,
                  const TierBudgets& budgets) {

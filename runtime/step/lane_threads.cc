@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/address_space.h"
 #include "base/error.h"
 
 namespace terrace {
@@ -14,7 +15,7 @@ void LaneThreads::start(const std::string& name, std::function<void()> work) {
     threads_.emplace_back(std::move(work));
   } catch (const std::system_error& error) {
     throw EnvironmentError(fmt::format("the thread of {} does not start: {}", name, error.what()),
-                           "raise the limit on threads (ulimit -u)");
+                           remedy_for_threads());
   }
 }
 

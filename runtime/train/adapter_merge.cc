@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -158,17 +159,82 @@ std::vector<std::uint16_t> rounded(std::span<const float> values, const std::str
   return bits;
 }
 
+// The directory that a model is written into. While it is not finished, a file in it says so. When
+// an error ends the writing, all that was written is removed again.
+class MergeDirectory {
+ public:
+  // Makes it, or takes an empty one. Throws ConfigError where it has files, and IoError.
+  explicit MergeDirectory(const std::string& path) : path_(path) {
+    FileSystem& disk = system_files();
+    was_there_ = disk.exists(path);
+    if (was_there_ && disk.exists(path_of(kUnfinished))) {
+      throw ConfigError(
+          fmt::format("{} has a part of a model: an earlier merge did not come to its end", path),
+          fmt::format("remove it (rm -r {}), or name another directory", path));
+    }
+    if (was_there_ && !(fs::is_directory(path) && disk.list(path).empty())) {
+      throw ConfigError(fmt::format("{} is there already, and not an empty directory", path),
+                        "name another one");
+    }
+    make_directories(path);
+    try {
+      write(kUnfinished, "");
+    } catch (...) {
+      clear();
+      throw;
+    }
+  }
+  ~MergeDirectory() {
+    if (!is_finished_) clear();
+  }
+  MergeDirectory(const MergeDirectory&) = delete;
+  MergeDirectory& operator=(const MergeDirectory&) = delete;
+
+  // Returns the path of a file that is about to be written, by its name in the directory.
+  std::string add(const fs::path& name) {
+    written_.insert(name.begin()->string());
+    return path_of(name);
+  }
+  void write(const fs::path& name, std::string_view content) {
+    const std::string path = add(name);
+    make_directories(fs::path(path).parent_path().string());
+    write_durable_file(path, content);
+  }
+  // Makes it a model that is complete.
+  void finish() {
+    is_finished_ = true;
+    remove_file(path_of(kUnfinished));
+    sync_directory(path_);
+    sync_directory(fs::absolute(path_).parent_path().string());
+  }
+
+ private:
+  static constexpr const char* kUnfinished = ".unfinished-merge";
+
+  std::string path_of(const fs::path& name) const { return (fs::path(path_) / name).string(); }
+  void clear() noexcept {
+    std::error_code ignored;
+    for (const std::string& name : written_) fs::remove_all(path_of(name), ignored);
+    if (!was_there_) fs::remove(path_, ignored);
+  }
+
+  const std::string path_;
+  bool was_there_ = false;
+  bool is_finished_ = false;
+  std::set<std::string> written_;  // first parts of their names
+};
+
 // Writes the files of a base with the products of an adapter in them.
 class MergedFiles {
  public:
-  MergedFiles(const AdapterMerge& request, const AdapterDirectory& adapter,
+  MergedFiles(const std::string& base, MergeDirectory& directory, const AdapterDirectory& adapter,
               const std::vector<UnitLayout>& layout)
-      : request_(request), adapter_(adapter), weights_(adapted_weights(layout)) {}
+      : base_(base), directory_(directory), adapter_(adapter), weights_(adapted_weights(layout)) {}
 
   template <typename Advance>
   void write(const std::string& name, Advance advance) {
-    const SafetensorsFile source((fs::path(request_.base) / name).string());
-    SafetensorsWriter target((fs::path(request_.directory) / name).string(), source.header());
+    const SafetensorsFile source((fs::path(base_) / name).string());
+    SafetensorsWriter target(directory_.add(name), source.header());
     for (const SafetensorsTensor& tensor : source.header().tensors) {
       const auto found = weights_.find(tensor.name);
       if (found == weights_.end()) {
@@ -258,7 +324,8 @@ class MergedFiles {
     target.append(std::as_bytes(std::span(bits)));
   }
 
-  const AdapterMerge& request_;
+  const std::string& base_;
+  MergeDirectory& directory_;
   const AdapterDirectory& adapter_;
   const std::map<std::string, AdaptedWeight> weights_;
   std::size_t merged_ = 0;
@@ -278,26 +345,6 @@ BaseFiles files_of(const std::string& base) {
   if (fs::is_regular_file(fs::path(base) / kHfSingleFile, ignored)) return {{kHfSingleFile}};
   const auto files = read_hf_index(base).files();
   return {{files.begin(), files.end()}, true};
-}
-
-void make_empty_directory(const std::string& directory) {
-  try {
-    if (fs::exists(directory) && !(fs::is_directory(directory) && fs::is_empty(directory))) {
-      throw ConfigError(fmt::format("{} is there already, and not an empty directory", directory),
-                        "name another one");
-    }
-    fs::create_directories(directory);
-  } catch (const fs::filesystem_error& error) {
-    throw IoError({.operation = "make", .path = directory, .error_number = error.code().value()});
-  }
-}
-
-void write_companions(const AdapterMerge& request, Log& log) {
-  for (const HfCompanion& companion : read_hf_companions(request.base, CompanionScope::kAll, log)) {
-    const fs::path path = fs::path(request.directory) / companion.name;
-    fs::create_directories(path.parent_path());
-    write_durable_file(path.string(), companion.content);
-  }
 }
 
 // A checkpoint keeps the adapter in fp32 beside its optimizer state, and no adapter_config.json.
@@ -329,8 +376,8 @@ void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log)
   }
   const std::string doubt = doubt_about_base(adapter, request.base);
   if (!doubt.empty()) log.warning(doubt);
-  make_empty_directory(request.directory);
-  MergedFiles merged(request, adapter, layout);
+  MergeDirectory target(request.directory);
+  MergedFiles merged(request.base, target, adapter, layout);
   {
     ConsolePhase phase(console, "merging");
     std::uint64_t done = 0;
@@ -342,14 +389,14 @@ void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log)
     }
   }
   const auto copy = [&](const char* name) {
-    const std::string text =
-        read_whole_file(system_files(), (fs::path(request.base) / name).string());
-    write_durable_file((fs::path(request.directory) / name).string(), text);
+    target.write(name, read_whole_file(system_files(), (fs::path(request.base) / name).string()));
   };
   if (files.is_indexed) copy(kHfIndexFile);
-  write_companions(request, log);
+  for (const HfCompanion& companion : read_hf_companions(request.base, CompanionScope::kAll, log)) {
+    target.write(companion.name, companion.content);
+  }
   copy("config.json");
-  sync_directory(fs::absolute(request.directory).parent_path().string());
+  target.finish();
   console.say(fmt::format("{}: {} tensors with the adapter in them, rank {}", request.directory,
                           merged.merged(), model.adapter.rank));
 }

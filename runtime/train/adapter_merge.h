@@ -19,8 +19,10 @@ struct AdapterMerge {
 // to the type in which W is stored. Files, other tensors and their bytes are those of the base, as
 // are config.json and the files that belong to a model (docs/checkpoint.md). Tensors pass through
 // memory in pieces; of an adapter, what belongs to one tensor is in memory. config.json is written
-// last. Throws ConfigError for what is no base or adapter of it, for a directory that has files,
-// and for a value that its type does not hold; CorruptData, IoError.
+// last. An error leaves nothing behind. A process that is killed leaves a file that says so, and
+// the next merge into that directory tells of it. Throws ConfigError for what is no base or adapter
+// of it, for a directory that has files, and for a value that its type does not hold; CorruptData,
+// IoError.
 void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log);
 
 }  // namespace terrace

@@ -84,12 +84,22 @@ ExportPaths paths_for(const std::string& directory) {
   if (!paths.target.has_filename()) paths.target = paths.target.parent_path();  // a slash ends it
   paths.unfinished = paths.target;
   paths.unfinished += ".writing";
-  if (fs::exists(paths.unfinished)) {
+  if (system_files().exists(paths.unfinished.string())) {
     throw ConfigError(fmt::format("{} is there: an export that did not come to its end",
                                   paths.unfinished.string()),
                       "remove it, or name another directory for the model");
   }
   return paths;
+}
+
+// Gives the directory its name, also where an empty one has it.
+void finish(const ExportPaths& paths) {
+  const int error = system_files().rename(paths.unfinished.string(), paths.target.string());
+  if (error != 0) {
+    throw IoError(
+        {.operation = "rename", .path = paths.unfinished.string(), .error_number = error});
+  }
+  sync_directory(paths.target.parent_path().string());
 }
 
 }  // namespace
@@ -108,8 +118,8 @@ void export_checkpoint(const CheckpointExport& request, TrainConsole& console, L
       .companions = companions_for(request, checkpoint, run, log),
   };
   if (request.max_shard_bytes) options.max_shard_bytes = *request.max_shard_bytes;
+  make_directories(paths.target.parent_path().string());
   try {
-    fs::create_directories(paths.target.parent_path());
     ConsolePhase phase(console, fmt::format("writing {}", request.directory));
     const bool is_adapter = checkpoint.model().adapter.is_there();
     const std::int64_t total = parameter_count(is_adapter ? adapter_layout(layout) : layout);
@@ -127,12 +137,11 @@ void export_checkpoint(const CheckpointExport& request, TrainConsole& console, L
     } else {
       write_hf_directory(options, checkpoint.model(), layout, fetch);
     }
-    fs::rename(paths.unfinished, paths.target);  // also over a directory that is empty
-    sync_directory(paths.target.parent_path().string());
-  } catch (const fs::filesystem_error& error) {
-    throw IoError({.operation = "export to",
-                   .path = error.path1().string(),
-                   .error_number = error.code().value()});
+    finish(paths);
+  } catch (...) {
+    std::error_code ignored;  // the first problem is what is told
+    fs::remove_all(paths.unfinished, ignored);
+    throw;
   }
   console.say(fmt::format("{}: the weights of step {} as {}\n", request.directory,
                           checkpoint.progress().step, torch_name_of(options.types.usual)));

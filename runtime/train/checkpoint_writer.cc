@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/address_space.h"
 #include "base/check.h"
 #include "base/error.h"
 
@@ -26,7 +27,7 @@ std::jthread start_thread(const char* name, Work work) {
     return std::jthread(std::move(work));
   } catch (const std::system_error& error) {
     throw EnvironmentError(fmt::format("the thread of {} does not start: {}", name, error.what()),
-                           "raise the limit on threads (ulimit -u)");
+                           remedy_for_threads());
   }
 }
 

@@ -16,13 +16,15 @@ std::size_t elements_of(const BatchShape& batch) {
 }
 
 // The lists of micro-batch `m` in the tokens of several.
-SampleRows rows_of(const BatchShape& batch, std::vector<std::int32_t>& tokens, std::int64_t m) {
+SampleRows rows_of(const BatchShape& batch, std::vector<std::int32_t>& tokens, std::int64_t m,
+                   std::span<std::int32_t> lengths = {}) {
   const auto rows = static_cast<std::size_t>(batch.rows());
   const auto first = static_cast<std::size_t>(m * batch.lists());
   const auto list = [&](RowNumbers which) {
     return std::span(tokens).subspan((first + static_cast<std::size_t>(which)) * rows, rows);
   };
   SampleRows found = {list(RowNumbers::kTokens), list(RowNumbers::kTargets)};
+  found.lengths = lengths;
   if (!batch.has_documents) return found;
   found.positions = list(RowNumbers::kPositions);
   found.first_keys = list(RowNumbers::kFirstKeys);
@@ -35,6 +37,15 @@ std::size_t RankSamples::step_elements() const {
   return elements_of(share_.batch) * static_cast<std::size_t>(share_.micro_batches);
 }
 
+void RankSamples::fill_angles(std::vector<std::int32_t>& tokens, std::int64_t m) {
+  const BatchShape& batch = share_.batch;
+  if (batch.row_angles == 0) return;
+  const auto first =
+      static_cast<std::size_t>((m * batch.lists() + batch.number_lists()) * batch.rows());
+  const auto count = static_cast<std::size_t>(batch.row_angles * batch.rows());
+  angles_.fill(lengths_, std::as_writable_bytes(std::span(tokens).subspan(first, count)));
+}
+
 void RankSamples::fetch(std::int64_t first_sample) {
   if (fetched_sample_ == first_sample) return;
   tokens_.resize(step_elements());
@@ -42,8 +53,9 @@ void RankSamples::fetch(std::int64_t first_sample) {
   std::int64_t sample = share_.begin(first_sample);
   try {
     for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
-      const SampleRows rows = rows_of(share_.batch, tokens_, m);
+      const SampleRows rows = rows_of(share_.batch, tokens_, m, lengths_);
       data_.fill_micro_batch(sample, rows);
+      fill_angles(tokens_, m);
       counted_targets_ += std::ranges::count_if(rows.targets, [](auto t) { return t >= 0; });
       sample += share_.batch.sequences;
     }
@@ -82,6 +94,7 @@ void RankSamples::check_evaluated() const {
   // A sample at a time: a dry run may be of micro-batches that this machine has no memory for.
   BatchShape sample = share_.batch;
   sample.sequences = 1;
+  sample.row_angles = 0;  // no loss is computed
   std::vector<std::int32_t> tokens(elements_of(sample));
   const SampleRows rows = rows_of(sample, tokens, 0);
   for (std::size_t set = 0; set < data_.validation_sets(); ++set) {
@@ -106,7 +119,9 @@ void RankSamples::fill_validation(std::size_t set, std::int64_t first_sample, Va
   std::int64_t sample = share_.begin(first_sample);
   try {
     for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
-      batch.counted_targets += fill_evaluated(set, sample, rows_of(share_.batch, batch.tokens, m));
+      batch.counted_targets +=
+          fill_evaluated(set, sample, rows_of(share_.batch, batch.tokens, m, lengths_));
+      fill_angles(batch.tokens, m);
       sample += share_.batch.sequences;
     }
   } catch (const Error&) {

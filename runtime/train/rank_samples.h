@@ -9,6 +9,7 @@
 
 #include "runtime/data/dataset.h"
 #include "runtime/model/batch_shape.h"
+#include "runtime/model/rope_rows.h"
 #include "runtime/train/rank_group.h"
 
 namespace terrace {
@@ -19,6 +20,8 @@ struct SampleShare {
   std::int64_t micro_batches = 1;
   std::int64_t data_rank = 0;
   std::int64_t data_ranks = 1;
+  // Of the model, for BatchShape::row_angles.
+  std::vector<RopeOptions> ropes = {};
 
   std::int64_t of_rank() const { return batch.sequences * micro_batches; }
   std::int64_t of_step() const { return of_rank() * data_ranks; }
@@ -33,7 +36,11 @@ class RankSamples {
   // Borrows the data. `evaluated`: of each validation set the samples that an evaluation covers,
   // spread evenly over it.
   RankSamples(const Dataset& data, const SampleShare& share, std::vector<std::int64_t> evaluated)
-      : data_(data), share_(share), evaluated_(std::move(evaluated)) {}
+      : data_(data),
+        share_(share),
+        evaluated_(std::move(evaluated)),
+        angles_(share_.ropes, rotary_width_of(share_)),
+        lengths_(share_.batch.row_angles > 0 ? static_cast<std::size_t>(share_.batch.rows()) : 0) {}
 
   const SampleShare& share() const { return share_; }
   const Dataset& data() const { return data_; }
@@ -62,7 +69,13 @@ class RankSamples {
   void rethrow_problem() const;
 
  private:
+  static std::int64_t rotary_width_of(const SampleShare& share) {
+    const auto ropes = static_cast<std::int64_t>(share.ropes.size());
+    return ropes == 0 ? 0 : share.batch.row_angles / ropes;
+  }
   std::size_t step_elements() const;
+  // Writes the angles of micro-batch `m`, whose documents have lengths_, where they are asked for.
+  void fill_angles(std::vector<std::int32_t>& tokens, std::int64_t m);
   // Fills one sequence with the evaluation's `sample` of a set; behind the last one with what is
   // not counted. Returns how many targets are counted.
   std::int64_t fill_evaluated_sample(std::size_t set, std::int64_t sample,
@@ -77,6 +90,8 @@ class RankSamples {
   std::int64_t counted_targets_ = 0;
   std::int64_t fetched_sample_ = -1;  // the first of the step that tokens_ are of
   std::exception_ptr problem_;
+  RopeRows angles_;
+  std::vector<std::int32_t> lengths_;  // SampleRows::lengths of a micro-batch; empty: no angles
 };
 
 }  // namespace terrace

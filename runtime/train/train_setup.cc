@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
+#include "runtime/model/rope_rows.h"
 #include "runtime/train/option_flags.h"
 
 namespace terrace {
@@ -21,6 +22,30 @@ namespace {
 // Of what the host leaves, this much is for the arenas by default: the rest is for code, caches of
 // kernels and page cache.
 constexpr double kDefaultShare = 0.8;
+
+// Returns how many addresses a rank's threads reserve: each has a stack, and malloc gives each a
+// part of its own.
+std::size_t addresses_of(const ThreadPlan& threads) {
+  constexpr int kLanes = 4;  // those that start with any run
+  constexpr std::size_t kMallocBytes = 64 * kMiB;
+  return static_cast<std::size_t>(threads.compute + threads.update + kLanes) *
+         (thread_stack_bytes() + kMallocBytes);
+}
+
+// Returns the memory that is free here for one of the ranks that share it. The limit on addresses
+// is each process's own, and threads take of it too. Where it leaves too little for that, malloc
+// gives threads less, and the budget gets a quarter.
+std::size_t free_for_rank(const MachineShare& machine) {
+  const std::size_t by_host =
+      machine.limits.usable_by_host_bytes() / static_cast<std::size_t>(machine.ranks_on_host);
+  const AddressSpace& addresses = machine.limits.addresses;
+  if (!addresses.limit_bytes) return by_host;
+  const std::size_t by_process =
+      addresses.left_bytes() / static_cast<std::size_t>(machine.ranks_in_process);
+  const std::size_t beside_threads =
+      by_process - std::min(by_process, addresses_of(machine.threads));
+  return std::min(by_host, std::max(beside_threads, by_process / 4));
+}
 
 }  // namespace
 
@@ -39,8 +64,6 @@ std::optional<Tier> tier_of(Placement placement) {
 }
 
 TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
-  const HostLimits& limits = machine.limits;
-  const auto ranks = static_cast<std::size_t>(machine.ranks_on_host);
   TierBudgets budgets;
   std::size_t device = tiers.device_memory.value_or(0);
   if (tiers.device_memory.has_value()) budgets[static_cast<std::size_t>(Tier::kDevice)] = device;
@@ -50,7 +73,7 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
     device = 0;  // of the host's memory
   }
   const auto share =
-      static_cast<std::size_t>(kDefaultShare * static_cast<double>(limits.usable_bytes())) / ranks;
+      static_cast<std::size_t>(kDefaultShare * static_cast<double>(free_for_rank(machine)));
   budgets[static_cast<std::size_t>(Tier::kHost)] =
       tiers.host_memory.value_or(share > device ? share - device : 0);
   // Blocks are striped in equal parts, so the smallest directory decides.
@@ -66,8 +89,26 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
 
 namespace {
 
-PlacementRequest placement_for(const TrainOptions& options, bool has_gpu) {
+// Returns the most that a budget can name for one of the ranks of this host.
+HostCapacity host_capacity_of(const MachineShare& machine) {
+  const HostLimits& limits = machine.limits;
+  const bool is_cgroup = limits.whole_bytes() < limits.total_bytes;
+  HostCapacity capacity = {
+      limits.whole_bytes() / static_cast<std::size_t>(machine.ranks_on_host),
+      is_cgroup ? "the memory limit of the cgroup" : "the memory of this machine",
+      is_cgroup ? "raise that limit first (of a container: its memory)"
+                : "use a machine that has more, or change something else"};
+  if (!limits.addresses.limit_bytes) return capacity;
+  const std::size_t addresses =
+      *limits.addresses.limit_bytes / static_cast<std::size_t>(machine.ranks_in_process);
+  if (addresses >= capacity.bytes) return capacity;
+  return {addresses, "the limit on addresses (ulimit -v)", "raise that limit first"};
+}
+
+PlacementRequest placement_for(const TrainOptions& options, const MachineShare& machine) {
+  const bool has_gpu = machine.gpu.has_value();
   PlacementRequest request;
+  request.host_capacity = host_capacity_of(machine);
   request.name_of_option = flag_of_option;
   const TierOptions& tiers = options.tiers;
   for (const StateClassInfo& info : kStateClasses) {
@@ -126,9 +167,7 @@ void check_budgets(const TierOptions& tiers, const MachineShare& machine) {
   const TierBudgets budgets = budgets_for(tiers, machine);
   const std::size_t device = budgets[static_cast<std::size_t>(Tier::kDevice)].value_or(0);
   const std::size_t host = budgets[static_cast<std::size_t>(Tier::kHost)].value_or(0);
-  const std::size_t whole = limits.cgroup_limit_bytes.has_value()
-                                ? std::min(*limits.cgroup_limit_bytes, limits.total_bytes)
-                                : limits.total_bytes;
+  const std::size_t whole = limits.whole_bytes();
   const std::string each = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : std::string();
   if (machine.gpu.has_value() && device > machine.gpu->capacity_bytes) {
     throw OutOfMemory(fmt::format("--device-memory {} is more than the {} that GPU {} has to give",
@@ -207,7 +246,9 @@ BatchShape batch_for(const TrainOptions& options, const ModelConfig& model) {
                                      : "lower --micro-batch-size, and raise "
                                        "--gradient-accumulation-steps instead");
   }
-  return {options.batch.micro_batch_size, length};
+  return {.sequences = options.batch.micro_batch_size,
+          .positions = length,
+          .row_angles = row_angles(model, length)};
 }
 
 void check_gradient_reduction(const TrainOptions& options, const MeshShape& shape) {
@@ -270,7 +311,7 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
   engine.base_quantization = options.model.base_quantization;
   engine.gradient_type =
       options.optimizer.gradient_dtype == GradientChoice::kBf16 ? DType::kBF16 : DType::kF32;
-  engine.placement = placement_for(options, machine.gpu.has_value());
+  engine.placement = placement_for(options, machine);
   if (machine.gpu.has_value()) {
     engine.placement.gpu = GpuSetting{.link_bytes_per_s = machine.gpu->link_bytes_per_s};
   }
@@ -352,6 +393,7 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
   machine.threads =
       plan_threads(options.tiers.threads, machine.limits, machine.topology, ranks.on_host);
   machine.ranks_on_host = ranks.on_host.count;
+  if (ranks.plans != nullptr) machine.ranks_in_process = ranks.count();
   machine.gpu = choose_gpu(options.tiers.device, ranks.on_host, ranks.count());
   // Updates then have the processors to themselves.
   if (machine.gpu.has_value()) machine.threads.update = machine.threads.compute;

@@ -26,9 +26,10 @@ CommunicatorOptions communicator_options_for(const RankOptions& options);
 struct MachineShare {
   HostLimits limits;  // of the host
   Topology topology;
-  ThreadPlan threads;              // of the rank
-  std::int32_t ranks_on_host = 1;  // that share it
-  std::optional<GpuChoice> gpu;    // none: the CPU device computes
+  ThreadPlan threads;                 // of the rank
+  std::int32_t ranks_on_host = 1;     // that share it
+  std::int32_t ranks_in_process = 1;  // of these, threads of one process
+  std::optional<GpuChoice> gpu;       // none: the CPU device computes
 };
 
 // What a rank gets of it. Throws ConfigError and EnvironmentError as choose_gpu() does.

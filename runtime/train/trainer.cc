@@ -180,7 +180,7 @@ class Trainer {
 
   SampleShare sample_share() const {
     return {engine_options_.batch, options_.batch.gradient_accumulation_steps, ranks_.data_rank(),
-            ranks_.data_ranks()};
+            ranks_.data_ranks(), model_.ropes};
   }
 
   const char* device_name() const { return machine_.gpu.has_value() ? "cuda" : "cpu"; }

@@ -158,6 +158,27 @@ TEST(ExitCode, OfARunWithASmallStackIs0) {
   training.expect_same("32", "200", "final");
 }
 
+// ulimit -v, which batch systems set: the budget is of what it leaves, and refusals name it.
+TEST(ExitCode, OfARunWithFewAddressesIs0OrNamesTheLimit) {
+  const TinyTraining training;
+  const auto run_with = [&](const std::string& kib, const Arguments& more) {
+    const Arguments run = {"train",  "--model",   training.path("model"),    "--init",
+                           "random", "--data",    training.path("text.txt"), "--max-steps",
+                           "2",      "--run-dir", training.path("run" + kib)};
+    return ProgramRun(run + more, {}, {"sh", "-c", "ulimit -v " + kib + "; exec \"$@\"", "sh"})
+        .wait();
+  };
+  const Outcome fits = run_with("400000", {});
+  EXPECT_EQ(fits.code, 0) << fits;
+  EXPECT_THAT(fits.output, testing::ContainsRegex("host +[0-9.]+ MiB"));
+  const Outcome refused =
+      run_with("300000", {"--micro-batch-size", "1024", "--sequence-length", "512"});
+  EXPECT_EQ(refused.code, 3) << refused;
+  EXPECT_THAT(refused.errors, testing::ContainsRegex("raise --host-memory to .* or more \\(no more "
+                                                     "than 293 MiB can be used here, the limit on "
+                                                     "addresses \\(ulimit -v\\)"));
+}
+
 TEST(ExitCode, AFinishedRunIsNotTrainedOver) {
   const TinyTraining training;
   training.train("run", {"--max-steps", "2"});

@@ -193,5 +193,39 @@ TEST_F(JsonlTraining, MasksOfOneKindAreRefused) {
   EXPECT_THAT(outcome.errors, HasSubstr("--loss-on all"));
 }
 
+// dynamic and longrope rotate longer documents otherwise. A document's own length counts, and not
+// what is packed or padded around it.
+TEST(JsonlDocuments, HaveOneLossHoweverTheyArePacked) {
+  std::string lines;
+  for (int i = 0; i < 16; ++i) {
+    nlohmann::json ids = nlohmann::json::array();
+    for (int j = 0; j < 9; ++j) ids.push_back((i * 37 + j * j * 11) % 250);
+    lines += nlohmann::json{{"input_ids", ids}}.dump() + "\n";
+  }
+  nlohmann::json config = nlohmann::json::parse(llama_config(1, 32));
+  config["max_position_embeddings"] = 16;
+  for (const char* scaling : {R"({"rope_type":"dynamic","factor":4.0})",
+                              R"({"rope_type":"longrope","original_max_position_embeddings":16,
+            "short_factor":[1,1,1,1],"long_factor":[8,8,8,8]})"}) {
+    config["rope_scaling"] = nlohmann::json::parse(scaling);
+    const auto head_width =
+        config["hidden_size"].get<int>() / config["num_attention_heads"].get<int>();
+    ASSERT_EQ(config.value("head_dim", head_width), 8) << config;
+    const TinyTraining training(config.dump());
+    training.directory().write("documents.jsonl", lines);
+    const auto loss_of = [&](const char* packing, const char* length, const char* sequences) {
+      const std::string run = std::string(packing) + length;
+      training.train(run, {"--data", training.path("documents.jsonl"), "--packing", packing,
+                           "--sequence-length", length, "--micro-batch-size", sequences,
+                           "--gradient-accumulation-steps", "1", "--max-steps", "1",
+                           "--validation-fraction", "0", "--precision", "fp32"});
+      return training.rows(run).at(0).columns.at("loss");
+    };
+    const double alone = loss_of("none", "8", "16");
+    EXPECT_NEAR(loss_of("documents", "64", "2"), alone, 1e-9);
+    EXPECT_NEAR(loss_of("none", "64", "16"), alone, 1e-9);
+  }
+}
+
 }  // namespace
 }  // namespace terrace

@@ -88,6 +88,20 @@ TEST_F(HostLimitsTest, Version2TakesTheLimitThatLeavesTheLeast) {
   EXPECT_EQ(limits.usable_bytes(), kGiB);
 }
 
+// ulimit -v is a process's own.
+TEST_F(HostLimitsTest, TheLimitOnAddressesLeavesLess) {
+  HostLimits limits = read();
+  limits.addresses = {.limit_bytes = 2 * kGiB, .used_bytes = kGiB / 2};
+  EXPECT_EQ(limits.usable_bytes(), 3 * kGiB / 2);
+  EXPECT_EQ(limits.usable_by_host_bytes(), 12 * kGiB);
+  EXPECT_EQ(describe_free(limits),
+            "1.50 GiB left of the address space that ulimit -v allows (2.00 GiB)");
+  EXPECT_EQ(remedy_for_memory(limits), "raise ulimit -v");
+  limits.addresses = {};
+  EXPECT_EQ(describe_free(limits), "12.0 GiB free");
+  EXPECT_EQ(remedy_for_memory(limits), "free memory on this machine");
+}
+
 TEST_F(HostLimitsTest, CgroupOverItsLimitLeavesNothing) {
   write("proc/self/cgroup", "0::/job\n");
   write("sys/fs/cgroup/job/memory.max", "1073741824\n");

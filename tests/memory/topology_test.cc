@@ -5,6 +5,7 @@
 #include <set>
 
 #include "memory/host/cpu_mask.h"
+#include "tests/offload/denied_calls.h"
 
 namespace terrace {
 namespace {
@@ -31,6 +32,20 @@ TEST(TopologyTest, EveryCpuIsInOneNode) {
   EXPECT_LE(static_cast<std::size_t>(topology.hardware_threads), cpus.size());
   EXPECT_EQ(cpus.size(), listed);
   EXPECT_LT(0U, memory_bytes);
+}
+
+// hwloc asks for the affinity again and again then.
+TEST(TopologyTest, IsToldWithoutTheAffinityMask) {
+  const Topology told = read_topology();
+  const ExitCode code = in_child([&] {
+    if (!forbid(SYS_sched_getaffinity, SYS_sched_getaffinity, EPERM)) return kCannotTell;
+    const Topology topology = read_topology();
+    return expected_if(!affinity_of_thread() && !cpus_of_thread().empty() &&
+                       topology.hardware_threads >= told.hardware_threads &&
+                       topology.numa_nodes.size() == 1 && topology.cores >= 1);
+  });
+  if (code == kCannotTell) GTEST_SKIP() << "seccomp filters are not allowed here";
+  EXPECT_EQ(code, kAsExpected);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "runtime/train/adapter_merge.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 
 #include "base/error.h"
@@ -189,6 +191,58 @@ TEST(MergeRefusals, NameWhatIsWrong) {
   TERRACE_EXPECT_THROW_WITH(merge("base", "base", "to"), ConfigError, "no adapter");
   TERRACE_EXPECT_THROW_WITH(merge("adapter", "adapter", "to"), ConfigError, "config.json");
   EXPECT_FALSE(files.has("to"));
+}
+
+// Files may have this many bytes, as on a disk that is full then.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t file_bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit small = {.rlim_cur = file_bytes, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
+  ~FullDisk() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  void (*handler_)(int) = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before_ = {};
+};
+
+TEST(InterruptedMerge, LeavesNothingOrIsTold) {
+  const TemporaryDirectory files;
+  SilentConsole console;
+  SilentLog log;
+  const ModelConfig base = model_to_merge("llama");
+  write_hf_directory({.directory = files.path("base"), .max_shard_bytes = 10'000}, base,
+                     parameter_layout(base), kFetchRandom);
+  const ModelConfig adapted = with_adapter(base, {.rank = 2, .alpha = 2, .targets = {}}, {});
+  write_adapter_directory({.directory = files.path("adapter"), .base_model = "base"}, adapted,
+                          parameter_layout(adapted), kFetchRandom);
+  const auto merge = [&](const std::string& to) {
+    merge_adapter({files.path("base"), files.path("adapter"), files.path(to)}, console, log);
+  };
+  std::filesystem::create_directory(files.path("empty"));
+  for (const char* to : {"empty", "new"}) {
+    {
+      const FullDisk disk(9'000);
+      TERRACE_EXPECT_THROW_WITH(merge(to), IoError, ".safetensors");
+    }
+    EXPECT_EQ(files.has(to), std::string(to) == "empty");
+    merge(to);
+    EXPECT_TRUE(files.has(std::string(to) + "/config.json"));
+    EXPECT_FALSE(files.has(std::string(to) + "/.unfinished-merge"));
+  }
+  // As a process leaves it that is killed.
+  files.write("killed/.unfinished-merge", "");
+  files.write("killed/model-00001-of-00002.safetensors", "part");
+  TERRACE_EXPECT_THROW_WITH(merge("killed"), ConfigError,
+                            "an earlier merge did not come to its end");
+  TERRACE_EXPECT_THROW_WITH(merge("killed"), ConfigError, "rm -r " + files.path("killed"));
 }
 
 // 65504 is the largest number of fp16.

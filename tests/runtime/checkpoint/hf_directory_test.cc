@@ -103,6 +103,17 @@ void expect_same(const ModelConfig& config, const HfDirectory& directory, DType 
   }
 }
 
+// As one that may not be changed: fs::remove refuses a directory with files.
+TEST(HfExport, NamesTheFileThatCannotBeRemoved) {
+  const TemporaryDirectory temporary;
+  const ModelConfig config = tiny("llama", true);
+  temporary.write("final/config.json/x", "");
+  TERRACE_EXPECT_THROW_WITH(write_hf_directory({.directory = temporary.path("final")}, config,
+                                               parameter_layout(config), kFetchRandom),
+                            IoError,
+                            "remove of " + temporary.path("final/config.json") + " failed");
+}
+
 TEST(HfDirectory, RoundTrip) {
   for (const std::string_view family : {"gpt2", "llama"}) {
     for (const bool tied : {false, true}) {

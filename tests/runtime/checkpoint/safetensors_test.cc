@@ -207,6 +207,14 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"metadata_number", R"({"__metadata__":{"step":3}})", 0, "step"}),
     [](const auto& each) { return std::string(each.param.what); });
 
+// Some writers leave it so, and the format's own reader takes it.
+TEST(Safetensors, NullIsNoMetadata) {
+  const SafetensorsHeader header = parse_safetensors_header(
+      R"({"__metadata__":null,"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "file");
+  EXPECT_TRUE(header.metadata.empty());
+  EXPECT_EQ(header.tensors.size(), 1U);
+}
+
 TEST(Safetensors, FilesThatAreCutAreRefused) {
   const TemporaryDirectory temporary;
   for (std::size_t size = 0; size < golden().size(); ++size) {

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -201,6 +202,65 @@ TEST(DataFormat, WrongRawFilesAndPaths) {
   std::filesystem::create_directory(temporary.path("empty"));
   TERRACE_EXPECT_THROW_WITH(list_data_files({temporary.path("empty")}), ConfigError, "empty");
   TERRACE_EXPECT_THROW_WITH(list_data_files({"/dev/null"}), ConfigError, "/dev/null");
+}
+
+TEST(DataDirectory, FollowsLinksAndRefusesThoseThatLeadNowhere) {
+  namespace fs = std::filesystem;
+  const TemporaryDirectory temporary;
+  const std::string own = temporary.write("data/b.txt", "own");
+  temporary.write("store/part/a.txt", "linked");
+  fs::create_directory_symlink("../store/part", temporary.path("data/part"));
+  fs::create_symlink("../store/part/a.txt", temporary.path("data/c.txt"));
+  const std::vector<std::string> files = {own, temporary.path("data/c.txt"),
+                                          temporary.path("data/part/a.txt")};
+  EXPECT_EQ(list_data_files({temporary.path("data")}), files);
+  fs::create_directory(temporary.path("only"));
+  fs::create_directory_symlink("../store", temporary.path("only/all"));
+  EXPECT_EQ(list_data_files({temporary.path("only")}),
+            (std::vector<std::string>{temporary.path("only/all/part/a.txt")}));
+  fs::create_symlink("../gone.txt", temporary.path("data/d.txt"));
+  TERRACE_EXPECT_THROW_WITH(list_data_files({temporary.path("data")}), ConfigError,
+                            "data/d.txt: this link leads to ../gone.txt");
+  fs::remove(temporary.path("data/d.txt"));
+  fs::create_directory_symlink("../../data", temporary.path("store/part/back"));
+  TERRACE_EXPECT_THROW_WITH(list_data_files({temporary.path("data")}), ConfigError,
+                            "data/part/back: this link leads to a directory that it lies in");
+  fs::remove(temporary.path("store/part/back"));
+  ASSERT_EQ(::mkfifo(temporary.path("data/pipe").c_str(), 0600), 0);
+  TERRACE_EXPECT_THROW_WITH(list_data_files({temporary.path("data")}), ConfigError,
+                            "data/pipe: neither a file nor a directory");
+}
+
+// llm.c's two formats are of two tokenizers, and text without a tokenizer has ids of its own.
+TEST(DataFormat, RefusesIdsOfTwoTokenizers) {
+  const TemporaryDirectory temporary;
+  const std::string gpt2 =
+      temporary.write("gpt2.bin", llmc_file(20240520, 1, std::vector<std::uint16_t>(40, 1)));
+  const std::string llama3 =
+      temporary.write("llama3.bin", llmc_file(20240801, 7, std::vector<std::uint32_t>(40, 1)));
+  const std::string text = temporary.write("text.txt", std::string(40, 'a'));
+  DatasetOptions options;
+  options.sequence_length = 4;
+  options.vocabulary = 256;
+  options.validation_fraction = 0;
+  const auto refuse = [&](const std::string& first, const std::string& second) {
+    TERRACE_EXPECT_THROW_WITH(Dataset{options}, ConfigError, first);
+    TERRACE_EXPECT_THROW_WITH(Dataset{options}, ConfigError, second);
+  };
+  options.data = {gpt2, llama3};
+  refuse("gpt2.bin has GPT-2 tokens", "llama3.bin has Llama 3 tokens");
+  options.weights = {1, 1};
+  refuse("gpt2.bin has GPT-2 tokens", "llama3.bin has Llama 3 tokens");
+  options.data = {gpt2, text};
+  refuse("gpt2.bin has GPT-2 tokens", "text.txt has bytes of text");
+  options.weights = {};
+  options.data = {gpt2};
+  for (const std::string& other : {llama3, text}) {
+    options.validation_data = {{.name = "", .paths = {other}}};
+    refuse("gpt2.bin has GPT-2 tokens", other);
+  }
+  options.validation_data = {{.name = "", .paths = {gpt2}}};
+  EXPECT_EQ(Dataset(options).validation_tokens(), 40);
 }
 
 TEST(SampleOrder, EachEpochVisitsEveryWindowOnce) {

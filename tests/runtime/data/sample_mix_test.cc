@@ -90,6 +90,14 @@ TEST_F(WeightedData, ValidatesOnTheTailOfEachPath) {
   EXPECT_EQ(counted, (std::map<std::int32_t, int>{{'a', 99}, {'b', 24}, {'c', 999}}));
 }
 
+// Ranks compare the hash, also where nothing validates.
+TEST_F(WeightedData, HasAHashOfNoValidation) {
+  options_.validation_fraction = 0;
+  const auto of_one_sequence = Dataset(options_).validation_hash();
+  options_.weights = {1, 2, 1};
+  EXPECT_EQ(Dataset(options_).validation_hash(), of_one_sequence);
+}
+
 TEST_F(WeightedData, HasAnotherHashWithOtherWeights) {
   options_.weights = {1, 2, 1};
   const auto hash = Dataset(options_).training_hash();

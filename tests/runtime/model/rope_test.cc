@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/model/decoder_options.h"
+#include "runtime/model/rope_rows.h"
 #include "runtime/model/rope_table.h"
 
 // The frequencies and tables of rotary embeddings against numbers that LlamaRotaryEmbedding of
@@ -237,6 +238,52 @@ TEST(RopeOptions, DifferAndAreDescribedByEachField) {
       EXPECT_EQ(all[i] == all[j], i == j) << i << " " << j;
       EXPECT_EQ(described(all[i]) == described(all[j]), i == j) << i << " " << j;
     }
+  }
+}
+
+// The tables of documents one behind the other, each made for its own length.
+std::vector<float> rows_of_documents(const RopeOptions& options,
+                                     const std::vector<std::int64_t>& lengths) {
+  std::vector<float> rows;
+  for (const std::int64_t length : lengths) {
+    std::vector<float> table(static_cast<std::size_t>(length * kWidth));
+    fill_rope_table(options, length, kWidth, table);
+    rows.insert(rows.end(), table.begin(), table.end());
+  }
+  return rows;
+}
+
+TEST(RopeRows, HaveTheAnglesOfTheirOwnDocument) {
+  const RopeOptions usual = {.type = RopeType::kDefault};
+  RopeRows rows({dynamic(), usual, longrope(1.2)}, kWidth);
+  // Short, long, another long one, one as before, and a short one that is longer than the first.
+  for (const std::vector<std::int64_t>& documents :
+       {std::vector<std::int64_t>{3, 20, 31, 20, 9}, {10, 11, 12, 13, 1}, {40}}) {
+    std::vector<std::int32_t> lengths;
+    for (const std::int64_t length : documents) {
+      lengths.insert(lengths.end(), static_cast<std::size_t>(length),
+                     static_cast<std::int32_t>(length));
+    }
+    std::vector<float> found(3 * lengths.size() * kWidth);
+    rows.fill(lengths, std::as_writable_bytes(std::span(found)));
+    std::vector<float> wanted;
+    for (const RopeOptions& options : {dynamic(), usual, longrope(1.2)}) {
+      const std::vector<float> some = rows_of_documents(options, documents);
+      wanted.insert(wanted.end(), some.begin(), some.end());
+    }
+    EXPECT_EQ(found, wanted);
+  }
+}
+
+TEST(RopeRows, AreNeededOnlyWhereLengthsDiffer) {
+  DecoderOptions model;
+  model.head_width = kWidth;
+  for (const auto& [options, longest] :
+       {std::pair(dynamic(), 10), {longrope(1.0), 12}, {RopeOptions(), 1 << 20}}) {
+    model.ropes = {RopeOptions(), options};
+    EXPECT_EQ(row_angles(model, longest), 0);
+    const bool differ = depends_on_length(options);
+    EXPECT_EQ(row_angles(model, longest + 1), differ ? 2 * kWidth : 0);
   }
 }
 

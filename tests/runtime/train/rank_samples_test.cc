@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "base/error.h"
+#include "runtime/model/rope_table.h"
 
 namespace terrace {
 namespace {
@@ -179,6 +181,39 @@ TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
   evaluating.fill_validation(0, 0, batch);
   EXPECT_EQ(batch.counted_targets, 0);
   EXPECT_THROW(evaluating.rethrow_problem(), CorruptData);
+}
+
+// Behind the numbers of each micro-batch, for the lengths that its windows have.
+TEST_F(RankSamplesTest, HasTheAnglesOfEachRow) {
+  constexpr std::int64_t kWidth = 4;
+  const RopeOptions rope = {.type = RopeType::kDynamic, .factor = 2.0, .positions = 2};
+  SampleShare share = {{2, kPositions}, 2, 0, 1, {rope}};
+  share.batch.row_angles = kWidth;
+  RankSamples samples(data_, share, {data_.validation_samples()});
+  const std::size_t numbers = 2 * 2 * kPositions;
+  const std::size_t step = numbers + 2 * kPositions * kWidth;  // of a micro-batch
+  const auto angles_of = [&](std::span<const std::int32_t> tokens, std::size_t m, std::size_t s) {
+    std::vector<float> angles(kPositions * kWidth);
+    std::memcpy(angles.data(), tokens.data() + m * step + numbers + s * angles.size(),
+                angles.size() * sizeof(float));
+    return angles;
+  };
+  std::vector<float> whole(kPositions * kWidth);
+  fill_rope_table(rope, kPositions, kWidth, whole);
+  samples.fetch(0);
+  ASSERT_EQ(samples.tokens().size(), 2 * step);
+  for (std::size_t m = 0; m < 2; ++m) {
+    for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(angles_of(samples.tokens(), m, s), whole);
+  }
+  // The last window of 24 tokens has three targets, and a row that is padding.
+  RankSamples::Validation batch;
+  samples.fill_validation(0, 4, batch);
+  std::vector<float> last(3 * kWidth);
+  fill_rope_table(rope, 3, kWidth, last);
+  std::vector<float> found = angles_of(batch.tokens, 0, 1);
+  found.resize(last.size());
+  EXPECT_EQ(found, last);
+  EXPECT_NE(found, std::vector<float>(whole.begin(), whole.begin() + 3 * kWidth));
 }
 
 }  // namespace

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+// The limit on the addresses that a process may have mapped (RLIMIT_AS, ulimit -v), which batch
+// systems set. It counts what is reserved, whether or not there is memory behind it.
+namespace terrace {
+
+struct AddressSpace {
+  std::optional<std::size_t> limit_bytes;  // none: there is no limit
+  std::size_t used_bytes = 0;              // mapped by this process
+
+  // Returns what can still be mapped; the largest number there is without a limit.
+  std::size_t left_bytes() const;
+};
+
+AddressSpace read_address_space();
+
+// Returns the bytes of a new thread's stack.
+std::size_t thread_stack_bytes();
+
+// Says what to do where a thread does not start: what lacks is a thread, or addresses for its
+// stack.
+std::string remedy_for_threads();
+
+}  // namespace terrace
