@@ -35,24 +35,35 @@ def have_owner(parameters):
     return False
 
 
+def _end_takers(parameters, optimizer=None):
+    """Ends the taking of these parameters' gradients; warns where it was for another optimizer that still exists."""
+    takes_from_another = False
+    for parameter in parameters:
+        if parameter in _takers:
+            hook, other = _takers.pop(parameter)
+            takes_from_another = takes_from_another or other() not in (None, optimizer)
+            hook.remove()
+    if takes_from_another:
+        warnings.warn("another optimizer of terrace.torch has these parameters too: gradients go to the one that was "
+                      "made last, and the other trains nothing of them", stacklevel=5)
+
+
+def leave_gradients_of(parameters):
+    """Has the gradients of these stay in .grad."""
+    _end_takers(parameters)
+
+
 def give_gradients_to(parameters, optimizer):
     """Calls the optimizer whenever the backward has a gradient of one of these; ends what another had asked for."""
-    takes_from_another = False
     known = weakref.ref(optimizer)
 
     def take(parameter):
         if known() is not None:
             known()._take(parameter)
 
+    _end_takers(parameters, optimizer)
     for parameter in parameters:
-        if parameter in _takers:
-            hook, other = _takers[parameter]
-            takes_from_another = takes_from_another or other() not in (None, optimizer)
-            hook.remove()
         _takers[parameter] = (parameter.register_post_accumulate_grad_hook(take), known)
-    if takes_from_another:
-        warnings.warn("another optimizer of terrace.torch has these parameters too: gradients go to the one that was "
-                      "made last, and the other trains nothing of them", stacklevel=4)
 
 
 def _stream_of(tensor):

@@ -42,6 +42,7 @@ class SavedState:
         if not self._has_nothing_here():
             self._ready_session()
         self._forget_gradients()
+        self._drop_gradients()
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for number, parameter in zip(numbers, parameters):
             self._write_state(parameter, saved.get(number, {}))
@@ -103,7 +104,7 @@ class SavedState:
             self._ready_session().load(directory)
         else:
             self._load_part(directory)
-        self._has_gradients = False
+        self._drop_gradients()
         self._mark_state()
 
     def _load_part(self, directory):
