@@ -53,17 +53,22 @@ def leave_gradients_of(parameters):
     _end_takers(parameters)
 
 
-def give_gradients_to(parameters, optimizer):
-    """Calls the optimizer whenever the backward has a gradient of one of these; ends what another had asked for."""
+def watch_gradients_of(parameters, optimizer):
+    """Calls the optimizer whenever the backward has a gradient of one of these. Returns the hooks."""
     known = weakref.ref(optimizer)
 
     def take(parameter):
         if known() is not None:
             known()._take(parameter)
 
+    return [parameter.register_post_accumulate_grad_hook(take) for parameter in parameters]
+
+
+def give_gradients_to(parameters, optimizer):
+    """The same for an optimizer that takes the gradients; ends what another had asked for."""
     _end_takers(parameters, optimizer)
-    for parameter in parameters:
-        _takers[parameter] = (parameter.register_post_accumulate_grad_hook(take), known)
+    for parameter, hook in zip(parameters, watch_gradients_of(parameters, optimizer), strict=True):
+        _takers[parameter] = hook, weakref.ref(optimizer)
 
 
 def _stream_of(tensor):

@@ -9,9 +9,11 @@ from torch.autograd.graph import increment_version
 from terrace import library as lib
 from terrace.session import directories_of
 from terrace.torch.backward import BackwardUpdates
-from terrace.torch.gradients import give_gradients_to, has_several_ranks, leave_gradients_of, note_owner
+from terrace.torch.gradients import (give_gradients_to, has_several_ranks, leave_gradients_of, note_owner,
+                                     watch_gradients_of)
 from terrace.torch.groups import SessionGroups
 from terrace.torch.movement import movement_of_parameters
+from terrace.torch.names import names_of
 from terrace.torch.offloaded_optimizer import offloaded_class
 from terrace.torch.shards import coefficient_of, square_sums_of_all
 from terrace.torch.state import SavedState
@@ -32,7 +34,8 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
                     reads a parameter outside its module's forward calls finish_step() first. "backward": the
                     last backward before step() updates each parameter when its gradient is complete, and step()
                     waits for the rest; without clipping only, and see set_is_last_backward()
-    model           the torch.nn.Module whose parameters these are; names them, too
+    model           the torch.nn.Module whose parameters these are, or what torch.compile() has made of it where
+                    that is called; names them, too
     take_gradients  False: gradients stay in .grad, as torch has them, and step() reads them there. True: each gradient
                     is added up in fp32 as soon as backward has it, and its memory goes with the update; who works
                     on .grad before step(), to clip for instance, gets an error. None: True for updates="backward"
@@ -67,7 +70,7 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         self._updates = updates
         self._updates_under_forward = updates == "forward"
         self._under_backward = self._backward_updates() if updates == "backward" else None
-        self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+        self._names = {} if model is None else names_of(model)
         self._session_options = {"state": state, "host_memory": host_memory, "nvme": nvme, "threads": threads}
         self._make_session().close()  # says at once what cannot be
         for directory in directories_of(nvme):
@@ -79,16 +82,19 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         self._settings = []      # of each group, as the session has them
         self._has_gradients = False
         self._is_stepping = False
+        self._unwaited = set()   # ids of parameters that the step under way may not have updated yet
+        self._frozen_state = {}  # of parameters that are frozen here, as it was loaded
         self._empty_updates = {}  # id of a parameter of which other ranks have all: how often it was updated
         self._empty_gradients = set()
         self._grad_norm = None
         self._known_norm = None
         self._own_settings = tuple(defaults)
+        self._waits = None
         self._init_gradients()
         super().__init__(params, defaults)
         if self._updates_under_forward:
             self._check_model()
-        self._waits = ParameterWaits(self, model) if self._updates_under_forward else None
+            self._waits = ParameterWaits(self, model)
 
     # ---- parameters and gradients ------------------------------------------------------------------------
 
@@ -106,8 +112,10 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         training = [p for p in self.param_groups[-1]["params"] if p.requires_grad]
         if self._takes_gradients:
             give_gradients_to(training, self)
-        else:
-            leave_gradients_of(training)
+            return
+        leave_gradients_of(training)
+        if self._updates_under_forward:
+            watch_gradients_of(training, self)
 
     def _backward_updates(self):
         if self.max_grad_norm:
@@ -148,6 +156,8 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
             with torch.enable_grad():
                 loss = closure()
         self.finish_step()
+        if self._waits is not None:
+            self._waits.reset()
         self._collect_gradients()
         if self._has_shared_parameters():
             self._step_with_ranks()
@@ -166,6 +176,7 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         clipping, self._known_norm = self._clipping()
         self._session.begin_step(self._rates(), skip_missing=True, **clipping)
         self._is_stepping = True
+        self._unwaited = set(self._tensors)
         self._taken.end()
         increment_version([p for group in self.param_groups for p in group["params"] if id(p) in self._tensors])
 
@@ -233,6 +244,7 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         if not self._is_stepping:
             return
         self._is_stepping = False
+        self._unwaited = set()
         try:
             norm = self._session.end_step().gradient_norm
         except lib.ParameterChangedError:
@@ -253,12 +265,13 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
 
     def wait_for(self, parameters):
         """Waits until these parameters are updated."""
-        if not self._is_stepping:
+        if not self._unwaited:
             return
         try:
             for parameter in parameters:
-                if id(parameter) in self._tensors:
+                if id(parameter) in self._unwaited:
                     self._session.wait_parameter(self._tensors[id(parameter)])
+                    self._unwaited.discard(id(parameter))
         except lib.TerraceError:
             self.finish_step()  # raises it too, and ends the step
             raise

@@ -54,19 +54,20 @@ class GradientStandIn(torch.Tensor):
 class _Taken:
     """The source of a gradient that an optimizer has taken, and will use in its step()."""
 
-    def __init__(self, registry, parameter, name):
+    def __init__(self, registry, parameter):
         self._registry = weakref.ref(registry)
         self._parameter = weakref.ref(parameter)
-        self._name = name
         self.is_used = False
 
     def __str__(self):
-        return f"the gradient of {self._name}, which {'is used up' if self.is_used else 'the optimizer has taken'}"
+        registry = self._registry()
+        name = registry.name_of(self._parameter()) if registry is not None else "a parameter"
+        return f"the gradient of {name}, which {'is used up' if self.is_used else 'the optimizer has taken'}"
 
     def _registry_in_use(self):
         registry = self._registry()
         if registry is None:
-            raise lib.OrderError(f"the gradient of {self._name} was taken by an optimizer that is gone: call "
+            raise lib.OrderError("the gradient of a parameter was taken by an optimizer that is gone: call "
                                  "model.zero_grad() before the next backward")
         return registry
 
@@ -84,17 +85,19 @@ class _Taken:
 
 class TakenGradients:
     """The stand-ins of the gradients that a step has taken. `add(parameter, gradient)` gets what a later backward of
-    the step adds; `remedy` is for the text of errors: how gradients are left where they are."""
+    the step adds. For the text of errors are `name_of(parameter)`, and `remedy`: how gradients are left where they
+    are."""
 
-    def __init__(self, add, remedy):
+    def __init__(self, add, name_of, remedy):
         self.add = add
+        self.name_of = name_of
         self.remedy = remedy
         self._stand_ins = {}   # id of a parameter: the parameter, and its stand-in
         self._ended = {}       # the same, of the last step
 
-    def note(self, parameter, gradient, name):
+    def note(self, parameter, gradient):
         """Puts a stand-in in the place of a gradient that was taken."""
-        stand_in = GradientStandIn(gradient, _Taken(self, parameter, name))
+        stand_in = GradientStandIn(gradient, _Taken(self, parameter))
         parameter.grad = stand_in
         self._stand_ins[id(parameter)] = parameter, stand_in
 

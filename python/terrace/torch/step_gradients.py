@@ -37,9 +37,12 @@ class StepGradients:
             if own() is not None:
                 own()._add_to_taken(parameter, gradient)
 
+        def name_of(parameter):
+            return own()._name_of(parameter) if own() is not None else "a parameter"
+
         remedy = ("updates='step' and take_gradients=False leave gradients in .grad" if self._updates == "backward"
                   else "take_gradients=False leaves gradients in .grad")
-        self._taken = TakenGradients(add, remedy)
+        self._taken = TakenGradients(add, name_of, remedy)
         self._lent = []          # (parameter, stand-in) of gradients that a step under way reads
         self._seen_backward = None
 
@@ -47,13 +50,17 @@ class StepGradients:
 
     def _take(self, parameter):
         """Is called when the backward has set .grad, or added to it."""
+        if id(parameter) in self._unwaited:
+            self._waits.refuse_unwaited(parameter, self._name_of(parameter))
+        if not self._takes_gradients:
+            return
         self._forget_given_up()
         if parameter.grad is None or self._taken.has(parameter):
             return
         gradient = parameter.grad
         if not isinstance(gradient, GradientStandIn):  # else another optimizer's, which has said so
             self._add(parameter, gradient, may_borrow=True)
-            self._taken.note(parameter, gradient, self._name_of(parameter))
+            self._taken.note(parameter, gradient)
 
     def _forget_given_up(self):
         """Forgets, once in a backward, gradients that somebody has removed since they were taken."""
@@ -95,7 +102,7 @@ class StepGradients:
         gradient = parameter.grad
         number = self._add(parameter, gradient, may_borrow)
         if self._takes_gradients and number is not None:
-            self._taken.note(parameter, gradient, self._name_of(parameter))
+            self._taken.note(parameter, gradient)
         elif self._updates == "forward" and self._session.is_lent(number):
             self._lend(parameter, gradient)
 
