@@ -82,7 +82,7 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         self._settings = []      # of each group, as the session has them
         self._has_gradients = False
         self._is_stepping = False
-        self._unwaited = set()   # ids of parameters that the step under way may not have updated yet
+        self._unwaited = {}      # by their ids, parameters that the step under way may not have updated yet
         self._frozen_state = {}  # of parameters that are frozen here, as it was loaded
         self._empty_updates = {}  # id of a parameter of which other ranks have all: how often it was updated
         self._empty_gradients = set()
@@ -176,9 +176,9 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         clipping, self._known_norm = self._clipping()
         self._session.begin_step(self._rates(), skip_missing=True, **clipping)
         self._is_stepping = True
-        self._unwaited = set(self._tensors)
+        self._unwaited = {id(p): p for group in self.param_groups for p in group["params"] if id(p) in self._tensors}
         self._taken.end()
-        increment_version([p for group in self.param_groups for p in group["params"] if id(p) in self._tensors])
+        increment_version(list(self._unwaited.values()))
 
     def _end_backward(self):
         """Returns whether the step has begun under the backward."""
@@ -244,7 +244,9 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         if not self._is_stepping:
             return
         self._is_stepping = False
-        self._unwaited = set()
+        if self._updates_under_forward:
+            increment_version(list(self._unwaited.values()))
+        self._unwaited = {}
         try:
             norm = self._session.end_step().gradient_norm
         except lib.ParameterChangedError:
@@ -271,7 +273,8 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
             for parameter in parameters:
                 if id(parameter) in self._unwaited:
                     self._session.wait_parameter(self._tensors[id(parameter)])
-                    self._unwaited.discard(id(parameter))
+                    # Who has saved it for a backward since the step began has saved old values: torch says so then.
+                    increment_version(self._unwaited.pop(id(parameter)))
         except lib.TerraceError:
             self.finish_step()  # raises it too, and ends the step
             raise
