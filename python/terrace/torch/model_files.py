@@ -59,6 +59,10 @@ class _OpenFile:
         self.size = os.fstat(self._file.fileno()).st_size
         self._stamp = self._stamp_now()
 
+    def __del__(self):
+        if hasattr(self, "_file"):
+            self._file.close()
+
     def _stamp_now(self):
         status = os.fstat(self._file.fileno())
         return status.st_size, status.st_mtime_ns
