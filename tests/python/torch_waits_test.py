@@ -5,6 +5,7 @@ updates="forward" with updates that last until somebody waits for them. Needs TE
 """
 
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -15,9 +16,11 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import terrace.torch as tt  # noqa: E402
+import terrace.torch.optimizer  # noqa: E402
 from terrace import library as lib  # noqa: E402
 
 WIDTH = 16
+terrace.torch.optimizer.cores_are_busy = lambda: False
 
 
 class Block(torch.nn.Module):
@@ -216,6 +219,22 @@ class Waits(unittest.TestCase):
         self.assertEqual(self.losses(Headless(), after=penalty), expected)
         with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
             self.losses(Headless(), before=penalty)
+
+
+class Cores(unittest.TestCase):
+    def test_updates_that_would_take_cores_from_the_forward(self):
+        """step() waits for them, unless they have a drive to wait for."""
+        with tempfile.TemporaryDirectory() as folder:
+            for form, busy, waits in (({}, True, True), ({}, False, False),
+                                      ({"state": "nvme", "nvme": folder}, True, False)):
+                model = Net()
+                optimizer = tt.AdamW(model.parameters(), updates="forward", model=model, **form)
+                with mock.patch.object(terrace.torch.optimizer, "cores_are_busy", lambda busy=busy: busy):
+                    model(torch.ones(4, WIDTH)).square().mean().backward()
+                    optimizer.step()
+                    self.assertEqual(optimizer._is_stepping, not waits)
+                    optimizer.finish_step()
+                del optimizer
 
 
 class Fused(unittest.TestCase):

@@ -21,6 +21,11 @@ from terrace.torch.step_gradients import StepGradients
 from terrace.torch.waiting import ParameterWaits
 
 
+def cores_are_busy():
+    """Whether torch's threads keep every core busy that this process may use, while a forward runs."""
+    return torch.get_num_threads() >= len(os.sched_getaffinity(0))
+
+
 class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Optimizer):
     """What AdamW, Lion and SGD share. Beside torch's own arguments:
 
@@ -30,8 +35,9 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
     host_memory     what the optimizer may use of it, as "8GiB"; None: what is free
     nvme            directory on a drive, or several, for state that lives there
     updates         "step": step() returns when all parameters are updated. "forward": step() returns at once,
-                    and the next forward of each module of `model` waits for that module's parameters. Who
-                    reads a parameter outside its module's forward calls finish_step() first. "backward": the
+                    and the next forward of `model` waits for the parameters that it reads. Who reads one before
+                    that calls finish_step() first. Where state is in host memory and torch's threads use every
+                    core, updates would slow the forward down, and step() waits for them. "backward": the
                     last backward before step() updates each parameter when its gradient is complete, and step()
                     waits for the rest; without clipping only, and see set_is_last_backward()
     model           the torch.nn.Module whose parameters these are, or what torch.compile() has made of it where
@@ -163,9 +169,15 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
             self._step_with_ranks()
         elif self._has_gradients:
             self._begin_step()
-            if not self._updates_under_forward:
+            if not self._updates_under_forward or self._would_slow_forwards():
                 self.finish_step()
         return loss
+
+    def _would_slow_forwards(self):
+        """Whether updates have nothing to wait for, and would take cores from a forward that uses all of them."""
+        waits = directories_of(self._session_options["nvme"]) or any(p.device.type != "cpu"
+                                                                     for p in self._unwaited.values())
+        return not waits and cores_are_busy()
 
     def _begin_step(self):
         if self._under_backward is not None:
