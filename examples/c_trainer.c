@@ -5,6 +5,11 @@
  *   c_trainer TEXT DIRECTORY    trains on a file, with the state in DIRECTORY; halfway it saves,
  *                               ends the session, and goes on in another. A training in memory
  *                               without a stop has to give the same parameters, bit by bit.
+ *
+ * To build it with the installed library, whose terrace.pc is on PKG_CONFIG_PATH (-lm: its kernels
+ * call tanhf() and others of libm):
+ *
+ *   cc -O2 c_trainer.c -o c_trainer $(pkg-config --cflags --libs terrace) -lm
  */
 #include <math.h>
 #include <stdio.h>

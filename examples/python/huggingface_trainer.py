@@ -3,6 +3,7 @@
 Trains a small GPT-2 on made-up text; its checkpoints in DIRECTORY/checkpoints have the optimizer's state.
 """
 
+import argparse
 import sys
 
 import torch
@@ -37,4 +38,6 @@ def main(directory):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0].rsplit(":", maxsplit=1)[0])
+    parser.add_argument("directory", help="is there, and gets the optimizer's state and what is saved")
+    sys.exit(main(parser.parse_args().directory))

@@ -3,6 +3,7 @@
 Trains a small model on made-up data, saves, and goes on from there, twice with the same bits.
 """
 
+import argparse
 import sys
 
 import torch
@@ -51,4 +52,6 @@ def main(directory):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0].rsplit(":", maxsplit=1)[0])
+    parser.add_argument("directory", help="is there, and gets the optimizer's state and what is saved")
+    sys.exit(main(parser.parse_args().directory))

@@ -138,6 +138,10 @@ class Session:
         else:
             self._lent.pop(tensor, None)
 
+    def is_lent(self, tensor):
+        """Whether the library reads the gradient of a tensor where its owner has it."""
+        return tensor in self._lent
+
     def gradient(self, tensor):
         """What was added since the last step, as a ctypes array of floats that is good until the next one begins;
         None where nothing was."""

@@ -261,11 +261,13 @@ class Command(Case):
                                 ((path, "--model", self.folder), "no chat template"),
                                 ((path,), "no chat template is named"),
                                 ((self.folder / "no.jsonl", "--model", self.folder), "not found"),
+                                ((self.folder, "--text-column", "a"), "it is a directory; name the files in it"),
                                 ((path, "--chat-template", self.folder), "--chat-template")]:
             done = self.run_command("prepare", *arguments, "--output", output)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
             self.assertNotIn("Traceback", done.stderr)
+            self.assertNotIn("Errno", done.stderr)
         self.assertEqual(os.listdir(self.folder), ["a.jsonl"])
         self.file("tokenizer.model", b"")
         done = self.run_command("prepare", path, "--model", self.folder, "--output", output)

@@ -35,12 +35,14 @@ class Forms(unittest.TestCase):
             yield {"updates": when, "threads": threads, **place}
 
     def check_forms(self, dtype, max_grad_norm, arithmetic="torch"):
-        fixed = {"arithmetic": arithmetic, "max_grad_norm": max_grad_norm}
+        # Else .grad is added up in the parameter's type.
+        takes = {} if dtype == torch.float32 else {"take_gradients": True}
+        fixed = {"arithmetic": arithmetic, "max_grad_norm": max_grad_norm, **takes}
         first = Training(ours(**fixed), dtype)
         expected = first.run()
         forms = list(self.forms(UPDATES[:2] if max_grad_norm else UPDATES))
-        if dtype == torch.float32:  # .grad is added up in the parameter's type
-            forms.append({"take_gradients": False})
+        if dtype == torch.float32:
+            forms += [{"take_gradients": True}, {"take_gradients": True, "updates": "forward"}]
         for form in forms:
             for stop in (None, random.Random(str(sorted(form.items()))).randrange(1, STEPS)):
                 with self.subTest(form=form, stop=stop):
@@ -82,6 +84,7 @@ class Forms(unittest.TestCase):
                 layer.train()
                 (layer(x) ** 2).mean().backward()
                 optimizer.step()
+                optimizer.zero_grad()
                 layer.eval()
                 with torch.no_grad():
                     results.append(layer(x))
@@ -131,6 +134,7 @@ class UnderTheBackward(unittest.TestCase):
                 optimizer._session.wait_parameter(0)
                 self.assertFalse(torch.equal(before[0], next(model.parameters())))
             optimizer.step()
+            optimizer.zero_grad()
 
     def test_windows_that_differ(self):
         self.check([3, 1, 4, 2, 4, 1])
@@ -148,6 +152,7 @@ class UnderTheBackward(unittest.TestCase):
                 (model(self.batch(number)) ** 2).mean().backward()
                 number += 1
             optimizer.step()
+            optimizer.zero_grad()
         expected = self.train("step", [MICRO_BATCHES] * 3)
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, model.parameters(), strict=True)))
 
@@ -158,6 +163,7 @@ class UnderTheBackward(unittest.TestCase):
             for _ in range(2):
                 model(self.batch(0)).sum().backward()
                 optimizer.step()
+                optimizer.zero_grad()
             optimizer.save(folder + "/state")
             model(self.batch(0)).sum().backward()
             with self.assertRaisesRegex(lib.OrderError, "set_is_last_backward"):
@@ -169,6 +175,7 @@ class UnderTheBackward(unittest.TestCase):
             optimizer.load(folder + "/state")
             model(self.batch(0)).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
 
     def test_gradients_that_come_in_parts(self):
         """A tied weight under reentrant checkpointing has a gradient for each part of the graph."""
@@ -217,6 +224,7 @@ class UnderTheBackward(unittest.TestCase):
         for _ in range(2):
             ((x @ first) @ weight).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
         with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
             (((x @ first) @ weight.detach()) @ weight).sum().backward()
 
@@ -230,11 +238,13 @@ class UnderTheBackward(unittest.TestCase):
         for _ in range(2):
             model(self.batch(0)).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
         model(self.batch(0)).sum().backward()
         for use in (optimizer.zero_grad, optimizer.state_dict, lambda: optimizer.save("/nowhere/state")):
             with self.assertRaisesRegex(lib.OrderError, r"optimizer\.step\(\) first"):
                 use()
         optimizer.step()
+        optimizer.zero_grad()
         model(self.batch(0)).sum().backward()
         optimizer.param_groups[0]["lr"] = 0.5
         with self.assertRaisesRegex(lib.OrderError, "lr was changed"):
@@ -249,11 +259,13 @@ class UnderTheBackward(unittest.TestCase):
             for _ in range(2):
                 model(x).sum().backward()
                 optimizer.step()
+                optimizer.zero_grad()
             optimizer.save(folder + "/state")
             expected = [parameter.detach().clone() for parameter in model.parameters()]
             (model(x) * float("inf")).sum().backward()
             with self.assertRaisesRegex(lib.NotFiniteError, "nothing was updated"):
                 optimizer.step()
+            optimizer.zero_grad()
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, model.parameters())))
 
             def spoil(gradient):
@@ -265,6 +277,7 @@ class UnderTheBackward(unittest.TestCase):
             hook.remove()
             with self.assertRaisesRegex(lib.NotFiniteError, r"updated already.*optimizer\.load\(\)"):
                 optimizer.step()
+            optimizer.zero_grad()
             with self.assertRaisesRegex(lib.FailedSessionError, r"optimizer\.load\(\)"):
                 model(x).sum().backward()
             optimizer.load(folder + "/state")
@@ -278,6 +291,7 @@ class UnderTheBackward(unittest.TestCase):
         x = torch.ones(2, 4)
         model(x).sum().backward()
         optimizer.step()
+        optimizer.zero_grad()
         with tempfile.TemporaryDirectory() as folder:
             optimizer.save(folder + "/state")
             expected = [p.detach().clone() for p in model.parameters()]
@@ -297,6 +311,7 @@ class UnderTheBackward(unittest.TestCase):
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, model.parameters())))
             model(x).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
             self.assertFalse(any(torch.equal(a, b) for a, b in zip(expected, model.parameters())))
 
 

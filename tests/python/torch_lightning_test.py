@@ -105,7 +105,7 @@ class UnderLightning(unittest.TestCase):
         expected, norms = self.in_a_loop(settings)
         self.assertTrue(0 < sum(norm > 0.3 for norm in norms) < len(norms), norms)
         drive = {"state": "nvme", "nvme": self.folder}
-        for form in ({}, drive, {"updates": "forward"}, {"take_gradients": False}):
+        for form in ({}, drive, {"updates": "forward"}, {"take_gradients": True}):
             with self.subTest(form=form):
                 got, module = self.fit({**settings, **form})
                 self.check(got, expected)
@@ -122,10 +122,15 @@ class UnderLightning(unittest.TestCase):
                 expected, _ = self.fit(settings)
                 self.check(self.fit(settings, resume=f"{self.folder}/kept/epoch=0.ckpt")[0], expected)
 
-    def test_clipping_twice_is_refused(self):
-        with self.assertRaisesRegex(lib.ArgumentError, "gradient_clip_val"):
-            self.fit({}, gradient_clip_val=1.0)
-        self.fit({"take_gradients": False}, gradient_clip_val=1.0)
+    def test_clipping_by_lightning(self):
+        """It clips what is in .grad; who would clip a second time, or clip what was taken, is refused."""
+        expected, norms = self.in_a_loop({"max_grad_norm": 0.3})
+        self.assertTrue(any(norm > 0.3 for norm in norms), norms)
+        for a, b in zip(self.fit({}, gradient_clip_val=0.3)[0], expected, strict=True):
+            self.assertLess(float((a - b).abs().max()), 1e-5)
+        for settings in ({"max_grad_norm": 1.0}, {"take_gradients": True}, {"updates": "backward"}):
+            with self.assertRaisesRegex(lib.ArgumentError, "gradient_clip_val"):
+                self.fit(settings, gradient_clip_val=1.0)
 
 
 if __name__ == "__main__":

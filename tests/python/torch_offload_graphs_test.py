@@ -195,6 +195,7 @@ class Backwards(GraphTest):
                 losses = [model(batch(seed)).square().mean() for seed in (1, 2)]
                 losses[1].backward()
                 optimizer.step()
+                optimizer.zero_grad()
                 with self.assertRaisesRegex(lib.OrderError, "backward.. before step"):
                     losses[0].backward()
                 train(model, optimizer, 2)
@@ -222,6 +223,7 @@ class Backwards(GraphTest):
             self.assertTrue(torch.equal(saved, model.state_dict()["0.weight"].t()))
             loss.square().mean().backward()
             optimizer.step()
+            optimizer.zero_grad()
 
 
 class HooksOfOthers(GraphTest):
@@ -377,6 +379,7 @@ class Forwards(GraphTest):
         for size in (1, 1, 512, 512, 512):
             model(torch.randn(size, SIZE)).square().mean().backward()
             optimizer.step()
+            optimizer.zero_grad()
             sizes = [part.saved_bytes for parts in movement_of(model).compiled.parts.values() for part in parts]
             self.assertTrue(size > 1 or not any(sizes), sizes)
         self.assertTrue(all(sizes), sizes)

@@ -36,19 +36,22 @@ class GradientsInPlace(unittest.TestCase):
         return ctypes.addressof(optimizer._session.gradient(0))
 
     def test_it_is_the_one_that_the_backward_made(self):
-        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0)
+        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0, take_gradients=True)
         for _ in range(2):
             (self.parameter * 3).sum().backward()
             self.assertEqual(self.address(optimizer), self.addresses[-1])
             optimizer.step()
+            optimizer.zero_grad()
         self.assertEqual(self.parameter.tolist(), (torch.arange(64.0) - 6).tolist())
         self.assertEqual(optimizer._session._lent, {})
 
     def test_a_second_one_is_added_to_a_copy(self):
-        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0)
-        for _ in range(2):
-            (self.parameter * 3).sum().backward()
-        self.assertNotIn(self.address(optimizer), self.addresses)
+        self.parameter = torch.nn.Parameter(torch.arange(64.0))
+        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0, take_gradients=True)
+        (self.parameter * 3).sum().backward()
+        first = self.address(optimizer)
+        (self.parameter * 3).sum().backward()
+        self.assertNotEqual(self.address(optimizer), first)
         self.assertEqual(optimizer._session._lent, {})
         optimizer.step()
         self.assertEqual(self.parameter.tolist(), (torch.arange(64.0) - 6).tolist())
@@ -65,7 +68,7 @@ class GradientsInPlace(unittest.TestCase):
             def backward(ctx, grad):
                 return workspace[:64].fill_(float(grad))
 
-        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0)
+        optimizer = tt.SGD([self.parameter], lr=1.0, momentum=0.0, take_gradients=True)
         IntoWorkspace.apply(self.parameter).backward()
         workspace.fill_(100)
         optimizer.step()
@@ -112,6 +115,7 @@ class AgainstTorch(unittest.TestCase):
             theirs.step()
             theirs.zero_grad()
             mine.step()
+            mine.zero_grad()
             self.assertEqual(float(norm), mine.grad_norm)
             self.compare(theirs, mine, before)
             our_model.load_state_dict(torch_model.state_dict())
@@ -309,6 +313,7 @@ class Mistakes(unittest.TestCase):
         optimizer = tt.AdamW(model.parameters(), **more)
         model(torch.ones(2, WIDTH)).sum().backward()
         optimizer.step()
+        optimizer.zero_grad()
         return model, optimizer
 
     def test_types(self):
@@ -322,9 +327,10 @@ class Mistakes(unittest.TestCase):
         model, optimizer = self.trained()
         before = [p.detach().clone() for p in model.parameters()]
         (model(torch.ones(2, WIDTH)) * float("inf")).sum().backward()
-        with self.assertRaisesRegex(lib.NotFiniteError, "not finite"):
+        with self.assertRaisesRegex(lib.NotFiniteError, "not finite.*zero_grad"):
             optimizer.step()
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(before, model.parameters())))
+        optimizer.zero_grad()
         model(torch.ones(2, WIDTH)).sum().backward()
         optimizer.step()
 
@@ -383,12 +389,13 @@ class Mistakes(unittest.TestCase):
         optimizer.step()
         with self.assertRaises(lib.NotFiniteError):
             model(x)
+        optimizer.zero_grad()
         model(x).sum().backward()
         optimizer.step()
         optimizer.finish_step()
 
     def test_a_second_optimizer_is_told(self):
-        model, optimizer = self.trained()
+        model, optimizer = self.trained(take_gradients=True)
         with self.assertWarnsRegex(UserWarning, "another optimizer"):
             other = tt.AdamW(model.parameters())
         del other, optimizer

@@ -20,7 +20,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import torch  # noqa: E402
 import torch.distributed.checkpoint.state_dict as checkpoint  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
 
 import terrace.torch as tt  # noqa: E402
@@ -257,6 +257,11 @@ def empty_rank(folder):
             optimizer.metrics() == {})
 
 
+def flat_model(use_orig_params):
+    """As the first FSDP has it, whose parameters are flat, or views of flat ones."""
+    return FullyShardedDataParallel(make_model(), device_id=torch.device("cpu"), use_orig_params=use_orig_params)
+
+
 def refusals(folder):
     mesh = init_device_mesh("cpu", (RANKS,))
     model = sharded_model()
@@ -270,7 +275,10 @@ def refusals(folder):
     for use in (lambda: tt.AdamW([("odd", partial)]),
                 lambda: tt.AdamW(model.parameters(), updates="forward", model=model),
                 lambda: tt.AdamW(model.parameters(), updates="backward"),
-                lambda: optimizer.load_state_dict(whole_state.state_dict())):
+                lambda: optimizer.load_state_dict(whole_state.state_dict()),
+                lambda: tt.AdamW(flat_model(False).parameters(), max_grad_norm=0.1),
+                lambda: tt.AdamW(flat_model(True).named_parameters()),
+                lambda: train(model, tt.AdamW(model.parameters(), take_gradients=True), range(1))):
         try:
             use()
             found.append(None)
@@ -385,8 +393,8 @@ class UnderRanks(unittest.TestCase):
 
     def test_refusals(self):
         for found in self.results_of("refusals"):
-            for told, says in zip(found, ("odd is a DTensor placed as", "updates='step'", "", "not sharded"),
-                                  strict=True):
+            for told, says in zip(found, ("odd is a DTensor placed as", "updates='step'", "", "not sharded",
+                                            "fully_shard()", "fully_shard()", "take_gradients"), strict=True):
                 self.assertIsNotNone(told)
                 self.assertIn(says, told)
 

@@ -133,7 +133,50 @@ class UnderTrainer(unittest.TestCase):
                               optimizer_cls_and_kwargs=(tt.AdamW, SETTINGS)))
 
 
+    def test_clipping_by_the_trainer(self):
+        """It clips what is in .grad, also where nobody attached anything, and knows the norm."""
+        def trained(name, settings, max_grad_norm):
+            trainer = self.trainer(name)
+            trainer.callback_handler.callbacks.pop(0)
+            del trainer._get_grad_norm
+            trainer.args.max_grad_norm = max_grad_norm
+            trainer.optimizer_cls_and_kwargs = (tt.AdamW, {"lr": 5e-3, "weight_decay": 0.01, **settings})
+            trainer.train()
+            return self.weights(trainer), [row["grad_norm"] for row in trainer.state.log_history if "loss" in row]
+
+        clipped, norms = trained("clipped", {"max_grad_norm": 0.5}, 0.0)
+        by_trainer, their_norms = trained("by_trainer", {}, 0.5)
+        self.assertTrue(all(norm > 0.5 for norm in norms), norms)
+        for a, b in zip(norms, their_norms, strict=True):
+            self.assertLess(abs(a - b), 1e-4 * b)
+        for a, b in zip(clipped, by_trainer, strict=True):
+            self.assertLess(float((a - b).abs().max()), 1e-4)
+        for settings in ({"take_gradients": True}, {"updates": "backward"}):
+            with self.assertRaisesRegex(lib.OrderError, "the optimizer has taken.*take_gradients=False"):
+                trained("taken", settings, 0.5)
+
+
 class UnderAccelerate(unittest.TestCase):
+    def test_clipping(self):
+        """As torch's optimizer under the same clip_grad_norm_() of Accelerate."""
+        from accelerate import Accelerator
+        results = []
+        for make in (lambda p: torch.optim.AdamW(p, lr=5e-3, foreach=False), lambda p: tt.AdamW(p, lr=5e-3)):
+            accelerator = Accelerator(cpu=True)
+            model = make_model()
+            model, optimizer = accelerator.prepare(model, make(model.parameters()))
+            norms = []
+            for index in range(4):
+                ids = Texts()[index]["input_ids"].reshape(1, -1)
+                accelerator.backward(model(input_ids=ids, labels=ids).loss)
+                norms.append(float(accelerator.clip_grad_norm_(model.parameters(), 0.5)))
+                optimizer.step()
+                optimizer.zero_grad()
+            results.append((norms, [p.detach() for p in model.parameters()]))
+        self.assertTrue(all(norm > 0.5 for norm in results[0][0]), results[0][0])
+        for a, b in zip(results[0][1], results[1][1], strict=True):
+            self.assertLess(float((a - b).abs().max()), 1e-5)
+
     def test_accumulation_is_as_without(self):
         from accelerate import Accelerator
 

@@ -64,7 +64,8 @@ def main():
         print(f"terrace.data: error: {problem.filename}: not found; check the path", file=sys.stderr)
         return 2
     except OSError as problem:
-        print(f"terrace.data: error: {problem}", file=sys.stderr)
+        told = f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
+        print(f"terrace.data: error: {told or problem}; look at the file and its drive", file=sys.stderr)
         return 1
     return 0
 

@@ -23,7 +23,8 @@ def template_for(model, chat_template, tools=False):
         try:
             text, path = Path(chat_template).read_text(encoding="utf-8"), Path(chat_template)
         except (OSError, UnicodeDecodeError) as problem:
-            raise DataError(f"--chat-template {chat_template}: {problem}",
+            reason = getattr(problem, "strerror", None) or problem
+            raise DataError(f"--chat-template {chat_template}: {reason}",
                             "name a file with a template of Jinja") from problem
     elif model:
         text, path = template_of_model(Path(model), tools)
@@ -107,6 +108,8 @@ def prepare(paths, output, preparer, text_column=None):
     """Writes `output`, and returns what was counted. Throws DataError and OSError."""
     for path in paths:
         os.stat(path)
+        if os.path.isdir(path):
+            raise DataError(f"{path}: it is a directory", "name the files in it")
     check_output(output, paths)
     columns = [text_column] if text_column else COLUMNS
     counts = Counts()

@@ -69,6 +69,13 @@ class BackwardUpdates:
                                  "step(), or give updates='forward'")
         return had_begun
 
+    def refuse_giving_up(self):
+        """Gradients were removed from .grad before step(): raises where they have been used."""
+        if self.has_begun:
+            self._failure = "gradients were removed after updates with them had begun under the backward"
+            self.abandon()
+            self.check()
+
     def abandon(self):
         """Ends a step that step() will not end, with the gradients that it has."""
         if self.has_begun:

@@ -35,24 +35,40 @@ def have_owner(parameters):
     return False
 
 
-def give_gradients_to(parameters, optimizer):
-    """Calls the optimizer whenever the backward has a gradient of one of these; ends what another had asked for."""
+def _end_takers(parameters, optimizer=None):
+    """Ends the taking of these parameters' gradients; warns where it was for another optimizer that still exists."""
     takes_from_another = False
+    for parameter in parameters:
+        if parameter in _takers:
+            hook, other = _takers.pop(parameter)
+            takes_from_another = takes_from_another or other() not in (None, optimizer)
+            hook.remove()
+    if takes_from_another:
+        warnings.warn("another optimizer of terrace.torch has these parameters too: gradients go to the one that was "
+                      "made last, and the other trains nothing of them", stacklevel=5)
+
+
+def leave_gradients_of(parameters):
+    """Has the gradients of these stay in .grad."""
+    _end_takers(parameters)
+
+
+def watch_gradients_of(parameters, optimizer):
+    """Calls the optimizer whenever the backward has a gradient of one of these. Returns the hooks."""
     known = weakref.ref(optimizer)
 
     def take(parameter):
         if known() is not None:
             known()._take(parameter)
 
-    for parameter in parameters:
-        if parameter in _takers:
-            hook, other = _takers[parameter]
-            takes_from_another = takes_from_another or other() not in (None, optimizer)
-            hook.remove()
-        _takers[parameter] = (parameter.register_post_accumulate_grad_hook(take), known)
-    if takes_from_another:
-        warnings.warn("another optimizer of terrace.torch has these parameters too: gradients go to the one that was "
-                      "made last, and the other trains nothing of them", stacklevel=4)
+    return [parameter.register_post_accumulate_grad_hook(take) for parameter in parameters]
+
+
+def give_gradients_to(parameters, optimizer):
+    """The same for an optimizer that takes the gradients; ends what another had asked for."""
+    _end_takers(parameters, optimizer)
+    for parameter, hook in zip(parameters, watch_gradients_of(parameters, optimizer), strict=True):
+        _takers[parameter] = hook, weakref.ref(optimizer)
 
 
 def _stream_of(tensor):

@@ -4,6 +4,7 @@ from terrace import library as lib
 from terrace.session import Session
 from terrace.torch.gradients import has_several_ranks, tensor_buffer
 from terrace.torch.movement import movement_of_parameters
+from terrace.torch.names import names_of_group
 from terrace.torch.shards import check_placements, is_shared, local_of
 from terrace.torch.wording import reworded
 
@@ -22,7 +23,7 @@ class SessionGroups:
         for g, group in enumerate(self.param_groups):
             for i, other in enumerate(group["params"]):
                 if other is parameter:
-                    names = group.get("param_names")
+                    names = names_of_group(group.get("param_names") or ())
                     return self._names.get(id(parameter)) or (names[i] if names else f"group_{g}.parameter_{i}")
         return "a parameter"
 
@@ -94,6 +95,7 @@ class SessionGroups:
                     continue
                 name = self._name_of(parameter)
                 local = local_of(parameter)
+                check_placements(parameter, name)
                 if local.numel() == 0:
                     continue
                 if not local.is_contiguous():

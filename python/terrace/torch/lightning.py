@@ -16,9 +16,14 @@ class OptimizerCallback(Callback):
         return [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, TieredOptimizer)]
 
     def on_train_start(self, trainer, pl_module):
-        if trainer.gradient_clip_val and any(each.takes_gradients for each in self._optimizers_of(trainer)):
-            raise lib.ArgumentError("Lightning clips gradients that the optimizer has taken: leave gradient_clip_val "
-                                    "out of its Trainer, and give max_grad_norm to the optimizer")
+        if not trainer.gradient_clip_val:
+            return
+        if any(each.takes_gradients for each in self._optimizers_of(trainer)):
+            raise lib.ArgumentError("Lightning would clip gradients that the optimizer has taken: leave "
+                                    "gradient_clip_val out of its Trainer, and give max_grad_norm to the optimizer")
+        if any(each.max_grad_norm for each in self._optimizers_of(trainer)):
+            raise lib.ArgumentError("Lightning would clip, and then the optimizer: leave gradient_clip_val out of its "
+                                    "Trainer, or give the optimizer no max_grad_norm")
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         number = batch_idx + 1

@@ -51,6 +51,15 @@ class Slot:
         # Not by a tensor's copy_(), after which autograd would call the parameter changed.
         ctypes.memmove(self.address, address, self.size)
 
+    def move_to_own_memory(self):
+        """Gives the parameters memory that torch can take away, where theirs is a mapping or another library's. It has
+        no values."""
+        if self.parameters[0].untyped_storage().resizable():
+            return
+        own = torch.empty(self.shape, dtype=self.dtype)
+        for parameter in self.parameters:
+            parameter.data = own
+
     def bind(self):
         """Takes over the storages as they are now."""
         self.storage = self.parameters[0].untyped_storage()
@@ -217,9 +226,6 @@ class ModelUnits:
             if not parameter.is_contiguous() or parameter.untyped_storage().nbytes() != size:
                 raise lib.UnsupportedError(f"{name} is a part of a larger tensor, or not contiguous: use its "
                                            ".detach().clone() as the parameter")
-            if not parameter.untyped_storage().resizable():
-                raise lib.UnsupportedError(f"{name} is in memory that torch does not own (a mapping, or another "
-                                           "library's): use its .detach().clone() as the parameter")
 
     def _check_types(self):
         if not self.slots:

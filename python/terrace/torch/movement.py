@@ -12,6 +12,7 @@ from terrace import library as lib
 from terrace.library import BACKWARD, FORWARD
 from terrace.torch.compiled_step import CompiledStep, SavedState
 from terrace.torch.module_hooks import hook_modules
+from terrace.torch.offloaded_gradients import OffloadedGradients
 from terrace.torch.parameter_handles import KeptTensor, OthersTensor, ParameterHandle, stale_error
 from terrace.torch.recording import Recording, completed, without_backward
 from terrace.torch.saved_tensors import SavedTensors
@@ -46,7 +47,7 @@ def movement_of_parameters(groups):
     return None
 
 
-class Movement:
+class Movement(OffloadedGradients):
     """The state of an offloaded model. Its steps run on demand until the first step of an optimizer, which compiles
     what was recorded; then in the order of that step, as long as the trainer keeps to it. Another way is recorded
     again, and the step that took it made up for at its end. Used by one thread at a time."""
@@ -63,6 +64,7 @@ class Movement:
         self._runs_compiled = False  # the step that is under way
         self._other_way = None       # tasks of the last step that was no compiled one
         self._fired = set()          # slots with a gradient, in this step
+        self._init_gradients()
         self._saved_bytes = {}       # of each unit, the most that a forward has saved
         self._waiting = {}           # of each unit and micro-batch, forwards without a backward
         self._micro_batches = 0      # forwards that may train, of this step
@@ -83,17 +85,6 @@ class Movement:
         hook_modules(model, self)
 
     # ---- hooks -------------------------------------------------------------------------------------------
-
-    def _watch_gradients(self):
-        own = weakref.ref(self)
-        for slot in self.units.slots:
-            if slot.is_hooked or not slot.trains:
-                continue
-            slot.is_hooked = True
-            for parameter in slot.parameters:
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(
-                        lambda p, slot=slot: own() is not None and own()._take(slot, p))
 
     def check_process(self):
         if os.getpid() != self.owner:
@@ -130,6 +121,7 @@ class Movement:
         self._forget_unused_forwards()
         self._trains = torch.is_grad_enabled()
         if self._trains:
+            self._forget_given_up()
             if self._fired and (self.optimizer is None or self.optimizer() is None):
                 raise lib.OrderError("gradients of the offloaded model were taken, and it has no optimizer that would "
                                      "use them: give its parameters to AdamW, Lion or SGD of terrace.torch (one of "
@@ -276,34 +268,6 @@ class Movement:
             self._lingering.discard(unit)
             if unit.is_idle:
                 self._evict(unit)
-
-    def _take(self, slot, parameter):
-        """Takes a gradient away as soon as autograd has it."""
-        gradient, parameter.grad = parameter.grad, None
-        if gradient is None:
-            return
-        if gradient.layout != torch.strided:
-            raise lib.UnsupportedError(f"the gradient of {slot.name} is sparse: use sparse=False in its embedding")
-        self.check_process()
-        self._begin_step()
-        self._fired.add(slot)
-        unit = slot.unit
-        with torch.no_grad():
-            if not self._is_last_task(unit, BACKWARD):
-                # What a module has beside its blocks: its gradient comes after theirs.
-                self._task((unit, BACKWARD, max([use.micro_batch for use in unit.backward_uses], default=0)))
-                if unit.is_idle:
-                    self._lingering.add(unit)
-            if self._runs_compiled and not self.compiled.add_gradient(slot, gradient):
-                self._deviate()
-            if not self._runs_compiled:
-                self._recording.sums.add(slot, gradient)
-        unit.fired.add(id(parameter))
-        if unit.backward_uses and unit.has_fired:
-            # Hardly a node needs the unit now: it goes when another comes.
-            unit.backward_uses.clear()
-            if unit.is_idle:
-                self._lingering.add(unit)
 
     # ---- parameters --------------------------------------------------------------------------------------
 
@@ -466,6 +430,7 @@ class Movement:
             self._end_step()
 
     def forget_gradients(self):
+        self._taken.end()
         if self._fired:
             self._deviate(forget=True)
             self._fired.clear()
@@ -483,6 +448,7 @@ class Movement:
     def step(self, optimizer):
         """Updates; returns the step's lib.StepResult, or None where there are no gradients."""
         self.check_process()
+        self._forget_given_up()
         if not self._fired:
             return None
         missing = [slot for slot in self.units.slots if slot.trains and slot not in self._fired]
@@ -504,6 +470,7 @@ class Movement:
             return self._make_up(optimizer, settings)
         finally:
             self.updates += 1
+            self._taken.end()
             self._end_step()
 
     def _warn_of_changed_settings(self):
@@ -536,6 +503,7 @@ class Movement:
         if self._kept != 0:
             raise lib.OrderError("a state is loaded while materialize() keeps parameters in memory: leave it first")
         self.settle()
+        self._taken.drop()
         self.pending_state = loaded
         for slot in self.units.slots if self.compiled is None else ():
             master = loaded.field(slot, "master")

@@ -173,6 +173,7 @@ class _Values:
                     if parameter is old:
                         module._parameters[name] = new
             slot.parameters = [new]
+        slot.move_to_own_memory()
         slot.bind()
         slot.evict()
 

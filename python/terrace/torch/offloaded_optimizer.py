@@ -152,8 +152,9 @@ class OffloadedOptimizer:
         return self._grad_norm
 
     def zero_grad(self, set_to_none=True):
-        """Forgets the gradients since the last step."""
-        torch.optim.Optimizer.zero_grad(self, set_to_none=set_to_none)
+        """Forgets the gradients since the last step. There are no zeros: every parameter that trains needs a gradient
+        in each step."""
+        torch.optim.Optimizer.zero_grad(self)
         self._movement.forget_gradients()
 
     def adopt(self, parameters):

@@ -9,38 +9,42 @@ from torch.autograd.graph import increment_version
 from terrace import library as lib
 from terrace.session import directories_of
 from terrace.torch.backward import BackwardUpdates
-from terrace.torch.gradients import give_gradients_to, has_several_ranks, note_owner, tensor_buffer
+from terrace.torch.gradients import (give_gradients_to, has_several_ranks, leave_gradients_of, note_owner,
+                                     watch_gradients_of)
 from terrace.torch.groups import SessionGroups
 from terrace.torch.movement import movement_of_parameters
+from terrace.torch.names import names_of
 from terrace.torch.offloaded_optimizer import offloaded_class
-from terrace.torch.shards import coefficient_of, local_gradient, local_of, square_sums_of_all
+from terrace.torch.shards import coefficient_of, square_sums_of_all
 from terrace.torch.state import SavedState
+from terrace.torch.step_gradients import StepGradients
 from terrace.torch.waiting import ParameterWaits
 
 
-def _is_alone_in_its_storage(tensor):
-    """Whether its memory is no part of a larger buffer, which may be used again for something else."""
-    return tensor.untyped_storage().nbytes() == tensor.nbytes
+def cores_are_busy():
+    """Whether torch's threads keep every core busy that this process may use, while a forward runs."""
+    return torch.get_num_threads() >= len(os.sched_getaffinity(0))
 
 
-class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
+class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Optimizer):
     """What AdamW, Lion and SGD share. Beside torch's own arguments:
 
     max_grad_norm   gradients whose norm over all parameters is larger are scaled down to it, exactly; 0: never.
-                    Takes the place of torch.nn.utils.clip_grad_norm_, which finds no gradients here.
+                    Takes the place of torch.nn.utils.clip_grad_norm_, and is faster.
     state           where the state lives: "host", "nvme", or "auto" (host memory first)
     host_memory     what the optimizer may use of it, as "8GiB"; None: what is free
     nvme            directory on a drive, or several, for state that lives there
     updates         "step": step() returns when all parameters are updated. "forward": step() returns at once,
-                    and the next forward of each module of `model` waits for that module's parameters. Who
-                    reads a parameter outside its module's forward calls finish_step() first. "backward": the
+                    and the next forward of `model` waits for the parameters that it reads. Who reads one before
+                    that calls finish_step() first. Where state is in host memory and torch's threads use every
+                    core, updates would slow the forward down, and step() waits for them. "backward": the
                     last backward before step() updates each parameter when its gradient is complete, and step()
                     waits for the rest; without clipping only, and see set_is_last_backward()
-    model           the torch.nn.Module whose parameters these are; names them, too
-    take_gradients  True: each gradient is added up in fp32 as soon as backward has it, and .grad is None again.
-                    False: gradients stay in .grad until step(), as what works on them needs (DDP, GradScaler,
-                    hooks of others). None: False where torch.distributed runs several ranks, else True.
-                    What was taken is forgotten by zero_grad() of the optimizer, not by that of the model
+    model           the torch.nn.Module whose parameters these are, or what torch.compile() has made of it where
+                    that is called; names them, too
+    take_gradients  False: gradients stay in .grad, as torch has them, and step() reads them there. True: each gradient
+                    is added up in fp32 as soon as backward has it, and its memory goes with the update; who works
+                    on .grad before step(), to clip for instance, gets an error. None: True for updates="backward"
     threads         threads of an update; 0: as many as the process may use
 
     Parameters in 16 bits have an fp32 master among the state. Parameters are dense, on the CPU or on GPUs of
@@ -66,12 +70,13 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         self.max_grad_norm = float(max_grad_norm or 0.0)
         if not 0 <= self.max_grad_norm < math.inf:
             raise lib.ArgumentError(f"max_grad_norm={max_grad_norm}: give more than 0, or 0 for no clipping")
-        self._must_be_alone = take_gradients is None  # asked for by nobody, and wrong with several ranks
-        self._takes_gradients = not has_several_ranks() if take_gradients is None else take_gradients
+        self._must_be_alone = take_gradients is None  # what is wrong with several ranks was asked for by nobody
+        alone_under_backward = updates == "backward" and not has_several_ranks()
+        self._takes_gradients = alone_under_backward if take_gradients is None else bool(take_gradients)
         self._updates = updates
         self._updates_under_forward = updates == "forward"
         self._under_backward = self._backward_updates() if updates == "backward" else None
-        self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+        self._names = {} if model is None else names_of(model)
         self._session_options = {"state": state, "host_memory": host_memory, "nvme": nvme, "threads": threads}
         self._make_session().close()  # says at once what cannot be
         for directory in directories_of(nvme):
@@ -83,15 +88,19 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         self._settings = []      # of each group, as the session has them
         self._has_gradients = False
         self._is_stepping = False
+        self._unwaited = {}      # by their ids, parameters that the step under way may not have updated yet
+        self._frozen_state = {}  # of parameters that are frozen here, as it was loaded
         self._empty_updates = {}  # id of a parameter of which other ranks have all: how often it was updated
         self._empty_gradients = set()
         self._grad_norm = None
         self._known_norm = None
         self._own_settings = tuple(defaults)
+        self._waits = None
+        self._init_gradients()
         super().__init__(params, defaults)
         if self._updates_under_forward:
             self._check_model()
-        self._waits = ParameterWaits(self, model) if self._updates_under_forward else None
+            self._waits = ParameterWaits(self, model)
 
     # ---- parameters and gradients ------------------------------------------------------------------------
 
@@ -106,8 +115,13 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             self.param_groups.pop()
             raise
         note_owner(self.param_groups[-1]["params"], self)
+        training = [p for p in self.param_groups[-1]["params"] if p.requires_grad]
         if self._takes_gradients:
-            give_gradients_to([p for p in self.param_groups[-1]["params"] if p.requires_grad], self)
+            give_gradients_to(training, self)
+            return
+        leave_gradients_of(training)
+        if self._updates_under_forward:
+            watch_gradients_of(training, self)
 
     def _backward_updates(self):
         if self.max_grad_norm:
@@ -137,38 +151,6 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
     def _rates(self):
         return [float(group["lr"]) for group in self.param_groups]
 
-    def _take(self, parameter, may_borrow=True):
-        """Adds a parameter's gradient to what the session has of it, and takes it away. may_borrow: nobody writes into
-        it before the next step has ended."""
-        gradient, parameter.grad = parameter.grad, None
-        if gradient is None:
-            return
-        self._check_not_offloaded([parameter])
-        gradient = local_gradient(parameter, gradient)
-        if gradient.numel() == 0:
-            self._empty_gradients.add(id(parameter))
-            return
-        self.finish_step()
-        if self._under_backward is not None:
-            self._under_backward.check()
-        session = self._session or self._ready_session()
-        number = self._tensors.get(id(parameter))
-        if number is None:
-            raise lib.OrderError(f"{self._name_of(parameter)} has a gradient and was frozen at the first step: make "
-                                 "a new optimizer where other parameters train")
-        if gradient.layout != torch.strided:
-            raise lib.UnsupportedError(f"the gradient of {self._name_of(parameter)} is sparse: use "
-                                       "sparse=False in its embedding")
-        dense = gradient.contiguous()
-        buffer = tensor_buffer(dense, lambda: f"the gradient of {self._name_of(parameter)}")
-        self._has_gradients = True
-
-        owner = dense if may_borrow and _is_alone_in_its_storage(dense) else None
-        if self._under_backward is None:
-            session.add_gradient(number, buffer, owner)
-        else:
-            self._under_backward.add(number, buffer, owner, parameter)
-
     # ---- a step ------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -180,18 +162,22 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.finish_step()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    # Whoever has it, too, may write into it after step().
-                    self._take(parameter, may_borrow=self._updates != "forward")
+        if self._waits is not None:
+            self._waits.reset()
+        self._collect_gradients()
         if self._has_shared_parameters():
             self._step_with_ranks()
         elif self._has_gradients:
             self._begin_step()
-            if not self._updates_under_forward:
+            if not self._updates_under_forward or self._would_slow_forwards():
                 self.finish_step()
         return loss
+
+    def _would_slow_forwards(self):
+        """Whether updates have nothing to wait for, and would take cores from a forward that uses all of them."""
+        waits = directories_of(self._session_options["nvme"]) or any(p.device.type != "cpu"
+                                                                     for p in self._unwaited.values())
+        return not waits and cores_are_busy()
 
     def _begin_step(self):
         if self._under_backward is not None:
@@ -202,14 +188,19 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         clipping, self._known_norm = self._clipping()
         self._session.begin_step(self._rates(), skip_missing=True, **clipping)
         self._is_stepping = True
-        increment_version([p for group in self.param_groups for p in group["params"] if id(p) in self._tensors])
+        self._unwaited = {id(p): p for group in self.param_groups for p in group["params"] if id(p) in self._tensors}
+        self._taken.end()
+        increment_version(list(self._unwaited.values()))
 
     def _end_backward(self):
         """Returns whether the step has begun under the backward."""
         self._is_stepping = self._under_backward.has_begun
         self._known_norm = None
         try:
-            return self._under_backward.end()
+            had_begun = self._under_backward.end()
+            if had_begun:
+                self._taken.end()
+            return had_begun
         except lib.OrderError:
             self.finish_step()
             raise
@@ -230,7 +221,8 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             self._forget_gradients()
             which = next(p for p, value in zip(parameters, sums) if not math.isfinite(value))
             raise lib.NotFiniteError(f"the gradient of {self._name_of(which)} is not finite: nothing was updated, on "
-                                     "no rank; go on with the next batch, or lower the learning rate or the loss scale")
+                                     "no rank; call zero_grad() and go on with the next batch, or lower the learning "
+                                     "rate or the loss scale")
         try:
             scale = coefficient_of(norm, self.max_grad_norm)
         except lib.NotFiniteError:
@@ -240,6 +232,7 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             self._session.begin_step(self._rates(), skip_missing=True, gradient_scale=scale,
                                      known_norm=norm * scale)
             self._is_stepping, self._known_norm = True, norm
+            self._taken.end()
             self.finish_step()
         for parameter in self._empty_gradients:
             self._empty_updates[parameter] = self._empty_updates.get(parameter, 0) + 1
@@ -263,13 +256,19 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         if not self._is_stepping:
             return
         self._is_stepping = False
+        if self._updates_under_forward:
+            increment_version(list(self._unwaited.values()))
+        self._unwaited = {}
         try:
             norm = self._session.end_step().gradient_norm
-        except lib.ParameterChangedError:  # the gradients are kept
+        except lib.ParameterChangedError:
+            self._keep_gradients()
             raise
         except lib.TerraceError:
             self._has_gradients = False
             raise
+        finally:
+            self._return_lent()
         self._has_gradients = False
         self._grad_norm = norm if self._known_norm is None else self._known_norm
         self._mark_state()
@@ -280,19 +279,21 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
 
     def wait_for(self, parameters):
         """Waits until these parameters are updated."""
-        if not self._is_stepping:
+        if not self._unwaited:
             return
         try:
             for parameter in parameters:
-                if id(parameter) in self._tensors:
+                if id(parameter) in self._unwaited:
                     self._session.wait_parameter(self._tensors[id(parameter)])
+                    # Who has saved it for a backward since the step began has saved old values: torch says so then.
+                    increment_version(self._unwaited.pop(id(parameter)))
         except lib.TerraceError:
             self.finish_step()  # raises it too, and ends the step
             raise
 
     @property
     def takes_gradients(self):
-        """Whether .grad is taken away in the backward."""
+        """Whether gradients are taken in the backward, so that nobody finds them in .grad."""
         return self._takes_gradients
 
     @property
@@ -301,18 +302,6 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         if not self._is_stepping:
             return self._grad_norm
         return self._session.wait_norm() if self._known_norm is None else self._known_norm
-
-    def zero_grad(self, set_to_none=True):
-        super().zero_grad(set_to_none=set_to_none)
-        self._forget_gradients()
-
-    def _forget_gradients(self):
-        self._empty_gradients.clear()
-        if self._has_gradients and not self._is_stepping:
-            self._session.discard_gradients()
-            self._has_gradients = False
-            if self._under_backward is not None:
-                self._under_backward.forget()
 
     def adopt(self, parameters):
         """Takes what was written into parameters of 16 bits for their fp32 masters, as a step asks for that finds

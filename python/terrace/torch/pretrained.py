@@ -7,7 +7,7 @@ from torch.overrides import TorchFunctionMode
 
 from terrace import library as lib
 from terrace.torch.offload import offload_with, options_of
-from terrace.torch.values import read_safetensors
+from terrace.torch.model_files import read_safetensors
 
 
 class parameters_on_meta(TorchFunctionMode):  # noqa: N801, a context like torch.no_grad
@@ -34,6 +34,10 @@ def load_pretrained(directory, *, dtype=None, model_class=None, **options):
         raise lib.ArgumentError("initialize= is of offload(): load_pretrained() takes values from files")
     options = options_of(**options)
     config = transformers.AutoConfig.from_pretrained(directory)
+    if getattr(config, "quantization_config", None) is not None:
+        raise lib.UnsupportedError(f"{directory} has weights in the codes of quantization_config in its config.json: "
+                                   "load the model that was quantized, or save it in bfloat16 by dequantize() and "
+                                   "save_pretrained()")
     dtype = dtype or getattr(config, "dtype", None) or torch.float32
     with parameters_on_meta():
         chosen = model_class or transformers.AutoModelForCausalLM
@@ -67,25 +71,37 @@ class _Files:
             names.setdefault(id(parameter), (parameter, []))[1].append(name)
         values = {}
         for parameter, alike in names.values():
-            found = next((tensor for tensor in map(self._find, alike) if tensor is not None), None)
-            if found is None:
-                raise lib.ArgumentError(f"{self._directory} has no tensor {alike[0]}: it is of another kind of "
-                                        "model, or transformers renames its tensors; load it by from_pretrained() and "
-                                        "offload()")
-            kept, shape, _ = found
-            if shape != tuple(parameter.shape):
-                raise lib.ArgumentError(f"{alike[0]} in {self._directory} is of shape {shape}, not "
-                                        f"{tuple(parameter.shape)}")
-            values.update(dict.fromkeys(alike, kept))
+            values.update(dict.fromkeys(alike, self._values_of(parameter, alike)))
         return values
+
+    def _values_of(self, parameter, alike):
+        """The values of a parameter that has these names."""
+        found = {name: tensor for name, tensor in ((name, self._find(name)) for name in alike) if tensor is not None}
+        if not found:
+            raise lib.ArgumentError(f"{self._directory} has no tensor {alike[0]}: it is of another kind of "
+                                    "model, or transformers renames its tensors; load it by from_pretrained() and "
+                                    "offload()")
+        name, tensor = next(iter(found.items()))
+        if tensor.shape != tuple(parameter.shape):
+            raise lib.ArgumentError(f"{name} in {self._directory} is of shape {tensor.shape}, not "
+                                    f"{tuple(parameter.shape)}")
+        if not tensor.dtype.is_floating_point:
+            raise lib.DTypeError(f"{name} in {self._directory} is {tensor.dtype}: weights are of a floating type; save "
+                                 "the model in bfloat16 or float32")
+        for other_name, other in found.items():
+            if other is not tensor and not tensor.equals(other):
+                raise lib.ArgumentError(f"config.json of {self._directory} ties {name} and {other_name}, and stores "
+                                        "others for each, which from_pretrained() keeps apart: set "
+                                        "tie_word_embeddings to false in config.json, or remove the one that is not "
+                                        "meant")
+        return tensor.values
 
     def fill_buffers(self, model):
         for name, buffer in model.named_buffers():
             found = self._find(name)
             if found is None or buffer.device.type == "meta":
                 continue
-            kept, shape, dtype = found
-            if shape == tuple(buffer.shape) and buffer.numel():
-                values = torch.empty(shape, dtype=dtype)
-                kept.read(0, values.numel(), values.data_ptr(), dtype)
+            if found.shape == tuple(buffer.shape) and buffer.numel():
+                values = torch.empty(found.shape, dtype=found.dtype)
+                found.values.read(0, values.numel(), values.data_ptr(), found.dtype)
                 buffer.copy_(values)

@@ -42,6 +42,8 @@ class SavedState:
         if not self._has_nothing_here():
             self._ready_session()
         self._forget_gradients()
+        self._drop_gradients()
+        self._frozen_state.clear()
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for number, parameter in zip(numbers, parameters):
             self._write_state(parameter, saved.get(number, {}))
@@ -100,11 +102,22 @@ class SavedState:
         if self._under_backward is not None:
             self._under_backward.restart()
         if not self._has_shared_parameters():
-            self._ready_session().load(directory)
+            self._load_files(directory)
         else:
             self._load_part(directory)
-        self._has_gradients = False
+        self._drop_gradients()
         self._mark_state()
+
+    def _load_files(self, directory):
+        try:
+            self._ready_session().load(directory)
+        except lib.StateMismatchError as error:
+            frozen = [self._name_of(parameter) for group in self.param_groups for parameter in group["params"]
+                      if id(parameter) not in self._tensors]
+            if frozen:
+                error.args = (f"{error}. {frozen[0]} and {len(frozen) - 1} more are frozen here: freeze what trained "
+                              "when the state was saved by requires_grad_(False) after load(), and not before",)
+            raise
 
     def _load_part(self, directory):
         check_saved_by_as_many(directory)
@@ -126,6 +139,8 @@ class SavedState:
                 updates = self._empty_updates.get(id(parameter), 0) if number is None else self._session.updates(number)
                 if updates > 0:
                     self.state[parameter] = self._read_state(parameter, number, updates)
+                elif parameter in self._frozen_state:
+                    self.state[parameter] = self._frozen_state[parameter]
 
     def _read_state(self, parameter, number, updates):
         fields = {"step": torch.tensor(float(updates))}
@@ -144,7 +159,7 @@ class SavedState:
                 self._empty_updates[id(parameter)] = int(fields.get("step", 0))
                 return
             if fields and parameter.numel():
-                raise lib.StateMismatchError(f"the state has {self._name_of(parameter)}, which is frozen here")
+                self._frozen_state[parameter] = fields  # waits for who trains it again
             return
         kept = [name for name in self.fields if fields.get(name) is not None]
         for name in self.fields + ("master",) * ("master" in fields):

@@ -11,18 +11,24 @@ def _optimizer_of(trainer):
     return optimizer
 
 
-def _takes_gradients(trainer):
+def _settings_of(trainer):
+    """Whether the optimizer takes gradients in the backward, and its max_grad_norm."""
     optimizer = _optimizer_of(trainer)
     if optimizer is not None:
-        return optimizer.takes_gradients
+        return optimizer.takes_gradients, optimizer.max_grad_norm
     _, settings = trainer.optimizer_cls_and_kwargs or (None, {})
-    return settings.get("take_gradients") is not False
+    takes = settings.get("take_gradients")
+    return settings.get("updates") == "backward" if takes is None else takes, settings.get("max_grad_norm")
 
 
 def _refuse_what_clips_twice(trainer):
-    if trainer.args.max_grad_norm and _takes_gradients(trainer):
-        raise lib.ArgumentError("the Trainer clips gradients that the optimizer has taken: set max_grad_norm=0 in "
+    takes_gradients, max_grad_norm = _settings_of(trainer)
+    if trainer.args.max_grad_norm and takes_gradients:
+        raise lib.ArgumentError("the Trainer would clip gradients that the optimizer has taken: set max_grad_norm=0 in "
                                 "TrainingArguments, and give max_grad_norm to the optimizer")
+    if trainer.args.max_grad_norm and max_grad_norm:
+        raise lib.ArgumentError("the Trainer would clip, and then the optimizer: set max_grad_norm=0 in "
+                                "TrainingArguments, or give the optimizer none")
 
 
 def attach(trainer):
@@ -41,11 +47,14 @@ def attach(trainer):
 
         def on_log(self, args, state, control, logs=None, **kwargs):
             optimizer = _optimizer_of(trainer)
-            if optimizer is None or logs is None or "loss" not in logs:
-                return
+            if optimizer is None or logs is None or "loss" not in logs or args.max_grad_norm:
+                return  # the Trainer that clips knows the norm itself
             logs["grad_norm"] = optimizer.grad_norm
             if state.log_history:
                 state.log_history[-1]["grad_norm"] = optimizer.grad_norm
 
+    if not trainer.args.max_grad_norm:
+        # Else it computes the norm of what is in .grad to log it.
+        trainer._get_grad_norm = lambda model, grad_norm=None: grad_norm
     trainer.callback_handler.callbacks.insert(0, Attached())
     return trainer

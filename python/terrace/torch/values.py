@@ -3,7 +3,6 @@ that no mapping of a file counts as memory of the process."""
 
 import ctypes
 import errno
-import json
 import os
 import tempfile
 
@@ -12,9 +11,6 @@ import torch
 from terrace import library as lib
 
 PIECE_BYTES = 8 << 20
-_SAFETENSORS_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
-                       "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
-                       "U8": torch.uint8, "BOOL": torch.bool}
 
 
 _libc = ctypes.CDLL(None)
@@ -131,48 +127,3 @@ class MasterValues:
             rounded = ((piece.view(torch.int32) + 0x8000) >> 16).to(torch.int16).view(torch.bfloat16)
             target[begin:begin + piece.numel()].copy_(torch.where(piece.isnan(), piece.bfloat16(), rounded))
         return None
-
-
-class _OpenFile:
-    def __init__(self, path):
-        self._file = open(path, "rb", buffering=0)
-        self._stamp = self._stamp_now()
-
-    def _stamp_now(self):
-        status = os.fstat(self._file.fileno())
-        return status.st_size, status.st_mtime_ns
-
-    def read(self, offset, address, size):
-        if self._stamp_now() != self._stamp:
-            raise lib.StorageError(f"{self._file.name} was changed after load_pretrained() opened it, and is "
-                                   "read until the first step: save into another directory")
-        read_at(self._file, offset, address, size)
-
-    def bytes(self, offset, size):
-        return os.pread(self._file.fileno(), size, offset)
-
-
-def read_safetensors(directory):
-    """Returns of each tensor in the safetensors files of a directory its values, shape and type, by name."""
-    names = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
-    index = os.path.join(directory, "model.safetensors.index.json")
-    if os.path.exists(index):
-        with open(index, encoding="utf-8") as file:
-            names = sorted(set(json.load(file)["weight_map"].values()))
-    if not names:
-        raise lib.ArgumentError(f"{directory} has no safetensors file: save the model there by save_pretrained()")
-    tensors = {}
-    for name in names:
-        file = _OpenFile(os.path.join(directory, name))
-        size = int.from_bytes(file.bytes(0, 8), "little")
-        header = json.loads(file.bytes(8, size)) if 0 < size < 100_000_000 else {}
-        for key, entry in header.items():
-            if key == "__metadata__":
-                continue
-            dtype = _SAFETENSORS_DTYPES.get(entry["dtype"])
-            if dtype is None:
-                raise lib.DTypeError(f"{key} in {name} is {entry['dtype']}, which is not read here: convert the "
-                                     "checkpoint to float32 or bfloat16")
-            begin, _ = entry["data_offsets"]
-            tensors[key] = (FileValues(file, 8 + size + begin, dtype), tuple(entry["shape"]), dtype)
-    return tensors

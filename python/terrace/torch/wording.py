@@ -28,6 +28,7 @@ OPTIMIZER_PHRASES = {
         "load a saved state by optimizer.load(), or make another optimizer and load_state_dict()",
     "go on from saved state, by terrace_load()": "go on from saved state, by optimizer.load()",
     "end it by terrace_step_end() first": "call optimizer.step() first",
+    "go on with the next batch": "call zero_grad() and go on with the next batch",
     "call terrace_parameter_adopt()": "call optimizer.adopt([parameter])",
     "look at gradient_scale and max_grad_norm": "look at max_grad_norm",
     "add gradients by terrace_gradient_add()": "call backward() first",
