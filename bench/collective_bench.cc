@@ -430,11 +430,15 @@ void bench_threads(const Plan& plan, BenchRecord& record, Log& log) {
   const std::vector<std::size_t> sizes = wanted_sizes(kThreads, plan);
   if (sizes.empty()) return;
   ThreadRanks ranks(plan.ranks(), sizes.back());
-  const double seconds = seconds_of_measurement(record, measurements_of(sizes.size()));
-  std::deque<ThreadMeasurements> all;
-  for (const std::size_t bytes : sizes) all.emplace_back(ranks, plan, bytes, seconds);
-  deal_rounds(all.size(), plan.rounds(), record,
-              [&](std::size_t size, const Rounds& rounds) { all[size].take(rounds, record); });
+  // Each is made when its first round is due, and is told how much time there is then.
+  std::vector<std::unique_ptr<ThreadMeasurements>> all(sizes.size());
+  deal_rounds(all.size(), plan.rounds(), record, [&](std::size_t size, const Rounds& rounds) {
+    if (all[size] == nullptr) {
+      const double seconds = seconds_of_measurement(record, measurements_of(sizes.size() - size));
+      all[size] = std::make_unique<ThreadMeasurements>(ranks, plan, sizes[size], seconds);
+    }
+    all[size]->take(rounds, record);
+  });
 }
 
 // The measurements of one size between processes: the communicator's collectives, then the MPI
@@ -508,16 +512,18 @@ void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record,
   const std::vector<std::size_t> sizes = wanted_sizes(kProcesses, plan);
   if (sizes.empty()) return;
   RankBuffers buffers(sizes.back());
-  // The same on every rank, as all have the time limit or none.
-  const double seconds =
-      -longest_of(*ours, -seconds_of_measurement(record, measurements_of(sizes.size())));
-  std::deque<ProcessMeasurements> all;
-  for (const std::size_t bytes : sizes) {
-    all.emplace_back(ProcessMeasurements::Worlds{*ours, *library, buffers, is_first}, plan, bytes,
-                     seconds);
-  }
-  deal_rounds(all.size(), plan.rounds(), record,
-              [&](std::size_t size, const Rounds& rounds) { all[size].take(rounds, record); });
+  std::vector<std::unique_ptr<ProcessMeasurements>> all(sizes.size());
+  deal_rounds(all.size(), plan.rounds(), record, [&](std::size_t size, const Rounds& rounds) {
+    if (all[size] == nullptr) {
+      // The least of what the ranks have left.
+      const double seconds =
+          -longest_of(*ours, -seconds_of_measurement(record, measurements_of(sizes.size() - size)));
+      all[size] = std::make_unique<ProcessMeasurements>(
+          ProcessMeasurements::Worlds{*ours, *library, buffers, is_first}, plan, sizes[size],
+          seconds);
+    }
+    all[size]->take(rounds, record);
+  });
 }
 
 Plan plan_of_threads(const BenchOptions& options) {
