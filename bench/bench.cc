@@ -33,6 +33,7 @@ constexpr auto kBenches = std::to_array<Bench>({
     {.name = "io",
      .summary = "the NVMe store against a bare loop, and fio where it is installed",
      .run = bench_io,
+     .names = names_of_io,
      .cost = cost_of_io,
      .on_host = {.bytes = true, .drives = true, .grid = true, .seconds = true},
      .fit = fit_io},
@@ -40,6 +41,7 @@ constexpr auto kBenches = std::to_array<Bench>({
      .summary = "memory copies, uploads and downloads against a streaming copy; of a GPU against "
                 "cudaMemcpyAsync alone",
      .run = bench_copy,
+     .names = names_of_copy,
      .cost = cost_of_copy,
      .on_host = {.bytes = true},
      .on_device = BenchTakes{.bytes = true},
@@ -47,6 +49,7 @@ constexpr auto kBenches = std::to_array<Bench>({
     {.name = "optimizer",
      .summary = "optimizer updates against a loop that streams the same bytes",
      .run = bench_optimizer,
+     .names = names_of_optimizer,
      .cost = cost_of_optimizer,
      .on_host = {.threads = true, .bytes = true, .drives = true},
      .fit = fit_optimizer},
@@ -54,13 +57,16 @@ constexpr auto kBenches = std::to_array<Bench>({
      .summary = "kernels against the libraries they are made of; of a GPU against its copies and "
                 "products",
      .run = bench_kernel,
+     .names = names_of_kernel,
      .cost = cost_of_kernel,
      .on_host = {.threads = true, .seconds = true},
-     .on_device = BenchTakes{.seconds = true}},
+     .on_device = BenchTakes{.seconds = true},
+     .fit = fit_kernel},
     {.name = "step",
      .summary = "whole training steps, and what the simulator says of them; on a GPU against their "
                 "products at its best rate",
      .run = bench_step,
+     .names = names_of_step,
      .cost = cost_of_step,
      .on_host = {.threads = true, .drives = true, .ranks = true, .seconds = true},
      .on_device = BenchTakes{.threads = true, .tokens = true, .preset = true}},
@@ -68,16 +74,19 @@ constexpr auto kBenches = std::to_array<Bench>({
      .summary = "collectives between threads against copies; under mpirun, between processes "
                 "against MPI's own",
      .run = bench_collective,
+     .names = names_of_collective,
      .cost = cost_of_collective,
      .on_host = {.threads = true, .bytes = true, .seconds = true}},
     {.name = "simulator",
      .summary = "the part of step that has ten configurations predicted",
      .run = bench_step_predictions,
+     .names = step_prediction_names,
      .cost = cost_of_step_predictions,
      .on_host = {.threads = true, .drives = true, .seconds = true}},
     {.name = "overlap",
      .summary = "steps with their states on NVMe against the same steps in memory",
      .run = bench_overlap,
+     .names = names_of_overlap,
      .cost = cost_of_overlap,
      .on_host = {.threads = true, .drives = true, .tokens = true}},
 });
@@ -85,9 +94,11 @@ constexpr auto kBenches = std::to_array<Bench>({
 }  // namespace
 
 std::optional<BenchOptions> quick_options(const BenchOptions& options) {
+  constexpr double kQuickSeconds = 0.05;  // of a measurement
   if (!options.hurried || options.small) return std::nullopt;
   BenchOptions quick = options;
   quick.small = true;
+  quick.seconds = std::min(quick.seconds, kQuickSeconds);
   return quick;
 }
 

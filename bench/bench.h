@@ -43,6 +43,8 @@ struct BenchOptions {
   std::int64_t tokens = 0;
   std::string preset;  // of bench step on a device: steps of this model only; empty: of all
   bool small = false;  // everything as small as can be: does it run? for tests
+  // Patterns of the names of results that are measured; empty: all are (bench_only.h).
+  std::vector<std::string> only;
 };
 
 // The options of what a hurried benchmark measures first, so that there is something: the same as
@@ -85,6 +87,15 @@ struct BenchResult {
   };
   std::vector<Note> notes = {};
   std::optional<double> goal = std::nullopt;  // that the ratio should reach
+  // Rates of I/O by tool, block size and queue depth: all that was measured for this result.
+  struct ShapeRate {
+    std::string tool;  // "store", "bare loop"
+    std::size_t block_bytes = 0;
+    int depth = 1;
+    double gb_per_s = 0;
+    int rounds = 0;  // whose median it is; 0: of a single try before the rounds
+  };
+  std::vector<ShapeRate> matrix = {};
 
   // Of the medians: value / limit for rates, limit / value for the others. 1 is as good as it gets.
   double ratio() const;
@@ -93,8 +104,9 @@ struct BenchResult {
   // How far the samples that the ratio is made of are apart, highest / lowest: those of the value,
   // of the limit, or the ratios of the rounds, whichever are farthest.
   double spread() const;
-  // Whether they are too far apart for the ratio to say much.
-  bool is_unsteady() const { return spread() > kSteadySpread; }
+  // Whether they are too far apart for the ratio to say much. Of a single round nobody knows, so it
+  // is not called steady.
+  bool is_unsteady() const { return value.count() < 2 || spread() > kSteadySpread; }
   static constexpr double kSteadySpread = 2;
 };
 
@@ -130,6 +142,8 @@ struct Bench {
   // ConfigError, EnvironmentError, OutOfMemory, IoError, CommError. Nothing in the record: another
   // rank of the job has it.
   void (*run)(const BenchOptions& options, BenchRecord& record, Log& log) = nullptr;
+  // Returns the names of its results, in the order in which they are measured.
+  std::vector<std::string> (*names)(const BenchOptions& options) = nullptr;
   // Estimates what it will cost, from quick measurements.
   BenchCost (*cost)(const BenchOptions& options, const MachineSpeed& speed) = nullptr;
   BenchTakes on_host = {};

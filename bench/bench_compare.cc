@@ -132,7 +132,7 @@ std::string bench_setting(const std::string& document) {
   const json facts = json::parse(document);
   std::string setting = text_of(facts.value("host", json::object()), "cpu");
   const json options = facts.value("options", json::object());
-  for (const char* const key : {"threads", "small", "size_bytes"}) {
+  for (const char* const key : {"threads", "small", "size_bytes", "tokens"}) {
     const auto found = options.find(key);
     if (found != options.end()) setting += fmt::format(", {} {}", key, found->dump());
   }

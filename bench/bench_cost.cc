@@ -108,14 +108,18 @@ double flops_of_model_step(const ModelConfig& model, std::int64_t tokens) {
   return 6 * parameters * static_cast<double>(tokens);
 }
 
+double flops_of_head(const ModelConfig& model, std::int64_t tokens) {
+  return 6 * static_cast<double>(model.width) * static_cast<double>(model.vocabulary) *
+         static_cast<double>(tokens);
+}
+
 double flops_of_unit_kernels(const ModelConfig& model, std::int64_t tokens) {
   const double width = static_cast<double>(model.width);
   const double mixed = static_cast<double>(model.heads * model.head_width);
   const double block =
       width * static_cast<double>(model.qkv_columns() + model.up_columns() + model.intermediate) +
       width * mixed;
-  const double head = width * static_cast<double>(model.vocabulary);
-  return 6 * (block + head) * static_cast<double>(tokens);
+  return 6 * block * static_cast<double>(tokens) + flops_of_head(model, tokens);
 }
 
 std::string about_text(double seconds) {

@@ -32,6 +32,8 @@ void measure_drives(const BenchOptions& options, MachineSpeed& speed, Log& log);
 
 // Operations of the products of a step with so many tokens, forward and backward.
 double flops_of_model_step(const ModelConfig& model, std::int64_t tokens);
+// The same of the head alone.
+double flops_of_head(const ModelConfig& model, std::int64_t tokens);
 // The same of the products of one block and of the head.
 double flops_of_unit_kernels(const ModelConfig& model, std::int64_t tokens);
 

@@ -38,7 +38,19 @@ void bench_streamed_update(const BenchOptions& options, BenchRecord& record, Log
 // check_drives() for these parts, before others are measured.
 void check_streamed_update(const BenchOptions& options, Log& log);
 void check_step_predictions(const BenchOptions& options, Log& log);
-// The names of their results.
+
+// The functions of Bench::names; of a device where the options have one.
+std::vector<std::string> names_of_io(const BenchOptions& options);
+std::vector<std::string> names_of_copy(const BenchOptions& options);
+std::vector<std::string> names_of_device_copy();
+std::vector<std::string> names_of_optimizer(const BenchOptions& options);
+std::vector<std::string> names_of_kernel(const BenchOptions& options);
+std::vector<std::string> names_of_device_kernel(const BenchOptions& options);
+std::vector<std::string> names_of_step(const BenchOptions& options);
+std::vector<std::string> names_of_ranked_step(const BenchOptions& options);
+std::vector<std::string> names_of_device_step(const BenchOptions& options);
+std::vector<std::string> names_of_collective(const BenchOptions& options);
+std::vector<std::string> names_of_overlap(const BenchOptions& options);
 std::vector<std::string> step_prediction_names(const BenchOptions& options);
 
 // The functions of Bench::cost, each with its benchmark.
@@ -57,5 +69,6 @@ BenchCost cost_of_streamed_update(const BenchOptions& options, const MachineSpee
 void fit_io(BenchOptions& options, const MachineSpeed& speed);
 void fit_copy(BenchOptions& options, const MachineSpeed& speed);
 void fit_optimizer(BenchOptions& options, const MachineSpeed& speed);
+void fit_kernel(BenchOptions& options, const MachineSpeed& speed);
 
 }  // namespace terrace

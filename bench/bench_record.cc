@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bench/bench_only.h"
+
 namespace terrace {
 
 void BenchRecord::check_time() const {
@@ -18,7 +20,9 @@ Rounds BenchRecord::rounds(int most, double share) {
 
 void BenchRecord::expect(const std::vector<std::string>& names) {
   const std::lock_guard lock(mutex_);
-  expected_.insert(expected_.end(), names.begin(), names.end());
+  for (const std::string& name : names) {
+    if (is_wanted(only_, name)) expected_.push_back(name);
+  }
 }
 
 void BenchRecord::leave_out(const std::string& name) {
@@ -27,6 +31,7 @@ void BenchRecord::leave_out(const std::string& name) {
 }
 
 void BenchRecord::put(BenchResult result) {
+  if (!is_wanted(only_, result.name)) return;
   const std::lock_guard lock(mutex_);
   const auto same = std::ranges::find(results_, result.name, &BenchResult::name);
   if (same != results_.end()) {
@@ -50,6 +55,13 @@ std::vector<std::string> BenchRecord::missing() const {
     }
   }
   return missing;
+}
+
+void deal_rounds(std::size_t parts, int most, BenchRecord& record,
+                 FunctionRef<void(std::size_t part, const Rounds& rounds)> take) {
+  for (int round = 1; round <= most; ++round) {
+    for (std::size_t part = 0; part < parts; ++part) take(part, record.rounds(round));
+  }
 }
 
 }  // namespace terrace

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/bench.h"
@@ -14,8 +15,10 @@ namespace terrace {
 // ends the program early reads it while the benchmark measures.
 class BenchRecord {
  public:
-  // Without an end, nothing is cut short.
-  explicit BenchRecord(Deadline end = {}) : end_(end) {}
+  // Without an end, nothing is cut short. `only`: patterns of the names of results to keep
+  // (bench_only.h).
+  explicit BenchRecord(Deadline end = {}, std::vector<std::string> only = {})
+      : end_(end), only_(std::move(only)) {}
 
   const Deadline& end() const { return end_; }
   // Whether a part had fewer rounds than it should have, or none.
@@ -38,10 +41,17 @@ class BenchRecord {
 
  private:
   const Deadline end_;
+  const std::vector<std::string> only_;
   std::atomic<bool> cut_short_{false};
   mutable std::mutex mutex_;
   std::vector<std::string> expected_;  // guarded by mutex_
   std::vector<BenchResult> results_;   // guarded by mutex_
 };
+
+// Deals out the time of a record to parts that are measured in rounds, `most` of them each: a round
+// of every part, then another one of every part that still fits. take() takes rounds of a part
+// until there are `rounds.most`; where the time ends before all parts have one, it throws TimeIsUp.
+void deal_rounds(std::size_t parts, int most, BenchRecord& record,
+                 FunctionRef<void(std::size_t part, const Rounds& rounds)> take);
 
 }  // namespace terrace

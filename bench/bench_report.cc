@@ -31,6 +31,8 @@ ordered_json options_json(const BenchOptions& options) {
       {"seconds", options.seconds}, {"drives", std::max<std::size_t>(1, options.nvme.size())},
       {"small", options.small},     {"grid", options.grid}};
   if (options.bytes != 0) json["size_bytes"] = options.bytes;
+  if (options.tokens != 0) json["tokens"] = options.tokens;
+  if (!options.only.empty()) json["only"] = options.only;
   if (options.time_limit_s) json["time_limit_s"] = *options.time_limit_s;
   return json;
 }
@@ -47,13 +49,27 @@ void add_unique(ordered_json& object, const std::string& name, ordered_json valu
   object[name] = std::move(value);
 }
 
+ordered_json shape_rate_json(const BenchResult::ShapeRate& rate) {
+  return {{"tool", rate.tool},
+          {"block_bytes", rate.block_bytes},
+          {"depth", rate.depth},
+          {"gb_per_s", rate.gb_per_s},
+          {"iops", rate.gb_per_s * 1e9 / static_cast<double>(rate.block_bytes)},
+          {"rounds", rate.rounds}};
+}
+
+// One round has no spread.
+ordered_json spread_json(const BenchResult& result) {
+  return result.value.count() < 2 ? ordered_json() : ordered_json(result.spread());
+}
+
 ordered_json result_json(const BenchResult& result) {
   ordered_json json = {{"name", result.name},
                        {"value", result.value.median()},
                        {"unit", name_of(result.unit)},
                        {"limit", result.limit.median()},
                        {"ratio", result.ratio()},
-                       {"spread", result.spread()},
+                       {"spread", spread_json(result)},
                        {"unsteady", result.is_unsteady()},
                        {"value_range", {result.value.low(), result.value.high()}},
                        {"limit_range", {result.limit.low(), result.limit.high()}},
@@ -70,6 +86,9 @@ ordered_json result_json(const BenchResult& result) {
   ordered_json notes = ordered_json::object();
   for (const BenchResult::Note& note : result.notes) add_unique(notes, note.name, note.text);
   if (!notes.empty()) json["notes"] = notes;
+  for (const BenchResult::ShapeRate& rate : result.matrix) {
+    json["matrix"].push_back(shape_rate_json(rate));
+  }
   return json;
 }
 

@@ -2,6 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "base/bytes.h"
 #include "bench/bench_report.h"
@@ -37,8 +39,55 @@ std::string result_row(const BenchResult& result) {
 }
 
 std::string spread_text(const BenchResult& result) {
+  if (result.value.count() < 2) {
+    return "* one round does not show whether it is steady: give it more time";
+  }
   return fmt::format("* samples are {} x apart: measure again when nothing else runs",
                      short_number(result.spread()));
+}
+
+using ShapeRates = std::vector<BenchResult::ShapeRate>;
+
+// The rates of one tool: a line for each block size, a column for each queue depth.
+std::string matrix_of_tool(const std::string& tool, const ShapeRates& rates) {
+  std::set<std::size_t> blocks;
+  std::set<int> depths;
+  // What was measured in rounds comes behind what was tried, and counts more.
+  std::map<std::pair<std::size_t, int>, const BenchResult::ShapeRate*> cells;
+  for (const BenchResult::ShapeRate& rate : rates) {
+    if (rate.tool != tool) continue;
+    blocks.insert(rate.block_bytes);
+    depths.insert(rate.depth);
+    cells[{rate.block_bytes, rate.depth}] = &rate;
+  }
+  const bool has_tries =
+      std::ranges::any_of(cells, [](const auto& cell) { return cell.second->rounds == 0; });
+  std::string text = fmt::format("    {}, GB/s by block size and queue depth{}\n", tool,
+                                 has_tries ? " (': tried once)" : "");
+  text += fmt::format("    {:>10}", "depth");
+  for (const int depth : depths) text += fmt::format(" {:>8} ", depth);
+  text += "\n";
+  for (const std::size_t block : blocks) {
+    text += fmt::format("    {:>10}", format_size(block));
+    for (const int depth : depths) {
+      const auto cell = cells.find({block, depth});
+      const bool is_there = cell != cells.end();
+      text += fmt::format(" {:>8}{}", is_there ? short_number(cell->second->gb_per_s) : "-",
+                          is_there && cell->second->rounds == 0 ? "'" : " ");
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string matrix_lines(const BenchResult& result) {
+  std::vector<std::string> tools;
+  for (const BenchResult::ShapeRate& rate : result.matrix) {
+    if (std::ranges::find(tools, rate.tool) == tools.end()) tools.push_back(rate.tool);
+  }
+  std::string text;
+  for (const std::string& tool : tools) text += matrix_of_tool(tool, result.matrix);
+  return text;
 }
 
 std::string result_lines(const BenchResult& result) {
@@ -59,7 +108,8 @@ std::string result_lines(const BenchResult& result) {
   for (const BenchResult::Note& note : result.notes) {
     details += fmt::format("{}{}: {}", details.empty() ? "" : "; ", note.name, note.text);
   }
-  return details.empty() ? text : text + wrapped(details, kIndent);
+  if (!details.empty()) text += wrapped(details, kIndent);
+  return text + matrix_lines(result);
 }
 
 std::string drive_text(const DrivePlace& place) {

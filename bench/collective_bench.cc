@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -12,6 +14,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
+#include "bench/call_count.h"
 #include "memory/host/host_memory.h"
 #include "memory/host/streaming_copy.h"
 #include "memory/host/worker_arena.h"
@@ -120,6 +124,7 @@ class Plan {
   }
   int ranks() const { return ranks_; }
   int rounds() const { return options_.repetitions; }
+  const BenchOptions& options() const { return options_; }
 
  private:
   // Whole lines for every rank.
@@ -131,17 +136,6 @@ class Plan {
   const int ranks_;
 };
 
-// Every collective in one type, then in the other.
-std::vector<Measured> measured_of(const Plan& plan, std::size_t bytes) {
-  std::vector<Measured> measured;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const CollectiveCase& what : kCases) {
-      measured.push_back({&what, dtype, bytes, plan.iterations(bytes)});
-    }
-  }
-  return measured;
-}
-
 // Without what whole lines for every rank have added, which is less than a KiB.
 std::string size_name(std::size_t bytes) {
   const std::size_t kib = bytes / kKiB;
@@ -152,6 +146,24 @@ std::string size_name(std::size_t bytes) {
 std::string name_of(std::string_view prefix, const Measured& measured) {
   return fmt::format("{}_{}_{}_{}", prefix, measured.what->name, name_of(measured.dtype),
                      size_name(measured.bytes));
+}
+
+// Those that are wanted: every collective in one type, then in the other.
+std::vector<Measured> measured_of(std::string_view prefix, const Plan& plan, std::size_t bytes) {
+  std::vector<Measured> measured;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const CollectiveCase& what : kCases) {
+      const Measured one = {&what, dtype, bytes, plan.iterations(bytes)};
+      if (is_wanted(plan.options(), name_of(prefix, one))) measured.push_back(one);
+    }
+  }
+  return measured;
+}
+
+std::vector<std::size_t> wanted_sizes(std::string_view prefix, const Plan& plan) {
+  std::vector<std::size_t> sizes = plan.sizes();
+  std::erase_if(sizes, [&](std::size_t bytes) { return measured_of(prefix, plan, bytes).empty(); });
+  return sizes;
 }
 
 // Rates of a collective beside those of what limits it.
@@ -297,21 +309,26 @@ class ThreadRanks {
     bare_ = std::make_unique<BareCollectives>(buffers_);
   }
 
-  double collective(const Measured& measured) {
-    return bus_rate(measured, size(), on_all(measured.iterations, [&](std::size_t rank) {
-                      buffers_[rank].call(*communicators_[rank], measured);
-                    }));
+  double collective(const Measured& measured, CallCount& calls) {
+    return rate(measured, calls,
+                [&](std::size_t rank) { buffers_[rank].call(*communicators_[rank], measured); });
   }
   std::vector<BareWay> bare_ways(const Measured& measured) {
     return bare_->ways_of(measured.what->kind, measured.bytes);
   }
   // In the same unit.
-  double bare(const Measured& measured, const BareWay& way) {
-    return bus_rate(measured, size(), on_all(measured.iterations, way.run));
+  double bare(const Measured& measured, const BareWay& way, CallCount& calls) {
+    return rate(measured, calls, way.run);
   }
 
  private:
   int size() const { return static_cast<int>(communicators_.size()); }
+
+  double rate(const Measured& measured, CallCount& calls,
+              const std::function<void(std::size_t)>& body) {
+    const int count = calls.of([&] { return on_all(1, body); });
+    return bus_rate(measured, size(), on_all(count, body));
+  }
 
   double on_all(int iterations, const std::function<void(std::size_t)>& body) {
     double seconds = 0;
@@ -337,68 +354,150 @@ struct BareLimit {
   std::size_t first = 0;  // of its measurements
 };
 
-void expect_all(std::string_view prefix, const Plan& plan, BenchRecord& record) {
+constexpr std::string_view kThreads = "thread";
+constexpr std::string_view kProcesses = "mpi";
+
+std::vector<std::string> names_of(std::string_view prefix, const Plan& plan) {
+  std::vector<std::string> names;
   for (const std::size_t bytes : plan.sizes()) {
-    for (const Measured& one : measured_of(plan, bytes)) record.expect({name_of(prefix, one)});
+    for (const Measured& one : measured_of(prefix, plan, bytes)) {
+      names.push_back(name_of(prefix, one));
+    }
   }
+  return names;
 }
 
 // The measurements of one size: all collectives, then all ways that are their limits.
 class ThreadMeasurements {
  public:
-  ThreadMeasurements(ThreadRanks& ranks, const Plan& plan, std::size_t bytes)
-      : plan_(plan), measured_(measured_of(plan, bytes)) {
+  // `seconds`: of a measurement.
+  ThreadMeasurements(ThreadRanks& ranks, const Plan& plan, std::size_t bytes, double seconds)
+      : plan_(plan), measured_(measured_of(kThreads, plan, bytes)) {
+    std::vector<Measurement> measurements;
     for (const Measured& one : measured_) {
-      measurements_.emplace_back([&ranks, &one] { return ranks.collective(one); });
+      CallCount& calls = calls_.emplace_back(one.iterations, seconds);
+      measurements.emplace_back([&] { return ranks.collective(one, calls); });
     }
     for (const CollectiveCase& what : kCases) {
+      if (std::ranges::find(measured_, &what, &Measured::what) == measured_.end()) continue;
       Measured bare = {&what, DType::kF32, bytes, plan.iterations(bytes)};
       limits_.push_back({bare, ranks.bare_ways(bare)});
     }
     for (BareLimit& limit : limits_) {
-      limit.first = measurements_.size();
+      limit.first = measurements.size();
       for (const BareWay& way : limit.ways) {
-        measurements_.emplace_back(
-            [&ranks, &limit, &way] { return ranks.bare(limit.measured, way); });
+        CallCount& calls = calls_.emplace_back(limit.measured.iterations, seconds);
+        measurements.emplace_back([&] { return ranks.bare(limit.measured, way, calls); });
       }
     }
+    rounds_.emplace(std::move(measurements));
   }
   ThreadMeasurements(const ThreadMeasurements&) = delete;
   ThreadMeasurements& operator=(const ThreadMeasurements&) = delete;
 
-  const std::vector<Measurement>& all() const { return measurements_; }
+  void take(const Rounds& rounds, BenchRecord& record) {
+    rounds_->take(rounds,
+                  [&](const std::vector<Samples>& samples) { put_results(samples, record); });
+  }
+
+ private:
   void put_results(const std::vector<Samples>& samples, BenchRecord& record) const {
     for (std::size_t i = 0; i < measured_.size(); ++i) {
-      const BareLimit& limit = limits_[i % kCases.size()];
+      const BareLimit& limit = *std::ranges::find(
+          limits_, measured_[i].what, [](const BareLimit& one) { return one.measured.what; });
       const auto of_ways = std::span(samples).subspan(limit.first, limit.ways.size());
       const std::size_t best = highest_of(of_ways);
-      record.put(result_of("thread", measured_[i], plan_.ranks(),
+      record.put(result_of(kThreads, measured_[i], plan_.ranks(),
                            {samples[i], of_ways[best],
                             fmt::format("what it has to move, on {} threads: {}", plan_.ranks(),
                                         limit.ways[best].is)}));
     }
   }
 
- private:
   const Plan& plan_;
   const std::vector<Measured> measured_;
   std::vector<BareLimit> limits_;
-  std::vector<Measurement> measurements_;  // refer to the two above
+  std::deque<CallCount> calls_;              // of each measurement
+  std::optional<InterleavedRounds> rounds_;  // refer to the three above
 };
+
+// Collectives of each type, and the ways of their limits, about.
+std::size_t measurements_of(std::size_t sizes) { return 24 * sizes; }
 
 void bench_threads(const Plan& plan, BenchRecord& record, Log& log) {
   log.info(fmt::format("bench collective: {} ranks as threads", plan.ranks()));
-  expect_all("thread", plan, record);
-  ThreadRanks ranks(plan.ranks(), plan.largest());
-  double sizes_left = static_cast<double>(plan.sizes().size());
-  for (const std::size_t bytes : plan.sizes()) {
-    record.check_time();
-    const ThreadMeasurements measurements(ranks, plan, bytes);
-    interleave(
-        measurements.all(), record.rounds(plan.rounds(), 1 / sizes_left--),
-        [&](const std::vector<Samples>& samples) { measurements.put_results(samples, record); });
-  }
+  record.expect(names_of(kThreads, plan));
+  const std::vector<std::size_t> sizes = wanted_sizes(kThreads, plan);
+  if (sizes.empty()) return;
+  ThreadRanks ranks(plan.ranks(), sizes.back());
+  // Each is made when its first round is due, and is told how much time there is then.
+  std::vector<std::unique_ptr<ThreadMeasurements>> all(sizes.size());
+  deal_rounds(all.size(), plan.rounds(), record, [&](std::size_t size, const Rounds& rounds) {
+    if (all[size] == nullptr) {
+      const double seconds = seconds_of_measurement(record, measurements_of(sizes.size() - size));
+      all[size] = std::make_unique<ThreadMeasurements>(ranks, plan, sizes[size], seconds);
+    }
+    all[size]->take(rounds, record);
+  });
 }
+
+// The measurements of one size between processes: the communicator's collectives, then the MPI
+// library's own.
+class ProcessMeasurements {
+ public:
+  struct Worlds {
+    Communicator& ours;
+    Communicator& library;
+    RankBuffers& buffers;
+    bool is_first = false;  // this rank has the results
+  };
+
+  ProcessMeasurements(const Worlds& worlds, const Plan& plan, std::size_t bytes, double seconds)
+      : worlds_(worlds), plan_(plan), measured_(measured_of(kProcesses, plan, bytes)) {
+    std::vector<Measurement> measurements;
+    for (Communicator* world : {&worlds.ours, &worlds.library}) {
+      for (const Measured& one : measured_) {
+        CallCount& calls = calls_.emplace_back(one.iterations, seconds);
+        measurements.emplace_back([this, world, &one, &calls] { return rate(*world, one, calls); });
+      }
+    }
+    rounds_.emplace(std::move(measurements));
+  }
+  ProcessMeasurements(const ProcessMeasurements&) = delete;
+  ProcessMeasurements& operator=(const ProcessMeasurements&) = delete;
+
+  void take(Rounds rounds, BenchRecord& record) {
+    rounds.agreed = [&](bool wants_end) { return any_wants_end(worlds_.ours, wants_end); };
+    rounds_->take(rounds, [&](const std::vector<Samples>& samples) {
+      if (worlds_.is_first) put_results(samples, record);
+    });
+  }
+
+ private:
+  double rate(Communicator& world, const Measured& one, CallCount& calls) {
+    const auto call = [&] { worlds_.buffers.call(world, one); };
+    const int count =
+        calls.of([&] { return longest_of(worlds_.ours, seconds_of(world, 1, call)); });
+    return bus_rate(one, world.size(), seconds_of(world, count, call));
+  }
+
+  void put_results(const std::vector<Samples>& samples, BenchRecord& record) const {
+    for (std::size_t i = 0; i < measured_.size(); ++i) {
+      record.put(result_of(kProcesses, measured_[i], plan_.ranks(),
+                           {samples[i], samples[measured_.size() + i],
+                            measured_[i].dtype == DType::kF32
+                                ? "the MPI library's own collective, same ranks"
+                                : "the MPI library's own collective, same ranks, with the "
+                                  "communicator's sum of bf16 as its operation"}));
+    }
+  }
+
+  const Worlds worlds_;
+  const Plan& plan_;
+  const std::vector<Measured> measured_;
+  std::deque<CallCount> calls_;              // of each measurement
+  std::optional<InterleavedRounds> rounds_;  // refer to the two above
+};
 
 // Ranks as processes, held against the MPI library's own collectives. All ranks run this; rank 0
 // has the results.
@@ -406,36 +505,25 @@ void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record,
   const bool is_first = session.rank() == 0;
   if (is_first) {
     log.info(fmt::format("bench collective: {} ranks as processes", plan.ranks()));
-    expect_all("mpi", plan, record);
+    record.expect(names_of(kProcesses, plan));
   }
   const auto ours = session.make_world("bench");
   const auto library = session.make_library_world("library");
-  RankBuffers buffers(plan.largest());
-  double sizes_left = static_cast<double>(plan.sizes().size());
-  for (const std::size_t bytes : plan.sizes()) {
-    const std::vector<Measured> measured = measured_of(plan, bytes);
-    std::vector<Measurement> measurements;
-    for (Communicator* world : {ours.get(), library.get()}) {
-      for (const Measured& one : measured) {
-        measurements.emplace_back([world, &one, &buffers] {
-          return bus_rate(one, world->size(),
-                          seconds_of(*world, one.iterations, [&] { buffers.call(*world, one); }));
-        });
-      }
+  const std::vector<std::size_t> sizes = wanted_sizes(kProcesses, plan);
+  if (sizes.empty()) return;
+  RankBuffers buffers(sizes.back());
+  std::vector<std::unique_ptr<ProcessMeasurements>> all(sizes.size());
+  deal_rounds(all.size(), plan.rounds(), record, [&](std::size_t size, const Rounds& rounds) {
+    if (all[size] == nullptr) {
+      // The least of what the ranks have left.
+      const double seconds =
+          -longest_of(*ours, -seconds_of_measurement(record, measurements_of(sizes.size() - size)));
+      all[size] = std::make_unique<ProcessMeasurements>(
+          ProcessMeasurements::Worlds{*ours, *library, buffers, is_first}, plan, sizes[size],
+          seconds);
     }
-    Rounds rounds = record.rounds(plan.rounds(), 1 / sizes_left--);
-    rounds.agreed = [&](bool wants_end) { return any_wants_end(*ours, wants_end); };
-    interleave(measurements, rounds, [&](const std::vector<Samples>& samples) {
-      for (std::size_t i = 0; i < measured.size() && is_first; ++i) {
-        record.put(result_of("mpi", measured[i], plan.ranks(),
-                             {samples[i], samples[measured.size() + i],
-                              measured[i].dtype == DType::kF32
-                                  ? "the MPI library's own collective, same ranks"
-                                  : "the MPI library's own collective, same ranks, with the "
-                                    "communicator's sum of bf16 as its operation"}));
-      }
-    });
-  }
+    all[size]->take(rounds, record);
+  });
 }
 
 Plan plan_of_threads(const BenchOptions& options) {
@@ -450,7 +538,16 @@ void check_size(const BenchOptions& options) {
       fmt::format("use {}KiB", divide_up(options.bytes, kKiB)));
 }
 
+bool is_job_of_processes() {
+  const LaunchEnvironment launch = detect_launch(environment_variables());
+  return launch.is_mpi_job && launch.size > 1;
+}
+
 }  // namespace
+
+std::vector<std::string> names_of_collective(const BenchOptions& options) {
+  return names_of(is_job_of_processes() ? kProcesses : kThreads, plan_of_threads(options));
+}
 
 BenchCost cost_of_collective(const BenchOptions& options, const MachineSpeed& speed) {
   // Ten collectives and as many ways or more; a call moves some multiple of its size.
@@ -458,7 +555,7 @@ BenchCost cost_of_collective(const BenchOptions& options, const MachineSpeed& sp
   constexpr double kMoves = 2;
   const Plan plan = plan_of_threads(options);
   BenchCost cost;
-  for (const std::size_t bytes : plan.sizes()) {
+  for (const std::size_t bytes : wanted_sizes(kThreads, plan)) {
     const double call_s = kMoves * static_cast<double>(bytes) / speed.copy_bytes_per_s;
     cost.seconds += kMeasurements * options.repetitions * plan.iterations(bytes) * call_s;
   }

@@ -139,6 +139,11 @@ void put_results(const std::vector<Samples>& samples, BenchRecord& record) {
 
 }  // namespace
 
+std::vector<std::string> names_of_copy(const BenchOptions& options) {
+  if (options.device != nullptr) return names_of_device_copy();
+  return {"memcpy", "upload", "download", "upload_and_download"};
+}
+
 // In copies of one side: a round, and making both sides, where the first touch costs the most.
 constexpr double kCopiesOfRound = 6;
 constexpr double kCopiesToBegin = 8;
@@ -159,7 +164,7 @@ void fit_copy(BenchOptions& options, const MachineSpeed& speed) {
 
 void bench_copy(const BenchOptions& options, BenchRecord& record, Log& log) {
   if (options.device != nullptr) return bench_device_copy(options, record, log);
-  record.expect({"memcpy", "upload", "download", "upload_and_download"});
+  record.expect(names_of_copy(options));
   const std::size_t bytes = side_bytes(options);
   log.info(fmt::format("bench copy: {} on each side, {} rounds", format_size(bytes),
                        options.repetitions));

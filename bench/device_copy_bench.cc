@@ -79,9 +79,15 @@ BenchResult result_of(const CopyResult& result, const std::vector<std::unique_pt
 
 }  // namespace
 
+std::vector<std::string> names_of_device_copy() {
+  std::vector<std::string> names;
+  for (const CopyResult& result : kResults) names.emplace_back(result.name);
+  return names;
+}
+
 void bench_device_copy(const BenchOptions& options, BenchRecord& record, Log& log) {
   const BenchDevice& device = *options.device;
-  for (const CopyResult& result : kResults) record.expect({result.name});
+  record.expect(names_of_device_copy());
   const std::size_t usual = options.small ? 8 * kMiB : kGiB;
   const std::size_t bytes = round_up(options.bytes == 0 ? usual : options.bytes, 2 * kMiB);
   log.info(fmt::format("bench copy: {}, {} on each side, {} rounds", device.description,

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
 #include "bench/device_limits.h"
 #include "bench/kernel_cases.h"
+#include "runtime/model/model_shape.h"
 #include "runtime/model/parameter_layout.h"
 
 namespace terrace {
@@ -17,20 +19,19 @@ struct DeviceKernelScene {
   const char* preset;
   const char* prefix;
   BatchShape batch;
-  std::int64_t vocabulary = 0;  // in place of the preset's, where that is not 0
+  ModelShape shape = {};  // changes to the preset
 };
 
 std::vector<DeviceKernelScene> device_kernel_scenes(const BenchOptions& options) {
   if (options.small) {
-    return {{"nano", "nano_bf16", {2, 32}}, {"gpt2-124m", "gpt2_124m_bf16", {1, 16}, 512}};
+    return {{"nano", "nano_bf16", {2, 32}},
+            {"gpt2-124m", "gpt2_124m_bf16", {1, 16}, {.vocabulary = 512}}};
   }
   return {{"gpt2-124m", "gpt2_124m_bf16", {32, 1024}}, {"llama-1b", "llama_1b_bf16", {16, 2048}}};
 }
 
 ModelConfig model_of(const DeviceKernelScene& scene) {
-  ModelConfig model = load_model_config(scene.preset);
-  if (scene.vocabulary != 0) model.vocabulary = scene.vocabulary;
-  return model;
+  return with_shape(load_model_config(scene.preset), scene.shape);
 }
 
 BenchResult result_of(const std::string& name, const KernelCase& kernel, const DeviceLimits& limits,
@@ -90,14 +91,21 @@ std::string result_name(const DeviceKernelScene& scene, const KernelCaseMaker& m
 
 }  // namespace
 
-void bench_device_kernel(const BenchOptions& options, BenchRecord& record, Log& log) {
+std::vector<std::string> names_of_device_kernel(const BenchOptions& options) {
   CaseDevice device(*options.device, options.device->capacity_bytes);
+  std::vector<std::string> names;
   for (const DeviceKernelScene& scene : device_kernel_scenes(options)) {
     const KernelSetting setting = setting_of(scene, &device);
     for (const KernelCaseMaker& maker : makers_of(setting, options)) {
-      record.expect({result_name(scene, maker)});
+      names.push_back(result_name(scene, maker));
     }
   }
+  return names;
+}
+
+void bench_device_kernel(const BenchOptions& options, BenchRecord& record, Log& log) {
+  record.expect(names_of_device_kernel(options));
+  CaseDevice device(*options.device, options.device->capacity_bytes);
   DeviceLimits limits(device, DType::kBF16, options.seconds / 10, options.small);
   for (const DeviceKernelScene& scene : device_kernel_scenes(options)) {
     log.info(fmt::format("bench kernel: {}, {} in bf16, {} x {} tokens, {} rounds",
@@ -105,6 +113,7 @@ void bench_device_kernel(const BenchOptions& options, BenchRecord& record, Log& 
                          scene.batch.positions, options.repetitions));
     const KernelSetting setting = setting_of(scene, &device);
     for (const KernelCaseMaker& maker : makers_of(setting, options)) {
+      if (!is_wanted(options, result_name(scene, maker))) continue;
       record.check_time();
       measure(result_name(scene, maker), maker.make(), {device, limits}, options, record);
     }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
 #include "bench/device_limits.h"
 #include "bench/step_runner.h"
 #include "memory/host/host_limits.h"
@@ -165,6 +166,12 @@ void measure(const DeviceStepScene& scene, const BenchOptions& options, const St
 
 }  // namespace
 
+std::vector<std::string> names_of_device_step(const BenchOptions& options) {
+  std::vector<std::string> names;
+  for (const DeviceStepScene& scene : device_step_scenes(options)) names.push_back(scene.name());
+  return names;
+}
+
 void bench_device_step(const BenchOptions& options, BenchRecord& record, Log& log) {
   const std::size_t kept = device_limits_bytes(DType::kBF16, options.small);
   if (options.device->capacity_bytes <= kept) {
@@ -175,8 +182,10 @@ void bench_device_step(const BenchOptions& options, BenchRecord& record, Log& lo
   }
   CaseDevice device(*options.device, kept);
   DeviceLimits limits(device, DType::kBF16, kTrySeconds, options.small);
-  const std::vector<DeviceStepScene> scenes = device_step_scenes(options);
-  for (const DeviceStepScene& scene : scenes) record.expect({scene.name()});
+  record.expect(names_of_device_step(options));
+  std::vector<DeviceStepScene> scenes = device_step_scenes(options);
+  std::erase_if(scenes,
+                [&](const DeviceStepScene& scene) { return !is_wanted(options, scene.name()); });
   for (const DeviceStepScene& scene : scenes) {
     record.check_time();
     try {

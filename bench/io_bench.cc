@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "bench/bare_drives.h"
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
 #include "bench/drive_check.h"
 #include "bench/fio_peer.h"
 #include "bench/io_contest.h"
@@ -29,6 +30,19 @@
 // round, and the store's requests with all of its stores.
 namespace terrace {
 namespace {
+
+constexpr IoMix kIoMixes[] = {IoMix::kRead, IoMix::kWrite, IoMix::kMixed};
+
+// Without the wide requests, which are measured by themselves.
+std::vector<std::string> names_of_mix(IoMix mix) {
+  std::vector<std::string> names;
+  for (const char* const what : {"", "_unchecked", "_cpu", "_unchecked_cpu", "_checksums"}) {
+    names.push_back("store_" + name_of(mix) + what);
+  }
+  return names;
+}
+
+std::string wide_name(IoMix mix) { return "store_" + name_of(mix) + "_wide"; }
 
 using Runner = std::function<IoRate(const BareDrives::Run& run)>;
 
@@ -62,11 +76,30 @@ class IoBench {
   // That take turns with requests of some shapes, which have the same size.
   using Stores = std::vector<std::unique_ptr<StoreLoad>>;
 
+  // What is measured of one mix of directions, round by round.
+  struct MixContest {
+    IoMix mix;
+    Contestants limits, checked, unchecked, sums;
+    std::vector<BenchResult::ShapeRate> tried;  // before the rounds
+    std::optional<IoContest> contest;           // refers to the above
+  };
+  struct WideContest {
+    IoMix mix;
+    Contestants stores, loops;
+    std::vector<BenchResult::ShapeRate> tried;
+    std::optional<IoContest> contest;
+  };
+  using Part = std::function<void(const Rounds& rounds)>;
+
   void try_fio();
+  // Of all mixes, when the first begins.
+  void make_stores();
+  // Shares the time that is left out to the parts that have not begun.
+  void begin_part();
   std::unique_ptr<StoreLoad> make_store(bool checksums, std::span<const IoShape> requests);
-  std::vector<IoShape> finalists(const std::string& tool, const Runner& run, IoMix mix,
-                                 bool wide) const;
-  std::vector<IoShape> best_shapes(const Runner& run, IoMix mix, bool wide) const;
+  std::vector<IoShape> finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide);
+  std::vector<IoShape> best_shapes(const std::string& tool, const Runner& run, IoMix mix,
+                                   bool wide);
   // The first of them begins in region `first`, the next in the one behind it.
   Contestants contestants(const std::string& tool, const Runner& run, IoMix mix,
                           std::span<const IoShape> shapes, std::size_t first) const;
@@ -75,9 +108,11 @@ class IoBench {
   Contestants tools(IoMix mix);
   Contestants wide_loops(IoMix mix);
   Contestant checksums_alone() const;
-  // `parts`: mixes that are left, which share the time.
-  void run_mix(IoMix mix, double parts);
-  void run_wide(IoMix mix, double parts);
+  // Each mix, and its wide requests, which have rounds of their own.
+  std::vector<Part> parts();
+  Part part_of_mix(IoMix mix);
+  Part part_of_wide(IoMix mix);
+  void put_mix(const MixContest& of);
   std::string loop_name() const;
   std::string description() const;
 
@@ -85,7 +120,8 @@ class IoBench {
   BenchRecord& record_;
   Log& log_;
   const std::vector<std::string> directories_;
-  const std::size_t bytes_;  // of a region, and of a store, on each drive
+  const std::size_t bytes_;  // of a region on each drive
+  std::size_t store_bytes_;  // of a store on each drive
   const std::span<const IoShape> store_shapes_;
   std::size_t regions_;  // that are written
   BareDrives drives_;
@@ -93,6 +129,9 @@ class IoBench {
   FioPeer fio_;
   const IoShape wide_shape_;
   Stores checked_, unchecked_, wide_;
+  double parts_to_begin_ = 0;
+  double seconds_ = 0;                         // of a measurement of the part that begins
+  std::vector<BenchResult::ShapeRate> tried_;  // since somebody took them
 };
 
 IoBench::IoBench(const BenchOptions& options, const std::optional<std::string>& fio,
@@ -102,12 +141,13 @@ IoBench::IoBench(const BenchOptions& options, const std::optional<std::string>& 
       log_(log),
       directories_(bench_directories(options)),
       bytes_(io_region_bytes(options)),
+      store_bytes_(bytes_),
       store_shapes_(io_store_shapes(options)),
       regions_(io_regions(options)),
       drives_({.directories = directories_,
                .region_bytes = bytes_,
                .regions = regions_,
-               .block_bytes_max = options.small ? kMiB : kIoBlockMax,
+               .block_bytes_max = io_block_max(options),
                .depth_max = options.small ? 8 : kIoDepthMax},
               log),
       fio_version_(fio),
@@ -115,14 +155,29 @@ IoBench::IoBench(const BenchOptions& options, const std::optional<std::string>& 
       wide_shape_(io_wide_shape(options)) {
   if (!drives_.remark().empty()) log.info("bench io: " + drives_.remark());
   try_fio();
-  constexpr double kFillShare = 0.4;  // of the time
+  constexpr double kFillShare = 0.3;  // of the time
+  const UsageClock clock;
   regions_ = drives_.fill(record.end().part(kFillShare));
   if (regions_ == 0) throw TimeIsUp();
-  wide_.push_back(make_store(true, std::span(&wide_shape_, 1)));
+  // The drive may be slower than a quick look told.
+  if (record.end().is_set()) {
+    const double bytes_per_s = static_cast<double>(regions_ * bytes_) / clock.wall_seconds();
+    store_bytes_ = io_store_bytes(options, bytes_per_s, record.end());
+  }
+}
+
+void IoBench::make_stores() {
+  if (!checked_.empty()) return;
   for (std::size_t i = 0; i < store_shapes_.size(); ++i) {
     checked_.push_back(make_store(true, store_shapes_));
     unchecked_.push_back(make_store(false, store_shapes_));
   }
+}
+
+void IoBench::begin_part() {
+  seconds_ = io_measurement_seconds(options_, fio_version_.has_value(),
+                                    record_.end().part(1 / parts_to_begin_));
+  --parts_to_begin_;
 }
 
 // What it cannot do is told before anything is written.
@@ -144,7 +199,7 @@ std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, std::span<const I
   }
   load.store.checksums = checksums;
   load.store.named_files = false;
-  load.total_bytes = bytes_ * directories_.size();
+  load.total_bytes = store_bytes_ * directories_.size();
   load.extent_bytes = requests.front().block_bytes;
   load.requests = std::ranges::max(requests, {}, &IoShape::depth).depth;
   return std::make_unique<StoreLoad>(load, log_);
@@ -154,14 +209,14 @@ Contestants IoBench::contestants(const Stores& stores, std::span<const IoShape> 
                                  IoMix mix) const {
   Contestants contestants;
   for (const IoShape& shape : requests) {
-    const StoreLoad::Run one = {.mix = mix, .seconds = options_.seconds, .requests = shape.depth};
+    const StoreLoad::Run one = {.mix = mix, .seconds = seconds_, .requests = shape.depth};
     const auto run = [&stores, one, first = contestants.size()](std::size_t round) {
       return stores[(first + round) % stores.size()]->run(one);
     };
     const int depth = std::min(shape.depth, stores.front()->requests());
-    contestants.push_back({.name = "store, " + to_text(IoShape{shape.block_bytes, depth}),
-                           .shape = shape,
-                           .run = run});
+    const IoShape used = {shape.block_bytes, depth};
+    contestants.push_back(
+        {.name = "store, " + to_text(used), .tool = "store", .shape = used, .run = run});
   }
   return contestants;
 }
@@ -170,13 +225,15 @@ Contestants IoBench::contestants(const std::string& tool, const Runner& run, IoM
                                  std::span<const IoShape> shapes, std::size_t first) const {
   Contestants contestants;
   for (const IoShape& shape : shapes) {
-    BareDrives::Run one = {.mix = mix, .shape = shape, .region = 0, .seconds = options_.seconds};
+    BareDrives::Run one = {.mix = mix, .shape = shape, .region = 0, .seconds = seconds_};
     const auto run_one = [=, this, begin = first + contestants.size()](std::size_t round) mutable {
       one.region = (begin + round) % regions_;
       return run(one);
     };
-    contestants.push_back(
-        {.name = fmt::format("{}, {}", tool, to_text(shape)), .shape = shape, .run = run_one});
+    contestants.push_back({.name = fmt::format("{}, {}", tool, to_text(shape)),
+                           .tool = tool,
+                           .shape = shape,
+                           .run = run_one});
   }
   return contestants;
 }
@@ -186,15 +243,18 @@ Contestant IoBench::checksums_alone() const {
   const IoShape& shape = store_shapes_.front();
   const std::size_t in_flight = shape.block_bytes * static_cast<std::size_t>(shape.depth);
   return {.name = fmt::format("xxh3 of {} of memory, 1 thread", format_size(in_flight)),
+          .tool = "xxh3",
+          .shape = shape,
           .run = [this, in_flight](std::size_t /*round*/) {
             return take_checksums(drives_.memory().first(in_flight),
                                   store_shapes_.front().block_bytes,
-                                  io_screening_seconds(options_));
+                                  std::min(io_screening_seconds(options_), seconds_));
           }};
 }
 
 // The shapes that were fastest in one try each, the fastest first.
-std::vector<IoShape> IoBench::best_shapes(const Runner& run, IoMix mix, bool wide) const {
+std::vector<IoShape> IoBench::best_shapes(const std::string& tool, const Runner& run, IoMix mix,
+                                          bool wide) {
   struct Tried {
     IoShape shape;
     double gb_per_s = 0;
@@ -207,6 +267,7 @@ std::vector<IoShape> IoBench::best_shapes(const Runner& run, IoMix mix, bool wid
                              .region = tried.size() % regions_,
                              .seconds = io_screening_seconds(options_)});
     tried.push_back({shape, rate.gb_per_s});
+    tried_.push_back({tool, shape.block_bytes, shape.depth, rate.gb_per_s, 0});
   }
   std::stable_sort(tried.begin(), tried.end(),
                    [](const Tried& a, const Tried& b) { return a.gb_per_s > b.gb_per_s; });
@@ -216,11 +277,11 @@ std::vector<IoShape> IoBench::best_shapes(const Runner& run, IoMix mix, bool wid
 }
 
 std::vector<IoShape> IoBench::finalists(const std::string& tool, const Runner& run, IoMix mix,
-                                        bool wide) const {
+                                        bool wide) {
   std::vector<IoShape> shapes = io_shapes_to_try(options_, wide);
   if (options_.grid) {
     log_.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
-    shapes = best_shapes(run, mix, wide);
+    shapes = best_shapes(tool, run, mix, wide);
   }
   if (wide) return shapes;
   for (const IoShape& shape : store_shapes_) {
@@ -235,7 +296,7 @@ std::string IoBench::loop_name() const {
 
 std::string IoBench::description() const {
   std::string text;
-  const BlockStore& store = wide_.front()->store();
+  const BlockStore& store = checked_.front()->store();
   for (const StorePath& path : store.paths()) {
     if (!text.empty()) text += "; ";
     text += fmt::format("{}{}{}, blocks of {}, {} in flight", path.engine,
@@ -271,57 +332,96 @@ Contestants IoBench::wide_loops(IoMix mix) {
   return contestants(loop, bare_wide, mix, finalists(loop, bare_wide, mix, true), 0);
 }
 
-void IoBench::run_mix(IoMix mix, double parts) {
-  constexpr double kRoundsShare = 0.85;  // of the mix; the rest is for requests that are wide
-  const std::string name = "store_" + name_of(mix);
-  Contestants limits = tools(mix);
-  Contestants checked = contestants(checked_, store_shapes_, mix);
-  Contestants unchecked = contestants(unchecked_, store_shapes_, mix);
-  Contestants sums = {checksums_alone()};
-  log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
-  const Rounds rounds = record_.rounds(options_.repetitions, kRoundsShare / parts);
-  measure_contestants({&checked, &unchecked, &sums, &limits}, rounds, [&] {
-    BenchResult result = io_rate_result(name, checked, limits);
-    add_io_details(result, limits);
-    result.notes.push_back({"store", description()});
-    record_.put(std::move(result));
-    record_.put(io_rate_result(name + "_unchecked", unchecked, limits));
-    record_.put(io_cpu_result(name + "_cpu", checked, limits, store_shapes_));
-    record_.put(io_cpu_result(name + "_unchecked_cpu", unchecked, limits, store_shapes_));
-    record_.put(io_checksum_result(name + "_checksums", checked[0], unchecked[0], sums[0]));
-  });
+void IoBench::put_mix(const MixContest& of) {
+  const std::string name = "store_" + name_of(of.mix);
+  BenchResult result = io_rate_result(name, of.checked, of.limits);
+  add_io_details(result, of.limits);
+  result.notes.push_back({"store", description()});
+  result.matrix = of.tried;
+  add_matrix(result, of.limits);
+  add_matrix(result, of.checked);
+  record_.put(std::move(result));
+  result = io_rate_result(name + "_unchecked", of.unchecked, of.limits);
+  add_matrix(result, of.unchecked);
+  record_.put(std::move(result));
+  record_.put(io_cpu_result(name + "_cpu", of.checked, of.limits, store_shapes_));
+  record_.put(io_cpu_result(name + "_unchecked_cpu", of.unchecked, of.limits, store_shapes_));
+  record_.put(io_checksum_result(name + "_checksums", of.checked[0], of.unchecked[0], of.sums[0]));
 }
 
-void IoBench::run_wide(IoMix mix, double parts) {
-  constexpr double kWideShare = 0.2;  // of what the mix and those behind it have left
-  Contestants wide = contestants(wide_, std::span(&wide_shape_, 1), mix);
-  Contestants loops = wide_loops(mix);
-  const Rounds rounds = record_.rounds(options_.repetitions, parts > 1 ? kWideShare / parts : 1);
-  measure_contestants({&wide, &loops}, rounds, [&] {
-    BenchResult result = io_rate_result("store_" + name_of(mix) + "_wide", wide, loops);
-    add_io_details(result, loops);
-    record_.put(std::move(result));
-  });
+IoBench::Part IoBench::part_of_mix(IoMix mix) {
+  const auto of = std::make_shared<MixContest>();
+  of->mix = mix;
+  return [this, of](const Rounds& rounds) {
+    if (!of->contest) {
+      make_stores();
+      begin_part();
+      log_.info(fmt::format("bench io: {}: {} rounds", name_of(of->mix), options_.repetitions));
+      of->limits = tools(of->mix);
+      of->tried = std::exchange(tried_, {});
+      of->checked = contestants(checked_, store_shapes_, of->mix);
+      of->unchecked = contestants(unchecked_, store_shapes_, of->mix);
+      of->sums = {checksums_alone()};
+      of->contest.emplace(
+          std::vector<Contestants*>{&of->checked, &of->unchecked, &of->sums, &of->limits});
+    }
+    of->contest->take(rounds, [&] { put_mix(*of); });
+  };
+}
+
+IoBench::Part IoBench::part_of_wide(IoMix mix) {
+  const auto of = std::make_shared<WideContest>();
+  of->mix = mix;
+  return [this, of](const Rounds& rounds) {
+    if (!of->contest) {
+      if (wide_.empty()) wide_.push_back(make_store(true, std::span(&wide_shape_, 1)));
+      begin_part();
+      of->stores = contestants(wide_, std::span(&wide_shape_, 1), of->mix);
+      of->loops = wide_loops(of->mix);
+      of->tried = std::exchange(tried_, {});
+      of->contest.emplace(std::vector<Contestants*>{&of->stores, &of->loops});
+    }
+    of->contest->take(rounds, [&] {
+      BenchResult result = io_rate_result(wide_name(of->mix), of->stores, of->loops);
+      add_io_details(result, of->loops);
+      result.matrix = of->tried;
+      add_matrix(result, of->loops);
+      add_matrix(result, of->stores);
+      record_.put(std::move(result));
+    });
+  };
+}
+
+std::vector<IoBench::Part> IoBench::parts() {
+  std::vector<Part> parts;
+  for (const IoMix mix : kIoMixes) {
+    const std::vector<std::string> names = names_of_mix(mix);
+    if (any_is_wanted(options_, names)) parts.push_back(part_of_mix(mix));
+    if (is_wanted(options_, wide_name(mix))) parts.push_back(part_of_wide(mix));
+  }
+  return parts;
 }
 
 void IoBench::run() {
-  double parts = 3;
-  for (const IoMix mix : {IoMix::kRead, IoMix::kWrite, IoMix::kMixed}) {
-    run_mix(mix, parts);
-    run_wide(mix, parts);
-    --parts;
-  }
+  const std::vector<Part> all = parts();
+  parts_to_begin_ = static_cast<double>(all.size());
+  deal_rounds(all.size(), options_.repetitions, record_,
+              [&](std::size_t part, const Rounds& rounds) { all[part](rounds); });
 }
 
 }  // namespace
 
-void bench_io(const BenchOptions& options, BenchRecord& record, Log& log) {
-  for (const IoMix mix : {IoMix::kRead, IoMix::kWrite, IoMix::kMixed}) {
-    for (const char* const what :
-         {"", "_unchecked", "_cpu", "_unchecked_cpu", "_checksums", "_wide"}) {
-      record.expect({"store_" + name_of(mix) + what});
-    }
+std::vector<std::string> names_of_io(const BenchOptions& /*options*/) {
+  std::vector<std::string> names;
+  for (const IoMix mix : kIoMixes) {
+    for (std::string& name : names_of_mix(mix)) names.push_back(std::move(name));
+    names.push_back(wide_name(mix));
   }
+  return names;
+}
+
+void bench_io(const BenchOptions& options, BenchRecord& record, Log& log) {
+  record.expect(names_of_io(options));
   const std::optional<std::string> fio = FioPeer::find();
   check_drives(options, io_space(options), log);
   log.info(fmt::format("bench io: takes {} of {} while it runs", format_size(io_space(options)),

@@ -38,26 +38,40 @@ Samples difference(const Samples& more, const Samples& less) {
 
 }  // namespace
 
-void measure_contestants(const std::vector<Contestants*>& groups, const Rounds& rounds,
-                         FunctionRef<void()> publish) {
-  std::vector<Contestant*> all;
+Samples Contestant::iops() const {
+  const auto block_bytes = static_cast<double>(shape.block_bytes);
+  return rate.mapped([block_bytes](double gb_per_s) { return gb_per_s * 1e9 / block_bytes; });
+}
+
+IoContest::IoContest(const std::vector<Contestants*>& groups) {
   std::size_t most = 0;
   for (const Contestants* group : groups) most = std::max(most, group->size());
   for (std::size_t i = 0; i < most; ++i) {
     for (Contestants* group : groups) {
-      if (i < group->size()) all.push_back(&(*group)[i]);
+      if (i < group->size()) all_.push_back(&(*group)[i]);
     }
   }
+  taken_.resize(all_.size());
   std::vector<Measurement> measurements;
-  for (Contestant* contestant : all) {
-    measurements.emplace_back([contestant, round = std::size_t{0}]() mutable {
-      const IoRate rate = contestant->run(round++);
-      contestant->cpu.add(rate.cpu_ms_per_gb);
-      return rate.gb_per_s;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    measurements.emplace_back([this, i] {
+      taken_[i].push_back(all_[i]->run(taken_[i].size()));
+      return taken_[i].back().gb_per_s;
     });
   }
-  interleave(measurements, rounds, [&](const std::vector<Samples>& rates) {
-    for (std::size_t i = 0; i < all.size(); ++i) all[i]->rate = rates[i];
+  rounds_.emplace(std::move(measurements));
+}
+
+void IoContest::take(const Rounds& rounds, FunctionRef<void()> publish) {
+  rounds_->take(rounds, [&](const std::vector<Samples>& rates) {
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      const IoRate& last = taken_[i].back();
+      all_[i]->rate = rates[i];
+      all_[i]->cpu.add(last.cpu_ms_per_gb);
+      if (last.latency_p99_s == 0) continue;
+      all_[i]->latency_p50.add(last.latency_p50_s);
+      all_[i]->latency_p99.add(last.latency_p99_s);
+    }
     publish();
   });
 }
@@ -68,6 +82,12 @@ BenchResult io_rate_result(const std::string& name, const Contestants& stores,
   const Contestant& store = best_of(stores);
   BenchResult result{
       .name = name, .value = store.rate, .limit = limit.rate, .limit_is = limit.name};
+  result.details = {{"iops", "requests/s", store.iops()},
+                    {"limit_iops", "requests/s", limit.iops()}};
+  if (!store.latency_p99.empty()) {
+    result.details.push_back({"latency_p50", "s", store.latency_p50});
+    result.details.push_back({"latency_p99", "s", store.latency_p99});
+  }
   add_io_details(result, stores);
   result.notes = {{"fastest", store.name}};
   return result;
@@ -78,12 +98,25 @@ void add_io_details(BenchResult& result, const Contestants& contestants) {
     const std::string key = snake_name(one.name);
     result.details.push_back({key, "GB/s", one.rate});
     result.details.push_back({key + "_cpu", "ms/GB", one.cpu});
+    if (one.latency_p99.empty()) continue;
+    result.details.push_back({key + "_p50", "s", one.latency_p50});
+    result.details.push_back({key + "_p99", "s", one.latency_p99});
+  }
+}
+
+void add_matrix(BenchResult& result, const Contestants& contestants) {
+  for (const Contestant& one : contestants) {
+    result.matrix.push_back({.tool = one.tool,
+                             .block_bytes = one.shape.block_bytes,
+                             .depth = one.shape.depth,
+                             .gb_per_s = one.rate.median(),
+                             .rounds = one.rate.count()});
   }
 }
 
 BenchResult io_cpu_result(const std::string& name, const Contestants& stores,
                           const Contestants& tools, std::span<const IoShape> shapes) {
-  const Contestant& store = cheapest_of(stores, shapes);
+  const Contestant& store = *std::ranges::min_element(stores, {}, cost_of);
   const Contestant& limit = cheapest_of(tools, shapes);
   return {.name = name,
           .unit = BenchUnit::kMillisecondsPerGigabyte,

@@ -21,6 +21,10 @@ enum class IoWay : std::uint8_t {
 struct IoRate {
   double gb_per_s = 0;       // both directions together
   double cpu_ms_per_gb = 0;  // of the whole process
+  // Seconds from the start of a request to its end that half of them, and 99 of 100, did not
+  // exceed; 0 of a tool that does not time its requests.
+  double latency_p50_s = 0;
+  double latency_p99_s = 0;
 };
 
 // A block size and a number of blocks in flight.

@@ -1,9 +1,11 @@
 #include "bench/io_plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/bytes.h"
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
 #include "bench/drive_check.h"
 #include "bench/fio_peer.h"
 
@@ -102,13 +104,40 @@ double io_screening_seconds(const BenchOptions& options) {
   return std::min(kScreeningSeconds, options.seconds);
 }
 
+std::size_t io_block_max(const BenchOptions& options) {
+  constexpr std::size_t kHurriedBlockMax = 2 * kMiB;
+  if (options.small) return kMiB;
+  return options.hurried && !options.grid ? kHurriedBlockMax : kIoBlockMax;
+}
+
+std::size_t io_store_bytes(const BenchOptions& options, double bytes_per_s, const Deadline& end) {
+  constexpr double kShare = 0.15;
+  constexpr std::size_t kLeast = 4 * kIoBlockMax;
+  const auto stores = 2 * static_cast<double>(io_store_shapes(options).size());
+  const double fitting = kShare * std::max(0.0, end.seconds_left()) * bytes_per_s / stores;
+  const auto most = static_cast<double>(io_region_bytes(options));
+  return std::max(kLeast, static_cast<std::size_t>(std::min(fitting, most)) / kLeast * kLeast);
+}
+
+double io_measurement_seconds(const BenchOptions& options, bool has_fio, const Deadline& end) {
+  constexpr double kShare = 0.5;
+  constexpr double kLeast = 1e-3;
+  if (!end.is_set()) return options.seconds;
+  const Measurements count = measurements_of(options, has_fio);
+  const double round_s = kShare * end.seconds_left() - count.in_a_round_of_fio * kFioStartSeconds;
+  return std::clamp(round_s / count.in_a_round, kLeast, std::max(kLeast, options.seconds));
+}
+
 // Of a mix of directions half is written.
 BenchCost cost_of_io(const BenchOptions& options, const MachineSpeed& speed) {
   const double mix_s = seconds_of_mix(options, FioPeer::find().has_value());
   const auto space = static_cast<double>(io_space(options));
-  return {.seconds = space / speed.drive_write_bytes_per_s + kMixes * mix_s,
-          .written_bytes =
-              static_cast<std::uint64_t>(space + 1.5 * mix_s * speed.drive_write_bytes_per_s)};
+  const std::vector<std::string> names = names_of_io(options);
+  const double wanted =
+      static_cast<double>(wanted_of(options, names).size()) / static_cast<double>(names.size());
+  return {.seconds = space / speed.drive_write_bytes_per_s + std::ceil(kMixes * wanted) * mix_s,
+          .written_bytes = static_cast<std::uint64_t>(space + wanted * 1.5 * mix_s *
+                                                                  speed.drive_write_bytes_per_s)};
 }
 
 // Files are made in a part of the time, and the rest has a few rounds. A drive that takes a few MiB

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/bench.h"
+#include "bench/deadline.h"
 #include "bench/io_load.h"
 
 // What bench io measures: shapes of requests, and the places of a drive that they go through.
@@ -33,6 +34,15 @@ std::size_t io_region_bytes(const BenchOptions& options);
 // one, which has two requests at the least.
 std::uint64_t io_space(const BenchOptions& options);
 
+// Returns the size of the largest blocks that are tried; with the deepest queue they are all of the
+// memory that requests go through.
+std::size_t io_block_max(const BenchOptions& options);
+// Returns the bytes of a store on each drive that all stores can be written with in a part of the
+// time until the end: a region's or fewer.
+std::size_t io_store_bytes(const BenchOptions& options, double bytes_per_s, const Deadline& end);
+// Returns how long a measurement of a mix takes: as long as the options say, or shorter, so that
+// its first round ends in half of the time until the end.
+double io_measurement_seconds(const BenchOptions& options, bool has_fio, const Deadline& end);
 // How long a shape is tried.
 double io_screening_seconds(const BenchOptions& options);
 

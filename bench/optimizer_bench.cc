@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/philox.h"
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/model/parameter_layout.h"
 
@@ -15,6 +16,8 @@ namespace terrace {
 namespace {
 
 constexpr std::int64_t kGrain = 16 * 1024;
+constexpr const char* kNorm = "norm";
+constexpr const char* kStreamed = "streamed_update";
 const HostMemoryOptions kPages = {};  // as the arenas of training
 
 // Normal numbers of a size, the same in every run.
@@ -156,7 +159,7 @@ void bench_norm(std::int64_t elements, const BenchOptions& options, const Rounds
       },
       [&] { return read_all(kAsking); }, [&] { return read_all(kNotAsking); }};
   interleave(measurements, rounds, [&](const std::vector<Samples>& samples) {
-    record.put(held_against_loops("norm", samples,
+    record.put(held_against_loops(kNorm, samples,
                                   "a loop that only reads the gradient, the same threads"));
   });
 }
@@ -173,20 +176,30 @@ std::int64_t elements_of(const BenchOptions& options) {
 
 // An element has some 30 bytes to move in each of three measurements a round, and what it begins
 // with is drawn at random, which takes as long as a few of them. The norm is short.
-double seconds_of_updates(std::int64_t elements, int rounds, const MachineSpeed& speed) {
+double seconds_of_updates(std::int64_t elements, int rounds, const BenchOptions& options,
+                          const MachineSpeed& speed) {
   constexpr double kMeasurements = 3;
   constexpr double kMoved = 30;
   constexpr double kToBegin = 12;
   const double pass_s = kMoved * static_cast<double>(elements) / speed.copy_bytes_per_s;
-  const auto forms = static_cast<double>(update_forms().size()) + 0.2;
+  double forms = is_wanted(options, kNorm) ? 0.2 : 0;
+  for (const UpdateForm& form : update_forms()) forms += is_wanted(options, form.name) ? 1 : 0;
   return forms * pass_s * (kMeasurements * rounds + kToBegin);
 }
 
 }  // namespace
 
+std::vector<std::string> names_of_optimizer(const BenchOptions& /*options*/) {
+  std::vector<std::string> names;
+  for (const UpdateForm& form : update_forms()) names.emplace_back(form.name);
+  names.insert(names.end(), {kNorm, kStreamed});
+  return names;
+}
+
 BenchCost cost_of_optimizer(const BenchOptions& options, const MachineSpeed& speed) {
-  BenchCost cost = cost_of_streamed_update(options, speed);
-  cost.seconds += seconds_of_updates(elements_of(options), options.repetitions, speed);
+  BenchCost cost;
+  if (is_wanted(options, kStreamed)) cost = cost_of_streamed_update(options, speed);
+  cost.seconds += seconds_of_updates(elements_of(options), options.repetitions, options, speed);
   return cost;
 }
 
@@ -195,20 +208,19 @@ void fit_optimizer(BenchOptions& options, const MachineSpeed& speed) {
   constexpr std::int64_t kLeast = std::int64_t{4} * 1024 * 1024;
   constexpr int kRounds = 3;
   const std::int64_t all = elements_of(options);
-  const double part = *options.time_limit_s / 4 / seconds_of_updates(all, kRounds, speed);
+  const double all_s = seconds_of_updates(all, kRounds, options, speed);
+  if (all_s == 0) return;
+  const double part = *options.time_limit_s / 4 / all_s;
   const auto fitting = static_cast<std::int64_t>(part * static_cast<double>(all));
   const std::int64_t elements = std::clamp(fitting, std::min(all, kLeast), all);
   options.bytes = static_cast<std::size_t>(elements) * kBytesPerElement;
 }
 
 void bench_optimizer(const BenchOptions& options, BenchRecord& record, Log& log) {
-  auto parts_left = 2.0;  // besides the forms
-  for (const UpdateForm& form : update_forms()) {
-    record.expect({form.name});
-    ++parts_left;
-  }
-  record.expect({"norm", "streamed_update"});
-  check_streamed_update(options, log);
+  record.expect(names_of_optimizer(options));
+  auto parts_left = static_cast<double>(wanted_of(options, names_of_optimizer(options)).size());
+  const bool streams = is_wanted(options, kStreamed);
+  if (streams) check_streamed_update(options, log);
   const std::int64_t elements = elements_of(options);
   log.info(fmt::format("bench optimizer: {} parameters, {} threads, {} rounds", elements,
                        options.threads, options.repetitions));
@@ -217,10 +229,12 @@ void bench_optimizer(const BenchOptions& options, BenchRecord& record, Log& log)
     return record.rounds(options.repetitions, 1 / parts_left--);
   };
   for (const UpdateForm& form : update_forms()) {
+    if (!is_wanted(options, form.name)) continue;
     const Rounds rounds = next_rounds();
     bench_update(form, elements, options, rounds, record);
   }
-  bench_norm(elements, options, next_rounds(), record);
+  if (is_wanted(options, kNorm)) bench_norm(elements, options, next_rounds(), record);
+  if (!streams) return;
   record.check_time();
   bench_streamed_update(options, record, log);
 }

@@ -8,6 +8,7 @@
 
 #include "bench/bench_engine.h"
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
 #include "bench/drive_check.h"
 #include "bench/idle_bodies.h"
 #include "bench/norm_wait.h"
@@ -194,7 +195,12 @@ struct OverlapPart {
   BenchOptions options;
 };
 
-std::vector<OverlapPart> parts_of(const BenchOptions& options) {
+std::vector<std::string> names_of(const OverlapPart& part) {
+  const std::string name = name_of(part.batch, part.options);
+  return {name + "_unclipped", name + "_clipped"};
+}
+
+std::vector<OverlapPart> all_parts(const BenchOptions& options) {
   const BatchShape small = {1, 32};
   if (options.small) return {{small, options}};
   std::vector<OverlapPart> parts;
@@ -203,6 +209,14 @@ std::vector<OverlapPart> parts_of(const BenchOptions& options) {
       options.tokens != 0 ? std::vector<std::int64_t>{options.tokens / kOverlapSequence}
                           : std::vector<std::int64_t>{2, 4, 10};
   for (const std::int64_t count : sequences) parts.push_back({{count, kOverlapSequence}, options});
+  return parts;
+}
+
+// Those of which a result is wanted.
+std::vector<OverlapPart> parts_of(const BenchOptions& options) {
+  std::vector<OverlapPart> parts = all_parts(options);
+  std::erase_if(parts,
+                [&](const OverlapPart& part) { return !any_is_wanted(options, names_of(part)); });
   return parts;
 }
 
@@ -230,6 +244,14 @@ bool may_fit(const OverlapPart& part, const BenchRecord& record) {
 
 }  // namespace
 
+std::vector<std::string> names_of_overlap(const BenchOptions& options) {
+  std::vector<std::string> names;
+  for (const OverlapPart& part : all_parts(options)) {
+    for (std::string& name : names_of(part)) names.push_back(std::move(name));
+  }
+  return names;
+}
+
 BenchCost cost_of_overlap(const BenchOptions& options, const MachineSpeed& speed) {
   BenchCost cost;
   for (const OverlapPart& part : parts_of(options)) {
@@ -245,8 +267,7 @@ void bench_overlap(const BenchOptions& options, BenchRecord& record, Log& log) {
   std::uint64_t space = 0;
   for (const OverlapPart& part : parts) {
     space = std::max(space, OverlapLoad::space(part.batch, part.options));
-    const std::string name = name_of(part.batch, part.options);
-    record.expect({name + "_unclipped", name + "_clipped"});
+    record.expect(names_of(part));
   }
   check_drives(options, space, log);
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/failure_text.h"
 #include "bench/bench_list.h"
 #include "bench/step_runner.h"
 #include "memory/host/host_limits.h"
@@ -71,7 +72,7 @@ class RankedSteps {
         const std::lock_guard lock(mutex_);
         if (error_ == nullptr) error_ = std::current_exception();
       }
-      world.abort(error.what());
+      world.abort(failure_text(error));
     }
   }
 
@@ -199,13 +200,17 @@ BenchCost cost_of_ranked_step(const BenchOptions& options, const MachineSpeed& s
   return {.seconds = (options.repetitions + 1) * kRankedSteps * step_s};
 }
 
-void bench_ranked_step(const BenchOptions& options, BenchRecord& record, Log& log) {
+std::vector<std::string> names_of_ranked_step(const BenchOptions& options) {
   const RankedScene scene = scene_of(options);
-  for (const char* const what : {"_tokens", "_states", "_sent"}) {
-    if (scene.ranks > 1 || std::string_view(what) != "_sent") {
-      record.expect({name_of(scene.stage, scene.ranks) + what});
-    }
-  }
+  const std::string name = name_of(scene.stage, scene.ranks);
+  std::vector<std::string> names = {name + "_tokens", name + "_states"};
+  if (scene.ranks > 1) names.push_back(name + "_sent");
+  return names;
+}
+
+void bench_ranked_step(const BenchOptions& options, BenchRecord& record, Log& log) {
+  record.expect(names_of_ranked_step(options));
+  const RankedScene scene = scene_of(options);
   const ModelRuntimeOptions engine = engine_of(scene, options);
   log.info(fmt::format("bench step: {} on {} ranks as threads, ZeRO stage {}, {} x {} tokens each",
                        scene.preset, scene.ranks, scene.stage, engine.batch.sequences,

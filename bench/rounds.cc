@@ -56,26 +56,35 @@ bool any_wants_end(Communicator& ranks, bool wants_end) {
   return wish != 0;
 }
 
-void interleave(std::span<const Measurement> measurements, const Rounds& rounds, Publish publish) {
+double longest_of(Communicator& ranks, double seconds) {
+  auto longest = static_cast<float>(seconds);
+  ranks.all_reduce(view(std::span(&longest, 1)), ReduceOp::kMax, {});
+  return longest;
+}
+
+void InterleavedRounds::take(const Rounds& rounds, Publish publish) {
   RoundsLeft left(rounds);
-  std::vector<Samples> samples(measurements.size());
-  double last_round_s = 0;
-  for (std::size_t round = 0; round < static_cast<std::size_t>(rounds.most); ++round) {
-    if (!left.begins_round(last_round_s)) return;
+  while (round_ < static_cast<std::size_t>(rounds.most)) {
+    if (!left.begins_round(last_round_s_)) return;
     const std::int64_t begin_ns = SystemClock().now_ns();
-    std::vector<Samples> more = samples;
-    for (std::size_t i = 0; i < measurements.size(); ++i) {
+    std::vector<Samples> more = samples_;
+    for (std::size_t i = 0; i < measurements_.size(); ++i) {
       if (!left.begins_measurement()) {
-        if (round == 0) throw TimeIsUp();
+        if (round_ == 0) throw TimeIsUp();
         return;
       }
-      const std::size_t at = (i + round) % measurements.size();
-      more[at].add(measurements[at]());
+      const std::size_t at = (i + round_) % measurements_.size();
+      more[at].add(measurements_[at]());
     }
-    samples = std::move(more);
-    last_round_s = seconds_since(begin_ns);
-    publish(samples);
+    samples_ = std::move(more);
+    last_round_s_ = seconds_since(begin_ns);
+    ++round_;
+    publish(samples_);
   }
+}
+
+void interleave(std::span<const Measurement> measurements, const Rounds& rounds, Publish publish) {
+  InterleavedRounds({measurements.begin(), measurements.end()}).take(rounds, publish);
 }
 
 std::size_t quickest_of(std::span<const std::function<void()>> ways) {

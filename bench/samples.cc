@@ -1,6 +1,7 @@
 #include "bench/samples.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/check.h"
@@ -42,6 +43,16 @@ Samples ratios_of_rounds(const Samples& values, const Samples& limits) {
     ratios.add(values.values()[i] / limits.values()[i]);
   }
   return ratios;
+}
+
+double percentile_of(std::span<const double> values, double percent) {
+  TERRACE_CHECK(!values.empty());
+  std::vector<double> sorted(values.begin(), values.end());
+  const auto count = static_cast<double>(sorted.size());
+  const auto rank = static_cast<std::size_t>(std::ceil(percent / 100 * count));
+  const auto at = sorted.begin() + static_cast<std::ptrdiff_t>(std::max<std::size_t>(rank, 1) - 1);
+  std::nth_element(sorted.begin(), at, sorted.end());
+  return *at;
 }
 
 std::size_t highest_of(std::span<const Samples> samples) {

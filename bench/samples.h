@@ -36,6 +36,10 @@ class Samples {
 // both. They have as many rounds.
 Samples ratios_of_rounds(const Samples& values, const Samples& limits);
 
+// Returns the least of the values that `percent` of them do not exceed: 50 of the values 1 to 4 is
+// 2. Of one value at least.
+double percentile_of(std::span<const double> values, double percent);
+
 // Which of them has the highest median; the first of equals. Of one at least.
 std::size_t highest_of(std::span<const Samples> samples);
 

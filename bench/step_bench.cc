@@ -6,12 +6,14 @@
 #include "base/clock.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
 #include "bench/case_memory.h"
 #include "bench/kernel_cases.h"
 #include "bench/step_runner.h"
 #include "bench/timed_kernels.h"
 #include "optim/rules/rules.h"
 #include "runtime/engine/model_runtime.h"
+#include "runtime/model/model_shape.h"
 #include "runtime/step/simulate.h"
 
 namespace terrace {
@@ -25,17 +27,14 @@ struct StepScene {
   const char* name;
   BatchShape batch;
   DType type;
-  // Of the preset, where all of it is more than the memory and the patience at hand; 0: all.
-  std::int64_t layers = 0, vocabulary = 0;
+  // Changes to the preset, where all of it is more than the memory and the patience at hand.
+  ModelShape shape = {};
 
   bool is_small() const { return std::string_view(preset) == "nano"; }
 };
 
 ModelConfig model_of(const StepScene& scene) {
-  ModelConfig model = load_model_config(scene.preset);
-  if (scene.layers != 0) model.layers = scene.layers;
-  if (scene.vocabulary != 0) model.vocabulary = scene.vocabulary;
-  return model;
+  return with_shape(load_model_config(scene.preset), scene.shape);
 }
 
 double seconds_of(const std::function<void()>& call) {
@@ -314,17 +313,24 @@ std::vector<StepScene> step_scenes(const BenchOptions& options) {
   if (options.small) return {nano, {"nano", "nano_fp32", {2, 32}, DType::kF32}};
   return {{"gpt2-124m", "gpt2_124m_bf16", {4, 512}, DType::kBF16},
           {"gpt2-124m", "gpt2_124m_fp32", {4, 512}, DType::kF32},
-          {"llama-1b", "llama_1b_2_layers_bf16", {4, 512}, DType::kBF16, 2, 8192}};
+          {"llama-1b",
+           "llama_1b_2_layers_bf16",
+           {4, 512},
+           DType::kBF16,
+           {.layers = 2, .vocabulary = 8192}}};
 }
 
-void expect_all(const BenchOptions& options, BenchRecord& record) {
-  for (const StepScene& scene : step_scenes(options)) record.expect(names_of(scene));
-  record.expect(step_prediction_names(options));
+// Those of which a result is wanted.
+std::vector<StepScene> wanted_scenes(const BenchOptions& options) {
+  std::vector<StepScene> scenes = step_scenes(options);
+  std::erase_if(scenes,
+                [&](const StepScene& scene) { return !any_is_wanted(options, names_of(scene)); });
+  return scenes;
 }
 
 // Scenes and predictions, in this share of the time that is left. The predictions are two parts.
 void measure_all(const BenchOptions& options, double share, BenchRecord& record, Log& log) {
-  const std::vector<StepScene> scenes = step_scenes(options);
+  const std::vector<StepScene> scenes = wanted_scenes(options);
   auto parts_left = static_cast<double>(scenes.size()) + 2;
   for (const StepScene& scene : scenes) {
     record.check_time();
@@ -335,10 +341,21 @@ void measure_all(const BenchOptions& options, double share, BenchRecord& record,
 
 }  // namespace
 
+std::vector<std::string> names_of_step(const BenchOptions& options) {
+  if (options.device != nullptr) return names_of_device_step(options);
+  if (options.zero_stage || options.local_ranks > 1) return names_of_ranked_step(options);
+  std::vector<std::string> names;
+  for (const StepScene& scene : step_scenes(options)) {
+    for (std::string& name : names_of(scene)) names.push_back(std::move(name));
+  }
+  for (std::string& name : step_prediction_names(options)) names.push_back(std::move(name));
+  return names;
+}
+
 BenchCost cost_of_step(const BenchOptions& options, const MachineSpeed& speed) {
   if (options.zero_stage || options.local_ranks > 1) return cost_of_ranked_step(options, speed);
   BenchCost cost = cost_of_step_predictions(options, speed);
-  for (const StepScene& scene : step_scenes(options)) {
+  for (const StepScene& scene : wanted_scenes(options)) {
     // Besides the steps a round has each kernel once, twice or three times, and the head is long.
     const double step_s =
         flops_of_model_step(model_of(scene), scene.batch.rows()) / speed.flops_per_s(scene.type);
@@ -353,8 +370,8 @@ void bench_step(const BenchOptions& options, BenchRecord& record, Log& log) {
     return bench_ranked_step(options, record, log);
   }
   const std::optional<BenchOptions> quick = quick_options(options);
-  if (quick) expect_all(*quick, record);
-  expect_all(options, record);
+  if (quick) record.expect(names_of_step(*quick));
+  record.expect(names_of_step(options));
   check_step_predictions(options, log);
   if (quick) measure_all(*quick, kQuickShare, record, log);
   measure_all(options, 1, record, log);

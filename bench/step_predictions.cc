@@ -8,10 +8,12 @@
 #include "base/bytes.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_list.h"
+#include "bench/bench_only.h"
 #include "bench/drive_check.h"
 #include "bench/profile_load.h"
 #include "bench/step_runner.h"
 #include "memory/host/thread_plan.h"
+#include "runtime/model/model_shape.h"
 #include "runtime/step/simulate.h"
 
 namespace terrace {
@@ -110,16 +112,15 @@ constexpr auto kConfigurations = std::to_array<Configuration>({
 
 ModelConfig model_of(const Scene& scene) {
   if (std::string_view(scene.model) != kSmallLlama) return load_model_config(scene.model);
-  ModelConfig model = load_model_config("nano");
+  ModelConfig model = with_shape(load_model_config("nano"), {.layers = 8,
+                                                             .width = 512,
+                                                             .heads = 8,
+                                                             .key_value_heads = 4,
+                                                             .head_width = 64,
+                                                             .intermediate = 1408,
+                                                             .vocabulary = 8192,
+                                                             .positions = 512});
   model.name = kSmallLlama;
-  model.layers = 8;
-  model.width = 512;
-  model.heads = 8;
-  model.key_value_heads = 4;
-  model.head_width = 64;
-  model.intermediate = 1408;
-  model.vocabulary = 8192;
-  model.positions = 512;
   return model;
 }
 
@@ -264,6 +265,12 @@ std::vector<PredictedPart> parts_of(const BenchOptions& options) {
   return parts;
 }
 
+std::vector<PredictedPart> wanted_parts(const BenchOptions& options) {
+  std::vector<PredictedPart> parts = parts_of(options);
+  std::erase_if(parts, [&](const PredictedPart& part) { return !is_wanted(options, part.name); });
+  return parts;
+}
+
 int rounds_of(const BenchOptions& options) { return std::min(kRounds, options.repetitions); }
 
 // A step that is predicted and measured, and what its ops and the machine are measured with alone.
@@ -309,11 +316,12 @@ void measure(const PredictedStep& step, const BenchOptions& options, BenchRecord
 
 void run_step_predictions(const BenchOptions& options, double share, BenchRecord& record,
                           Log& log) {
+  const std::vector<PredictedPart> parts = wanted_parts(options);
+  if (parts.empty()) return;
   const std::vector<Scene> scenes = scenes_for(options.small);
   Machine machine(options);
   std::unique_ptr<OpsAlone> ops;
   std::size_t scene_of_ops = scenes.size();
-  const std::vector<PredictedPart> parts = parts_of(options);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     record.check_time();
     const ModelRuntimeOptions scene = options_for(scenes[parts[i].scene], options);
@@ -354,7 +362,7 @@ BenchCost cost_of_step_predictions(const BenchOptions& options, const MachineSpe
   const double steps = predicted_steps(options);
   const double rounds = rounds_of(options);
   BenchCost cost;
-  for (const PredictedPart& part : parts_of(options)) {
+  for (const PredictedPart& part : wanted_parts(options)) {
     ModelRuntimeOptions engine = options_for(scenes[part.scene], options);
     part.configuration->change(engine);
     cost.seconds += compute_seconds(engine, speed) * (rounds * (steps + kStepsOfProfile) + 5);
@@ -375,9 +383,9 @@ BenchCost cost_of_step_predictions(const BenchOptions& options, const MachineSpe
 void check_step_predictions(const BenchOptions& options, Log& log) {
   const std::vector<Scene> scenes = scenes_for(options.small);
   std::uint64_t most = 0;
-  for (const Configuration& configuration : kConfigurations) {
-    ModelRuntimeOptions engine = options_for(scenes[configuration.scene], options);
-    configuration.change(engine);
+  for (const PredictedPart& part : wanted_parts(options)) {
+    ModelRuntimeOptions engine = options_for(scenes[part.scene], options);
+    part.configuration->change(engine);
     const std::uint64_t bytes = nvme_bytes(engine);
     if (bytes != 0) most = std::max(most, bytes + 2 * drive_load_bytes(bytes, options));
   }

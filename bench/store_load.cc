@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "bench/samples.h"
 #include "bench/usage_clock.h"
 #include "offload/io_engine.h"
 
@@ -73,6 +74,7 @@ void StoreLoad::start_all(const Run& run, std::int64_t until_ns, std::size_t req
     requests_min_ = requests_min;
     started_ = 0;
     ended_ = 0;
+    latencies_s_.clear();
   }
   const auto asked = static_cast<std::size_t>(run.requests);
   const std::size_t requests = asked == 0 ? slots_.size() : std::min(asked, slots_.size());
@@ -82,6 +84,7 @@ void StoreLoad::start_all(const Run& run, std::int64_t until_ns, std::size_t req
       const std::lock_guard lock(mutex_);
       if (!take_next(request)) break;
     }
+    slot.start_ns = SystemClock().now_ns();
     store_->submit(request);
   }
   std::unique_lock lock(mutex_);
@@ -93,16 +96,26 @@ void StoreLoad::start_all(const Run& run, std::int64_t until_ns, std::size_t req
 
 void StoreLoad::ended(Slot& slot, const IoOutcome& outcome) noexcept {
   IoRequest request{.extent = {}, .memory = slot.memory, .completion = &slot};
+  const std::int64_t now_ns = SystemClock().now_ns();
   bool more = false;
   {
     const std::lock_guard lock(mutex_);
+    latencies_s_.push_back(static_cast<double>(now_ns - slot.start_ns) * 1e-9);
     const bool first = failure_.kind == IoOutcome::Kind::kDone;
     if (first && outcome.kind != IoOutcome::Kind::kDone) failure_ = outcome;
     more = take_next(request);
     ++ended_;
     if (started_ == ended_) all_ended_.notify_one();
   }
-  if (more) store_->submit(request);
+  if (!more) return;
+  slot.start_ns = now_ns;
+  store_->submit(request);
+}
+
+void StoreLoad::add_latencies(IoRate& rate) {
+  const std::lock_guard lock(mutex_);
+  rate.latency_p50_s = percentile_of(latencies_s_, 50);
+  rate.latency_p99_s = percentile_of(latencies_s_, 99);
 }
 
 IoRate StoreLoad::run(const Run& run) {
@@ -110,8 +123,10 @@ IoRate StoreLoad::run(const Run& run) {
   const std::int64_t now_ns = SystemClock().now_ns();
   start_all(run, now_ns + static_cast<std::int64_t>(run.seconds * 1e9), 2);
   const auto bytes = static_cast<double>(options_.extent_bytes * started_);
-  return {.gb_per_s = bytes * 1e-9 / usage.wall_seconds(),
-          .cpu_ms_per_gb = usage.cpu_seconds() * 1e3 / (bytes * 1e-9)};
+  IoRate rate = {.gb_per_s = bytes * 1e-9 / usage.wall_seconds(),
+                 .cpu_ms_per_gb = usage.cpu_seconds() * 1e3 / (bytes * 1e-9)};
+  add_latencies(rate);
+  return rate;
 }
 
 }  // namespace terrace

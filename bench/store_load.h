@@ -51,9 +51,11 @@ class StoreLoad {
 
     StoreLoad* load = nullptr;
     std::span<std::byte> memory;
+    std::int64_t start_ns = 0;  // of the request on its way
   };
 
   std::size_t slot_count() const;
+  void add_latencies(IoRate& rate);
   void start_all(const Run& run, std::int64_t until_ns, std::size_t requests_min);
   bool take_next(IoRequest& request);
   void ended(Slot& slot, const IoOutcome& outcome) noexcept;
@@ -72,7 +74,8 @@ class StoreLoad {
   std::size_t requests_min_ = 0;  // started also after that
   std::size_t started_ = 0;
   std::size_t ended_ = 0;
-  IoOutcome failure_;  // the first
+  IoOutcome failure_;                // the first
+  std::vector<double> latencies_s_;  // of the requests of a run that have ended
 };
 
 }  // namespace terrace

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <new>
 
+#include "base/failure_text.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/session/session_error.h"
 
@@ -79,6 +80,18 @@ const char* name_of_error(std::int32_t error) noexcept {
   return "unknown";
 }
 
+namespace {
+
+terrace_error report_unforeseen(const std::exception& error) noexcept {
+  try {
+    return report(TERRACE_ERROR_INTERNAL, failure_text(error).c_str());
+  } catch (...) {
+    return report(TERRACE_ERROR_INTERNAL, "a defect of Terrace: an unexpected exception");
+  }
+}
+
+}  // namespace
+
 terrace_error report_exception() noexcept {
   try {
     throw;
@@ -103,7 +116,7 @@ terrace_error report_exception() noexcept {
   } catch (const std::bad_alloc&) {
     return report(TERRACE_ERROR_DOES_NOT_FIT, "the process has no memory left");
   } catch (const std::exception& error) {
-    return report(TERRACE_ERROR_INTERNAL, error.what());
+    return report_unforeseen(error);
   } catch (...) {
     return report(TERRACE_ERROR_INTERNAL, "an exception that is not Terrace's");
   }

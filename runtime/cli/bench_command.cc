@@ -4,13 +4,16 @@
 #include <cstring>
 #include <ctime>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/failure_text.h"
 #include "bench/bench_compare.h"
 #include "bench/bench_cost.h"
 #include "bench/bench_device.h"
+#include "bench/bench_only.h"
 #include "bench/bench_record.h"
 #include "bench/bench_report.h"
 #include "bench/drive_check.h"
@@ -19,6 +22,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/early_end.h"
+#include "runtime/cli/failure.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/nearest_name.h"
 
@@ -101,6 +105,34 @@ std::vector<DrivePlace> look_at_drives(const Bench& bench, const BenchOptions& o
   return places;
 }
 
+constexpr int kExitNothingMeasured = 1;
+
+// Keeps the last line that a benchmark says of what it is at.
+class PhaseLog final : public Log {
+ public:
+  explicit PhaseLog(Log& log) : log_(log) {}
+
+  void info(std::string_view line) override {
+    {
+      const std::lock_guard lock(mutex_);
+      last_ = line;
+    }
+    log_.info(line);
+  }
+  void warning(std::string_view line) override { log_.warning(line); }
+
+  // In words, for a report of what went wrong then.
+  std::string doing() const {
+    const std::lock_guard lock(mutex_);
+    return last_.empty() ? "it began" : fmt::format("it was at '{}'", last_);
+  }
+
+ private:
+  Log& log_;
+  mutable std::mutex mutex_;
+  std::string last_;  // guarded by mutex_
+};
+
 // One run of a benchmark, from what is said before it to what is printed at its end.
 class BenchCommandRun {
  public:
@@ -109,21 +141,25 @@ class BenchCommandRun {
         command_(std::move(command)),
         is_first_rank_(launch.rank == 0),
         record_(command_.options.time_limit_s ? Deadline::after(*command_.options.time_limit_s)
-                                              : Deadline()) {}
+                                              : Deadline(),
+                command_.options.only) {}
 
   int run(const std::vector<std::string>& arguments);
 
  private:
   void prepare(const std::vector<std::string>& arguments);
   void tell_cost();
-  // `signal`: what ends it; 0: its time, or that all is measured.
-  void print(int signal);
+  void measure();
+  // `signal`: what ends it; 0: its time, or that all is measured. Returns the exit code: a table
+  // without rows is a failure.
+  int print(int signal);
 
   const Bench& bench_;
   BenchCommand command_;
   const bool is_first_rank_;
   BenchRecord record_;
   ConsoleLog log_;
+  PhaseLog phases_{log_};
   const SystemClock clock_;
   const std::int64_t begin_ns_ = clock_.now_ns();
   std::unique_ptr<BenchDevice> device_;
@@ -141,6 +177,7 @@ void BenchCommandRun::prepare(const std::vector<std::string>& arguments) {
   }
   if (command_.device.kind == DeviceKind::kCuda) device_ = make_bench_device(command_.device);
   command_.options.device = device_.get();
+  check_only(bench_, command_.options);
   if (device_ == nullptr) tell_what_changes_nothing(bench_, command_, log_);
   if (uses_drives(bench_, command_.options)) {
     facts_.drives = look_at_drives(bench_, command_.options, log_);
@@ -160,6 +197,8 @@ void BenchCommandRun::tell_cost() {
     // The machine may become slower than it was in that moment.
     constexpr double kMargin = 1.5;
     options.hurried = options.time_limit_s && kMargin * cost.seconds > *options.time_limit_s;
+    // Only results that a hurried benchmark has are wanted.
+    if (!any_is_wanted(options, bench_.names(options))) options.hurried = true;
     if (options.hurried) options.speed = &speed;
     if (options.hurried && bench_.fit != nullptr) {
       bench_.fit(options, speed);
@@ -169,8 +208,8 @@ void BenchCommandRun::tell_cost() {
   log_.info(fmt::format("bench {}: {}", bench_.name, cost_text(cost, options, speed)));
 }
 
-void BenchCommandRun::print(int signal) {
-  if (!is_first_rank_) return;
+int BenchCommandRun::print(int signal) {
+  if (!is_first_rank_) return 0;
   const std::vector<BenchResult> results = record_.results();
   facts_.duration_ns = clock_.now_ns() - begin_ns_;
   if (signal != 0) {
@@ -190,24 +229,36 @@ void BenchCommandRun::print(int signal) {
   if (facts_.cut && command_.output != BenchOutput::kTable) {
     log_.info(fmt::format("bench {}: cut short by {}", bench_.name, facts_.cut->by));
   }
+  if (!results.empty()) return 0;
+  log_.warning(
+      fmt::format("bench {}: nothing was measured, so the table has no rows; give it more "
+                  "time (--time-limit) or fewer results (--only NAME)",
+                  bench_.name));
+  return kExitNothingMeasured;
+}
+
+void BenchCommandRun::measure() {
+  try {
+    bench_.run(command_.options, record_, phases_);
+  } catch (const TimeIsUp& over) {
+    // The record has what was measured, and knows what is missing.
+    log_.info(fmt::format("bench {}: {}", bench_.name, over.what()));
+  } catch (const std::exception& failure) {
+    if (is_foreseen(failure)) throw;
+    throw UnforeseenFailure(failure, phases_.doing());
+  }
 }
 
 int BenchCommandRun::run(const std::vector<std::string>& arguments) {
   std::optional<EarlyEnd> early_end;
   early_end.emplace(EarlyEnd::Options{.deadline = record_.end(),
-                                      .last_words = [this](int signal) { print(signal); },
+                                      .last_words = [this](int signal) { return print(signal); },
                                       .directories = bench_directories(command_.options)});
   prepare(arguments);
   if (is_first_rank_) tell_cost();
-  try {
-    bench_.run(command_.options, record_, log_);
-  } catch (const TimeIsUp& over) {
-    // The record has what was measured, and knows what is missing.
-    log_.info(fmt::format("bench {}: {}", bench_.name, over.what()));
-  }
+  measure();
   early_end.reset();
-  print(0);
-  return 0;
+  return print(0);
 }
 
 // Compares two documents, and measures nothing.

@@ -29,6 +29,7 @@ enum : std::size_t {
   kLocalRanks,
   kTokens,
   kPreset,
+  kOnly,
   kSmall,
   kJson,
   kCsv,
@@ -68,6 +69,8 @@ constexpr auto kBenchFlags = std::to_array<BenchFlag>({
      &BenchTakes::tokens},
     {{"preset", "Measurement", "NAME", "With --device cuda: steps of this model only"},
      &BenchTakes::preset},
+    {{"only", "Measurement", "NAME",
+      "Only results of this name; several, and patterns with * and ?", FlagArity::kList}},
     {{"small", "Measurement", "", "As little as can be, to see that it runs", FlagArity::kSwitch}},
     {{"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch}},
     {{"csv", "Output", "", "Comma-separated values instead of a table", FlagArity::kSwitch}},
@@ -129,6 +132,7 @@ void read_measurement(const FlagValues& values, BenchOptions& options) {
   if (values[kTimeLimit]) options.time_limit_s = seconds_of(kTimeLimit);
   if (values[kSize]) options.bytes = values[kSize]->size();
   options.grid = !is_on(values, kNoGrid);
+  if (values[kOnly]) options.only = values[kOnly]->texts();
 }
 
 BenchOptions read_options(const FlagValues& values) {
@@ -227,7 +231,7 @@ std::string bench_help() {
   }
   return text +
          "\nterrace bench KIND --help has the flags of a kind; all have --time-limit, "
-         "--repetitions, --small,\n--json, --csv and --compare.\n";
+         "--repetitions, --only,\n--small, --json, --csv and --compare.\n";
 }
 
 std::string bench_help(const Bench& bench) {

@@ -100,7 +100,8 @@ void EarlyEnd::end(int signal) {
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
   int code = signal == 0 ? 0 : kOfSignals + signal;
   try {
-    options_.last_words(signal);
+    const int said = options_.last_words(signal);
+    if (signal == 0) code = said;
     if (std::fflush(stdout) != 0) code = signal == 0 ? kExitCannotWrite : code;
     wait_for_nameless_files();
   } catch (const std::exception&) {

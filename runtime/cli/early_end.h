@@ -10,15 +10,16 @@
 
 namespace terrace {
 
-// Ends the program before it is done: with 128 + N on SIGINT, SIGTERM or SIGHUP, and with 0 a
-// second after the end of its time, for what does not look at its time itself. A signal that was
-// ignored when the program began stays ignored.
+// Ends the program before it is done: with 128 + N on SIGINT, SIGTERM or SIGHUP, and with what the
+// last words return a second after the end of its time, for what does not look at its time itself.
+// A signal that was ignored when the program began stays ignored.
 class EarlyEnd {
  public:
   struct Options {
     Deadline deadline = {};
-    // Prints what there is to print, on a thread of its own; the signal's number, or 0.
-    std::function<void(int signal)> last_words;
+    // Prints what there is to print, on a thread of its own; the signal's number, or 0. Returns the
+    // exit code where no signal ends the program.
+    std::function<int(int signal)> last_words;
     // Where this process may be making a file of its own, which loses its name at once: waits for
     // that, so that nothing is left.
     std::vector<std::string> directories;

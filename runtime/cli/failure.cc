@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <new>
-#include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "base/failure_text.h"
 
 namespace terrace {
 namespace {
@@ -16,10 +17,21 @@ constexpr int kExitEnvironment = 4;
 constexpr int kExitCorrupt = 5;
 constexpr int kExitNotFinite = 6;
 
-std::string text_of(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
-  return "the system has no memory left outside the tiers' budgets; lower --host-memory or "
-         "--device-memory, or raise the limit (ulimit -v, cgroup)";
+std::string defect_text(const std::exception& error, std::string_view command) {
+  const auto* const known = dynamic_cast<const UnforeseenFailure*>(&error);
+  const std::string kind = known == nullptr ? kind_of_failure(error) : known->kind();
+  const std::string doing = known == nullptr ? "" : fmt::format(" while {}", known->doing());
+  return fmt::format(
+      "a defect of Terrace ended {}{}: nothing takes care of an unexpected {}; please report it "
+      "with this line, the whole command line, and what terrace --version and terrace doctor say",
+      command, doing, kind);
+}
+
+std::string text_of(const std::exception& error, std::string_view command) {
+  if (!is_foreseen(error)) return defect_text(error, command);
+  const std::string text = failure_text(error);
+  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return text;
+  return text + "; lower --host-memory or --device-memory, or raise the limit (ulimit -v, cgroup)";
 }
 
 int exit_code_of(const std::exception& error) {
@@ -34,8 +46,11 @@ int exit_code_of(const std::exception& error) {
 
 }  // namespace
 
-int report_failure(const std::exception& error, const ErrorSink& sink) {
-  sink(fmt::format("terrace: error: {}\n", text_of(error)));
+UnforeseenFailure::UnforeseenFailure(const std::exception& failure, std::string doing)
+    : kind_(kind_of_failure(failure)), doing_(std::move(doing)) {}
+
+int report_failure(const std::exception& error, std::string_view command, const ErrorSink& sink) {
+  sink(fmt::format("terrace: error: {}\n", text_of(error, command)));
   return exit_code_of(error);
 }
 

@@ -15,11 +15,13 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "base/address_space.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/failure_text.h"
 #include "kernels/cuda/cuda_version.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "memory/cuda/cuda_device.h"
@@ -142,8 +144,8 @@ MachineCheck check_threads() {
   std::string refusal;
   try {
     while (threads.size() < wanted) threads.emplace_back([ended] { ended.wait(); });
-  } catch (const std::exception& error) {
-    refusal = error.what();
+  } catch (const std::system_error& error) {
+    refusal = error.code().message();
   }
   end.set_value();
   for (std::thread& thread : threads) thread.join();
@@ -250,7 +252,7 @@ MachineCheck check_processor() {
 
 // An error's text without its remedy.
 std::string found_by(const std::exception& error, const std::string& remedy) {
-  std::string text = error.what();
+  std::string text = failure_text(error);
   const std::string tail = "; " + remedy;
   if (!remedy.empty() && text.ends_with(tail)) text.resize(text.size() - tail.size());
   return text;

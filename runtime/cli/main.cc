@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <limits>
 #include <string>
@@ -140,6 +141,14 @@ void give_threads_large_stacks() {
   pthread_attr_destroy(&attributes);
 }
 
+// Names the command for reports of defects: "terrace train", "terrace bench io".
+std::string command_text(int argc, const char* const* argv) {
+  std::string text = "terrace";
+  if (argc > 1) text += fmt::format(" {}", argv[1]);
+  if (argc > 2 && argv[1] == std::string_view("bench")) text += fmt::format(" {}", argv[2]);
+  return text;
+}
+
 int run_and_report(int argc, const char* const* argv) {
   try {
     const int code = run(argc, argv);
@@ -149,8 +158,26 @@ int run_and_report(int argc, const char* const* argv) {
     return code;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    return report_failure(error);
+    return report_failure(error, command_text(argc, argv));
   }
+}
+
+// Says it where nothing can be caught any more, as on a thread of a library.
+[[noreturn]] void end_uncaught() {
+  try {
+    if (const std::exception_ptr failure = std::current_exception()) {
+      std::rethrow_exception(failure);
+    }
+  } catch (const std::exception& failure) {
+    try {
+      report_failure(failure, "the program");
+    } catch (...) {
+      write_to_standard_error("terrace: error: a defect of Terrace ended the program\n");
+    }
+  } catch (...) {
+    write_to_standard_error("terrace: error: a defect of Terrace ended the program\n");
+  }
+  std::abort();
 }
 
 bool has_small_stack() {
@@ -162,6 +189,7 @@ bool has_small_stack() {
 }  // namespace terrace
 
 int main(int argc, char** argv) {
+  std::set_terminate(terrace::end_uncaught);
   terrace::hold_standard_streams();
   // A file that reaches the limit on its size is then an error that names it (EFBIG).
   std::signal(SIGXFSZ, SIG_IGN);
@@ -171,9 +199,11 @@ int main(int argc, char** argv) {
   try {
     std::thread([&] { code = terrace::run_and_report(argc, argv); }).join();
   } catch (const std::system_error&) {
-    return terrace::report_failure(terrace::EnvironmentError(
-        "a thread with a larger stack than the first one's does not start",
-        "raise the limit on stacks (ulimit -s), or " + terrace::remedy_for_threads()));
+    return terrace::report_failure(
+        terrace::EnvironmentError(
+            "a thread with a larger stack than the first one's does not start",
+            "raise the limit on stacks (ulimit -s), or " + terrace::remedy_for_threads()),
+        "terrace");
   }
   return code;
 }

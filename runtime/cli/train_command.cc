@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/failure_text.h"
 #include "parallel/launch_environment.h"
 #include "parallel/mpi/mpi_session.h"
 #include "runtime/cli/commands.h"
@@ -43,7 +44,7 @@ TrainOutcome train_as_rank(const Training& training, const LaunchEnvironment& la
                       training.stop, world.rank() == 0 ? training.console : silent, training.log);
   } catch (const std::exception& error) {
     // Said here too: if the other ranks do not come to the end of the session, nothing comes after.
-    const std::string reason = fmt::format("rank {}: {}", world.rank(), error.what());
+    const std::string reason = fmt::format("rank {}: {}", world.rank(), failure_text(error));
     training.log.warning(reason);
     world.abort(reason);
     throw;
@@ -66,7 +67,7 @@ int train_in_mpi_job(const Training& training, const LaunchEnvironment& launch,
     const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
     code = exit_code_of(train_as_rank(training, launch, *world));
   } catch (const std::exception& error) {
-    failure = report_failure(error, training.log.sink());
+    failure = report_failure(error, "terrace train", training.log.sink());
   }
   failure = session.end(failure);
   return failure != 0 ? failure : code;

@@ -6,6 +6,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 
+#include "base/failure_text.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
 
@@ -25,7 +26,7 @@ std::string host_facts_json() {
     facts["memory_bytes"] = limits.total_bytes;
     facts["usable_memory_bytes"] = limits.usable_bytes();
   } catch (const std::exception& error) {
-    facts["remark"] = error.what();
+    facts["remark"] = failure_text(error);
   }
   facts["kernel"] = fmt::format("{} {}", system.sysname, system.release);
   return facts.dump();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/failure_text.h"
 #include "kernels/cpu/parallel_blocks.h"
 #include "runtime/step/homes.h"
 
@@ -351,7 +352,7 @@ bool StepBodies::failed(const std::exception_ptr& error) noexcept {
     if (!compute_failed_) return false;  // the others are told by whoever knows why
     ranks_.world->abort(cause.what());
   } catch (const std::exception& cause) {
-    ranks_.world->abort(cause.what());
+    ranks_.world->abort(failure_text(cause));
   } catch (...) {
     ranks_.world->abort("an unknown error");
   }

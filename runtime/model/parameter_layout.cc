@@ -437,6 +437,10 @@ std::int64_t UnitLayout::trained_end() const {
 
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks,
                                          const TensorSplit& tensor, const BaseStorage& storage) {
+  // Whoever changes the number of layers goes through with_shape() (model_shape.h).
+  if (!config.layer_options.empty()) {
+    TERRACE_CHECK_EQ(config.layer_options.size(), static_cast<std::size_t>(config.layers));
+  }
   std::vector<UnitLayout> layout;
   layout.push_back(whole_unit(config, UnitKind::kEmbedding, 0));
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/failure_text.h"
 #include "parallel/thread_communicator.h"
 #include "runtime/plan/shared_plans.h"
 #include "runtime/train/gpu_choice.h"
@@ -42,7 +43,7 @@ void run_rank(const TrainCommand& command, Rank& rank, StopRequest& stop, TrainC
     rank.outcome = train_rank(command, {rank.world.get(), on_host, rank.plans}, stop, console, log);
   } catch (const std::exception& error) {
     rank.error = std::current_exception();
-    rank.world->abort(error.what());
+    rank.world->abort(failure_text(error));
   } catch (...) {
     rank.error = std::current_exception();
     rank.world->abort("an unknown error");

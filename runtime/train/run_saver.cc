@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/failure_text.h"
 #include "base/half_arrays.h"
 #include "memory/host/host_limits.h"
 #include "runtime/checkpoint/adapter_directory.h"
@@ -183,13 +184,13 @@ void RunSaver::finish_begun() {
 
 void RunSaver::complete_after(const std::exception& failure) noexcept {
   try {
-    if (run_.ranks_are_threads) ranks_.world()->abort(failure.what());
+    if (run_.ranks_are_threads) ranks_.world()->abort(failure_text(failure));
     const std::optional<CheckpointWriter::Result> result = writer_.wait();
     if (!result.has_value()) return;
     if (result->problem != nullptr) std::rethrow_exception(result->problem);
     take_result(*result);
   } catch (const std::exception& problem) {
-    log_.warning(fmt::format("checkpoint-{} is not saved: {}", begun_step_, problem.what()));
+    log_.warning(fmt::format("checkpoint-{} is not saved: {}", begun_step_, failure_text(problem)));
   }
 }
 

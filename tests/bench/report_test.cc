@@ -94,6 +94,37 @@ TEST_F(BenchReportTest, UnsteadyRatiosAreMarkedInTheTable) {
   EXPECT_THAT(bench_table(report()), testing::Not(HasSubstr("*")));
 }
 
+TEST_F(BenchReportTest, OneRoundIsNotCalledSteady) {
+  results_ = {made_up_result("store_read", {2})};
+  const json result = document().at("results").at(0);
+  EXPECT_EQ(result.at("unsteady"), true);
+  EXPECT_TRUE(result.at("spread").is_null());
+  EXPECT_THAT(bench_table(report()), HasSubstr("one round does not show whether it is steady"));
+}
+
+// What was measured in rounds replaces what was tried once.
+TEST_F(BenchReportTest, ShowsTheMatrixOfBlockSizesAndDepths) {
+  results_[0].matrix = {{"bare loop", 1 << 20, 8, 2.5, 0},
+                        {"bare loop", 1 << 20, 32, 3, 0},
+                        {"bare loop", 1 << 20, 32, 4, 5},
+                        {"store", 1 << 19, 8, 1, 5}};
+  const json matrix = document().at("results").at(0).at("matrix");
+  ASSERT_EQ(matrix.size(), 4U);
+  EXPECT_EQ(matrix[0], json({{"tool", "bare loop"},
+                             {"block_bytes", 1 << 20},
+                             {"depth", 8},
+                             {"gb_per_s", 2.5},
+                             {"iops", 2.5e9 / (1 << 20)},
+                             {"rounds", 0}}));
+  const std::string table = bench_table(report());
+  EXPECT_THAT(table, HasSubstr("bare loop, GB/s by block size and queue depth (': tried once)\n"
+                               "         depth        8        32 \n"
+                               "      1.00 MiB    2.500'    4.000 \n"));
+  EXPECT_THAT(table, HasSubstr("store, GB/s by block size and queue depth\n"
+                               "         depth        8 \n"
+                               "       512 KiB    1.000 \n"));
+}
+
 TEST_F(BenchReportTest, CsvQuotesWhatHasCommas) {
   const std::string csv = bench_csv(report());
   EXPECT_THAT(csv, testing::StartsWith("benchmark,name,value,unit,limit,ratio,"));

@@ -94,6 +94,9 @@ TEST(BenchResult, SamplesThatAreFarApartMakeItUnsteady) {
   result.limit = samples_of({4, 9});
   EXPECT_DOUBLE_EQ(result.spread(), 2.25);
   EXPECT_TRUE(result.is_unsteady());
+  // One round shows nothing of it.
+  result.value = result.limit = samples_of({2});
+  EXPECT_TRUE(result.is_unsteady());
   // Each is within a factor of 2, and the ratios of the rounds are not.
   result.value = samples_of({2, 3});
   result.limit = samples_of({6, 4});

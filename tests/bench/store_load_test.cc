@@ -34,6 +34,15 @@ TEST_F(StoreLoadTest, EveryMixEndsAndCarriesSomething) {
   }
 }
 
+TEST_F(StoreLoadTest, TimesItsRequests) {
+  StoreLoad load(options(), log_);
+  for (const IoMix mix : {IoMix::kRead, IoMix::kWrite, IoMix::kMixed}) {
+    const IoRate rate = load.run({.mix = mix});
+    EXPECT_GT(rate.latency_p50_s, 0);
+    EXPECT_GE(rate.latency_p99_s, rate.latency_p50_s);
+  }
+}
+
 // It would go on for longer than a test may.
 TEST_F(StoreLoadTest, AStopEndsIt) {
   StoreLoad load(options(), log_);

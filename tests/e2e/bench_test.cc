@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -279,6 +280,51 @@ TEST(BenchCommand, ResultsNameNoPlaceOfTheMachine) {
     EXPECT_THAT(outcome.output, testing::Not(testing::HasSubstr(directory.path())));
     EXPECT_THAT(outcome.output, testing::HasSubstr("PATH"));
   }
+}
+
+TEST(BenchCommand, MeasuresTheChosenResultsAlone) {
+  const TemporaryDirectory directory;
+  EXPECT_THAT(names_of_results("copy", {"--only", "memcpy", "up*ad"}),
+              testing::UnorderedElementsAre("memcpy", "upload", "upload_and_download"));
+  EXPECT_THAT(
+      names_of_results("io", {"--nvme", directory.path(), "--only", "*_wide"}),
+      testing::UnorderedElementsAre("store_read_wide", "store_write_wide", "store_mixed_wide"));
+  EXPECT_THAT(names_of_results("simulator", {"--nvme", directory.path(), "--only",
+                                             "step_predicted_nano_fp32_memory"}),
+              testing::ElementsAre("step_predicted_nano_fp32_memory"));
+  const Outcome wrong = run_bench({"collective", "--small", "--only", "thread_all_reduse*"});
+  EXPECT_EQ(wrong.code, 2) << wrong;
+  EXPECT_THAT(wrong.errors, testing::HasSubstr("--only thread_all_reduse*: no result has such a "
+                                               "name; its results are: thread_all_reduce_fp32"));
+}
+
+TEST(BenchCommand, ATableWithoutRowsIsAFailure) {
+  const Outcome outcome = run_bench({"copy", "--time-limit", "0.001"});
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, testing::HasSubstr("the table has no rows"));
+}
+
+TEST(BenchCommand, IoHasRequestsASecondPercentilesAndItsMatrix) {
+  const TemporaryDirectory directory;
+  const Outcome outcome =
+      run_bench({"io", "--small", "--json", "--nvme", directory.path(), "--only", "store_read*"});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  const json document = json::parse(outcome.output);
+  const json& read = document.at("results").at(0);
+  EXPECT_EQ(read.at("name"), "store_read");
+  const json& details = read.at("details");
+  EXPECT_NEAR(details.at("iops").at("value").get<double>() * 512 * 1024,
+              read.at("value").get<double>() * 1e9, 1e3);
+  EXPECT_LE(details.at("latency_p50").at("value"), details.at("latency_p99").at("value"));
+  std::set<std::string> tools;
+  for (const json& cell : read.at("matrix")) {
+    tools.insert(cell.at("tool").get<std::string>());
+    EXPECT_LT(0, cell.at("gb_per_s").get<double>());
+    EXPECT_LT(0, cell.at("block_bytes").get<int>());
+    EXPECT_LT(0, cell.at("depth").get<int>());
+  }
+  EXPECT_TRUE(tools.contains("store"));
+  EXPECT_LE(2U, tools.size());
 }
 
 TEST(BenchCommand, RefusesWhatItCannotRun) {

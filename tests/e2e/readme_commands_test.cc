@@ -7,15 +7,25 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "tests/e2e/checkout_paths.h"
 #include "tests/e2e/program_run.h"
+#include "tests/e2e/tiny_training.h"
 
 // README's commands, typed by a reader in the root of a checkout.
 namespace terrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::string text_of_file(const fs::path& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 bool is_mpirun(const std::string& command) { return command.starts_with("mpirun "); }
 
@@ -28,11 +38,8 @@ bool is_training(const std::string& command) {
 
 // Returns the commands of README without those of tools/, and without mpirun where there is none.
 std::vector<std::string> readme_commands() {
-  std::ifstream file(readme_path());
-  EXPECT_TRUE(file);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::vector<std::string> commands;
-  for (const std::string& command : commands_of(text)) {
+  for (const std::string& command : commands_of(text_of_file(readme_path()))) {
     if (is_tool(command)) continue;
     const bool is_known = command.starts_with("build/release/terrace ") ||
                           command.starts_with("mkdir ") || command.starts_with("printf ") ||
@@ -42,6 +49,49 @@ std::vector<std::string> readme_commands() {
     commands.push_back(command);
   }
   EXPECT_GE(std::ranges::count_if(commands, is_training), has_mpirun() ? 5 : 4);
+  return commands;
+}
+
+// Commands of docs/*.md that cannot be run here, by how they begin, and why.
+constexpr std::pair<std::string_view, std::string_view> kNotRun[] = {
+    {"terrace bench io|copy|", "a synopsis"},
+    {"terrace bench copy|kernel|step --device cuda", "a synopsis for a GPU"},
+    {"terrace bench overlap --tokens N", "takes 16 GB of memory and a quarter of an hour"},
+    {"terrace train --model qwen", "its data are prepared by Python; tests/python has that"},
+};
+
+// Names that stand for a reader's own files, and what stands for them here.
+constexpr std::pair<std::string_view, std::string_view> kReadersOwn[] = {
+    {"BASE ADAPTER DIR", "model \"$(ls -d runs/model-*/final | tail -n 1)\" merged"},
+    {" DIR", " model"},
+    {"/usr/include", "text.txt"},
+    {"/mnt/drive", "drive"},
+};
+
+bool is_of_the_program(const std::string& command) {
+  return command.starts_with("terrace ") || command.starts_with("build/release/terrace ") ||
+         is_mpirun(command);
+}
+
+bool can_run(const std::string& command) {
+  if (is_mpirun(command) && !has_mpirun()) return false;
+  if (command.find("...") != std::string::npos) return false;  // the reader completes it
+  return std::ranges::none_of(
+      kNotRun, [&](const auto& not_run) { return command.starts_with(not_run.first); });
+}
+
+// Returns the commands of the program on a page of docs/ that can be run.
+std::vector<std::string> commands_of_page(const fs::path& page) {
+  std::vector<std::string> commands = commands_of(text_of_file(page));
+  std::erase_if(commands, [](const std::string& command) {
+    return !is_of_the_program(command) || !can_run(command);
+  });
+  for (std::string& command : commands) {
+    for (const auto& [theirs, ours] : kReadersOwn) {
+      const std::size_t at = command.find(theirs);
+      if (at != std::string::npos) command.replace(at, theirs.size(), ours);
+    }
+  }
   return commands;
 }
 
@@ -59,15 +109,67 @@ class Checkout {
     std::vector<std::string> words = {"env", "-u", "OMPI_ALLOW_RUN_AS_ROOT", "-u",
                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"};
     words.insert(words.end(), settings.begin(), settings.end());
-    const std::vector<std::string> shell = {"bash", "-c", "cd \"$0\" && eval \"$1\"",
-                                            directory_.path(), command};
+    const std::vector<std::string> shell = {
+        "bash", "-c", "cd \"$0\" && PATH=$PWD/build/release:$PATH && eval \"$1\"",
+        directory_.path(), command};
     words.insert(words.end(), shell.begin(), shell.end());
     return ProgramRun(Command{words}).wait();
+  }
+
+  // Makes what the pages of docs/ take for granted: a model of 32 blocks, a run, texts, and a
+  // tokenizer.
+  void make_readers_files() const {
+    auto config = nlohmann::json::parse(llama_config(32, 64, false));
+    config["max_position_embeddings"] = 512;
+    directory_.write("shape/config.json", config.dump());
+    directory_.write("text.txt", generated_text(100'000, 7));
+    directory_.write("qwen/tokenizer.json", small_tokenizer());
+    directory_.write("turns.jsonl", "{\"text\": \"a red boat\"}\n");
+    for (const char* const name : {"text/a.txt", "more.txt", "notes.txt"}) {
+      directory_.write(name, "a red boat\n");
+    }
+    fs::create_directories(directory_.path("drive"));
+    const Outcome made = run(
+        "terrace train --model shape --init random --data text.txt --sequence-length 64 "
+        "--max-steps 1 --run-dir made && cp -r made/final model && mkdir -p runs/first && cp -r "
+        "model runs/first/final");
+    EXPECT_EQ(made.code, 0) << made;
   }
 
  private:
   TemporaryDirectory directory_;
 };
+
+// The pages, by name without .md, which have commands that can be run.
+class DocsPage : public testing::TestWithParam<const char*> {};
+
+fs::path docs_path() { return fs::path(readme_path()).parent_path() / "docs"; }
+
+TEST_P(DocsPage, CommandsWorkAsTheyAreWritten) {
+  const Checkout checkout;
+  checkout.make_readers_files();
+  const auto commands = commands_of_page(docs_path() / (std::string(GetParam()) + ".md"));
+  EXPECT_FALSE(commands.empty());
+  for (const std::string& command : commands) {
+    if (command.find("OLD.json") != std::string::npos) {
+      checkout.run("terrace bench io --small --json --nvme drive >OLD.json");
+    }
+    const Outcome outcome = checkout.run(command);
+    EXPECT_EQ(outcome.code, 0) << command << '\n' << outcome;
+  }
+}
+
+constexpr const char* kPages[] = {"adding",   "benchmarks", "data",
+                                  "sampling", "tokenizers", "tuning"};
+INSTANTIATE_TEST_SUITE_P(Pages, DocsPage, testing::ValuesIn(kPages),
+                         [](const auto& page) { return std::string(page.param); });
+
+TEST(Docs, EveryPageWithCommandsIsTried) {
+  for (const auto& entry : fs::directory_iterator(docs_path())) {
+    if (entry.path().extension() != ".md" || commands_of_page(entry.path()).empty()) continue;
+    EXPECT_EQ(std::ranges::count(kPages, entry.path().stem().string()), 1) << entry.path();
+  }
+}
 
 TEST(Readme, CommandsAreReadAsTheyAreWritten) {
   EXPECT_THAT(commands_of("Text\n    of a paragraph\n\n    one \\\n        two\n    three\n\n"

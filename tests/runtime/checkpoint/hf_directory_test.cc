@@ -15,6 +15,7 @@
 #include "base/half.h"
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/checkpoint/hf_weight_files.h"
+#include "runtime/model/model_shape.h"
 #include "tests/runtime/checkpoint/hf_fixture.h"
 #include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
@@ -160,10 +161,8 @@ TEST(HfDirectory, Conv1dIsStoredAsInOut) {
 // Larger than the buffers, with a part read from the middle.
 TEST(HfDirectory, LargeTransposedTensors) {
   const TemporaryDirectory temporary;
-  ModelConfig config = tiny("gpt2", true);
-  config.width = 360;
+  ModelConfig config = with_shape(tiny("gpt2", true), {.layers = 1, .width = 360});
   config.intermediate = 3000;
-  config.layers = 1;
   export_tiny(temporary, config, DType::kF32);
   ListLog log;
   const HfDirectory directory(temporary.path("m"), config, parameter_layout(config), log);

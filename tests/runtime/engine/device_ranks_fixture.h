@@ -25,7 +25,7 @@ inline constexpr RankMesh kRankMeshes[] = {{"dp2_stage0", {.data = 2}, 0},
 
 inline ModelRuntimeOptions cpu_options(std::string_view family, DType type = DType::kBF16) {
   ModelConfig model = tiny_model(family, true, false);
-  model.layers = 2;
+  model = with_shape(model, {.layers = 2});
   ModelRuntimeOptions options = tiny_options(model, type);
   options.batch = {1, 12};
   options.placement.micro_batches = 2;

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "runtime/engine/model_runtime.h"
+#include "runtime/model/model_shape.h"
 #include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
 

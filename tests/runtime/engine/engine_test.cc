@@ -12,7 +12,7 @@ namespace {
 
 ModelRuntimeOptions everything_away(const TemporaryDirectory& directory) {
   ModelConfig model = tiny_model("llama", true, true);
-  model.layers = 2;
+  model = with_shape(model, {.layers = 2});
   ModelRuntimeOptions options = tiny_options(model, DType::kBF16);
   options.batch = {1, 12};
   options.placement.micro_batches = 2;

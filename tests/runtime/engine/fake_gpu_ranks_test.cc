@@ -166,7 +166,7 @@ TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
 // A ring of stages is connected pair by pair, in rounds.
 TEST(FakeGpuStages, OfAnyNumberAreConnectedBeforeTheFirstStep) {
   ModelRuntimeOptions plain = cpu_options("llama");
-  plain.model.layers = 5;
+  plain.model = with_shape(tiny_model("llama", true, false), {.layers = 5});
   for (const int stages : {3, 4, 5}) {
     const RankMesh mesh = {"", {.data = 2, .pipeline = stages}, 1};
     const std::set<std::string> before = kinds_of_calls(mesh, plain, 0);

@@ -47,7 +47,7 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
   // On the CPU, device and host one tier.
   ModelRuntimeOptions plain_options() const {
     ModelConfig model = tiny_model(GetParam().family, GetParam().tied, true);
-    model.layers = 2;
+    model = with_shape(model, {.layers = 2});
     ModelRuntimeOptions options = tiny_options(model, GetParam().type);
     options.batch = {1, 12};
     options.placement.micro_batches = 3;
@@ -276,7 +276,7 @@ TEST_P(FakeGpuEngine, AFailureEndsTheRun) {
 TEST(FakeGpuFp16, SkipsAStepAndGoesOn) {
   const FakeGpuBackend backend({.has_shared_kernels = true});
   ModelConfig model = tiny_model("llama", true, true);
-  model.layers = 1;
+  model = with_shape(model, {.layers = 1});
   ModelRuntimeOptions options = tiny_options(model, DType::kF16);
   options.batch = {1, 12};
   options.placement.micro_batches = 1;

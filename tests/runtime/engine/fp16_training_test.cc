@@ -27,7 +27,7 @@ class Fp16Training : public testing::Test {
  protected:
   ModelRuntimeOptions options_of(std::string_view family, DType type) const {
     ModelConfig model = tiny_model(family, family == "gpt2", true);
-    model.layers = 2;
+    model = with_shape(model, {.layers = 2});
     ModelRuntimeOptions options = tiny_options(model, type);
     options.batch = {1, 12};
     options.placement.micro_batches = 3;
@@ -279,7 +279,7 @@ class Fp16Ranks : public Fp16Training, public testing::WithParamInterface<Mesh> 
  protected:
   ModelRuntimeOptions rank_options() const {
     ModelConfig model = tiny_model("gpt2", true, false);
-    model.layers = 2;
+    model = with_shape(model, {.layers = 2});
     ModelRuntimeOptions options = tiny_options(model, DType::kF16);
     options.batch = {1, 12};
     options.placement.micro_batches = 2;

@@ -14,7 +14,7 @@ constexpr int kSeeds = 4;
 
 ModelRuntimeOptions convergence_options() {
   ModelConfig model = tiny_model("llama", true, false);
-  model.layers = 2;
+  model = with_shape(model, {.layers = 2});
   ModelRuntimeOptions options = tiny_options(model, DType::kBF16);
   options.placement.micro_batches = 1;
   options.evaluates = false;
