@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "runtime/data/run_directories.h"
 
 namespace terrace {
 namespace {
@@ -56,9 +57,11 @@ std::vector<std::string> list_directory(const std::string& directory) {
   const fs::recursive_directory_iterator end;
   for (; !error && entry != end; entry.increment(error)) {
     last = entry->path().string();
-    if (is_hidden(entry->path())) {
+    std::error_code unreadable;
+    const bool is_folder = entry->is_directory(unreadable);
+    if (is_hidden(entry->path()) || (is_folder && is_run_directory(last))) {
       entry.disable_recursion_pending();
-    } else if (std::error_code unreadable; entry->is_regular_file(unreadable)) {
+    } else if (entry->is_regular_file(unreadable)) {
       files.push_back(entry->path().string());
     }
   }
@@ -88,11 +91,20 @@ bool is_directory(const std::string& path, std::string_view flag) {
                     "check the path");
 }
 
+void refuse_run_directory(const std::string& path, std::string_view flag) {
+  if (!is_run_directory(path)) return;
+  throw ConfigError(
+      fmt::format("{} {}: this is a run directory of terrace train, whose files are no data", flag,
+                  path),
+      "keep data and runs in directories beside each other, or name the data's files");
+}
+
 std::vector<std::string> files_of_directory(const std::string& path, std::string_view flag) {
+  refuse_run_directory(path, flag);
   std::vector<std::string> found = list_directory(path);
   if (found.empty()) {
     throw ConfigError(fmt::format("{} {}: no files in this directory", flag, path),
-                      "hidden files are left out; name them to use them");
+                      "hidden files and run directories are left out; name files to use them");
   }
   return found;
 }

@@ -10,8 +10,9 @@ namespace terrace {
 enum class DataUse { kTraining, kValidation, kTokenize };
 
 // The regular files under `paths` in the order of the sequence: paths as given, a directory's files
-// (recursively, hidden ones left out) in byte order of their paths. Throws ConfigError for a path
-// that does not exist, and for a directory with no files; it names the flag.
+// (recursively, hidden ones and run directories left out) in byte order of their paths. Throws
+// ConfigError for a path that does not exist, for a directory with no files, and for one that is
+// itself a run directory; it names the flag.
 std::vector<std::string> list_data_files(const std::vector<std::string>& paths,
                                          DataUse use = DataUse::kTraining);
 

@@ -42,6 +42,7 @@ struct OpenedData {
   std::vector<std::string> validation_files;
   std::vector<std::string> left_out;  // files of the directories
   std::vector<std::string> doubts;    // what is odd about the ids, as sentences
+  std::string run_directories;        // a sentence on those that are left out; empty: none are
 };
 
 // With kAuto each file tells its format, and all must agree: JSONL by its name (.jsonl, .jsonl.gz,
