@@ -33,6 +33,7 @@ constexpr const char* kOptimizer = "optimizer";
 constexpr const char* kFrozen = "frozen";
 constexpr const char* kAdapter = "adapter";
 constexpr const char* kEvaluations = "evaluations";
+constexpr const char* kAutomatic = "automatic";
 constexpr const char* kRemedy = kEarlierCheckpointRemedy;
 // The second version has what readers of the first one would take for something else: the state of
 // another optimizer than the first rule, or frozen parameters. What needs neither is written as the
@@ -297,6 +298,7 @@ json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& mo
   if (progress.evaluations) manifest[kEvaluations] = json::parse(to_json(*progress.evaluations));
   if (progress.frozen) manifest[kFrozen] = json::parse(to_json(*progress.frozen));
   if (model.config.adapter.is_there()) manifest[kAdapter] = listed(model.config.adapter);
+  if (progress.is_automatic) manifest[kAutomatic] = true;
   return manifest;
 }
 
@@ -420,6 +422,27 @@ void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep, FileS
   }
 }
 
+std::vector<std::int64_t> automatic_checkpoints(const std::string& run_dir, FileSystem& disk) {
+  std::vector<std::int64_t> steps = complete_steps(run_dir, disk);
+  std::erase_if(steps, [&](std::int64_t step) {
+    try {
+      return read_manifest(path_of_step(run_dir, step), disk).value(kAutomatic, json()) != true;
+    } catch (const Error&) {  // it is somebody's to look at, and stays
+      return true;
+    }
+  });
+  return steps;
+}
+
+void remove_old_automatic_checkpoints(const std::string& run_dir, std::int64_t keep,
+                                      std::span<const std::int64_t> needed, FileSystem& disk) {
+  const std::vector<std::int64_t> steps = automatic_checkpoints(run_dir, disk);
+  const auto excess = static_cast<std::int64_t>(steps.size()) - keep;
+  for (std::int64_t i = 0; i < excess; ++i) {
+    if (std::ranges::count(needed, steps[i]) == 0) remove_checkpoint(run_dir, steps[i], disk);
+  }
+}
+
 Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     : disk_(disk), directory_(directory), cache_(kCachedPieces) {
   const json manifest = read_manifest(directory, disk);
@@ -435,6 +458,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
       progress_.loss_scale = parse_loss_scale(manifest.at("loss_scale"));
     }
     rule_ = &rule_of(manifest);
+    progress_.is_automatic = manifest.value(kAutomatic, false);
     progress_.device = manifest.value("device", "");
     progress_.arithmetic = manifest.value("arithmetic", "");
     if (manifest.contains(kDataHash)) {

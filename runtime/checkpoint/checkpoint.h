@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,8 @@ struct CheckpointProgress {
   std::optional<EvaluationHistory> evaluations = std::nullopt;
   // Where the parameters are that do not train; none where all train.
   std::optional<FrozenReference> frozen = std::nullopt;
+  // Whether it was saved because time had gone by, so that a later one may take its place.
+  bool is_automatic = false;
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.
@@ -103,6 +106,16 @@ void remove_later_checkpoints(const std::string& run_dir, std::int64_t step,
 // `best_step`.
 void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep,
                             FileSystem& disk = system_files(), std::int64_t best_step = 0);
+
+// Returns the steps of the complete checkpoints whose manifests can be read and say that they are
+// automatic, ascending.
+std::vector<std::int64_t> automatic_checkpoints(const std::string& run_dir,
+                                                FileSystem& disk = system_files());
+// Removes all automatic checkpoints but the `keep` latest of them and those of the steps `needed`,
+// oldest first.
+void remove_old_automatic_checkpoints(const std::string& run_dir, std::int64_t keep,
+                                      std::span<const std::int64_t> needed,
+                                      FileSystem& disk = system_files());
 
 // A checkpoint to read. open() verifies the sizes of all files; each piece of a file is verified
 // when it is read, before a byte of it is given out, so that a rank reads no more than the pieces

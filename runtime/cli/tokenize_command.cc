@@ -19,6 +19,7 @@
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/progress_console.h"
 #include "runtime/config/flag_reader.h"
+#include "runtime/data/run_directories.h"
 #include "runtime/data/text_files.h"
 #include "runtime/data/tokenize_files.h"
 #include "runtime/tokenizer/load_tokenizer.h"
@@ -102,6 +103,8 @@ int run_tokenize(int argc, const char* const* argv) {
   ConsoleLog log([&](std::string_view text) {
     console.above_progress([&] { write_to_standard_error(text); });
   });
+  const std::string left_out = describe_left_out("PATH", run_directories_below(paths));
+  if (!left_out.empty()) log.info(left_out);
   const LoadedTokenizer loaded =
       load_with_hash(values[kTokenizerFlag]->name(), request.output, log);
   request.tokenizer_hash = loaded.hash;

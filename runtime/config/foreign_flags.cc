@@ -241,7 +241,7 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"save-steps", "checkpoint-every", kSameSteps},
     {"save-interval", "checkpoint-every", kSameSteps},
     {"save-freq", "checkpoint-every", kSameSteps},
-    {"save-strategy", "checkpoint-every", "a number of steps"},
+    {"save-strategy", "checkpoint-every", "a number of steps, or auto"},
     {"checkpoint-interval", "checkpoint-every", kSameSteps},
     {"checkpointing-steps", "checkpoint-every", kSameSteps},
     {"save-total-limit", "keep-last", "the same number of checkpoints"},

@@ -13,6 +13,7 @@
 #include "runtime/config/check_options.h"
 #include "runtime/config/config_file.h"
 #include "runtime/config/ds_config.h"
+#include "runtime/config/run_of_config.h"
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
 
@@ -75,6 +76,42 @@ void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& 
   for (std::size_t i = 0; i < file.size(); ++i) {
     if (!values[i]) values[i] = std::move(file[i]);
   }
+}
+
+// Reads the file of --config, where it is given. Its run directory is the one that it stands in,
+// wherever that was when the file was written, and a number of steps that --checkpoint-every auto
+// has chosen stays automatic. Returns a note where the directory was somewhere else.
+std::string add_config(FlagValues& values, const std::vector<TrainFlag>& flags,
+                       const std::vector<FlagSpec>& specs) {
+  if (!values.back()) return "";
+  const std::string path = values.back()->name();
+  FlagValues file = read_config_file(path, std::span(specs).first(flags.size() + 1));
+  if (values[place_of("optimizer", specs)]) drop_settings_of_rules(file, flags);
+  std::string note;
+  const std::size_t place = place_of("run-dir", specs);
+  const std::optional<std::string> run = run_of_config(path);
+  if (run && !values[place]) {
+    const std::string before = file[place] ? file[place]->name() : *run;
+    std::error_code ignored;
+    const bool is_same = before == *run || std::filesystem::equivalent(before, *run, ignored);
+    const std::size_t every = place_of("checkpoint-every", specs);
+    if (file[every] && file[every]->text() == fmt::format("{}", automatic_save_steps(*run))) {
+      const std::string automatic = "auto:" + file[every]->text();
+      file[every].emplace(file[every]->where(), std::vector<std::string>{automatic});
+    }
+    if (!is_same || !file[place]) {
+      file[place].emplace(fmt::format("{}: its directory", path), std::vector<std::string>{*run});
+    }
+    if (!is_same) {
+      note = fmt::format(
+          "the run directory is {}, in which config.toml stands; when it was written that was {}, "
+          "where nothing is read or written now",
+          *run, before);
+    }
+  }
+  file.resize(values.size());
+  add_file(values, std::move(file), specs);
+  return note;
 }
 
 // Reads --ds-config, where it is given: it says what nothing else does. Returns the share of the
@@ -147,13 +184,8 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   const std::vector<TrainFlag> flags = train_flags();
   const std::vector<FlagSpec> specs = specs_of(flags);
   FlagValues values = read_flags(kTrainCommand, specs, arguments);
-  if (values.back()) {
-    const std::string path = values.back()->name();
-    FlagValues file = read_config_file(path, std::span(specs).first(flags.size() + 1));
-    if (values[place_of("optimizer", specs)]) drop_settings_of_rules(file, flags);
-    file.resize(values.size());
-    add_file(values, std::move(file), specs);
-  }
+  const bool names_run_dir = values[place_of("run-dir", specs)].has_value();
+  const std::string moved = add_config(values, flags, specs);
   TrainOptions options;
   const std::optional<double> least_share = add_ds_config(values, flags, specs, options);
   for (std::size_t i = 0; i < flags.size(); ++i) {
@@ -169,6 +201,10 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
     return values[place_of(name, specs)].has_value();
   };
   check_options(options, is_given);
+  if (!moved.empty()) options.run.notes.push_back(moved);
+  if (values.back() && !names_run_dir && options.run.resume == "auto") {
+    refuse_passing_over(values.back()->name(), options.run.run_dir);
+  }
   return options;
 }
 

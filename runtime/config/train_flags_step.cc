@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cctype>
 
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
@@ -23,6 +24,27 @@ constexpr auto kSaveTypes =
 constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
 
 constexpr int kRanksMax = 256;
+
+constexpr std::string_view kAutomatic = "auto";
+
+SaveInterval parse_save_interval(const FlagValue& value) {
+  const std::string& text = value.text();
+  if (text == kAutomatic) return {};
+  const std::string before = std::string(kAutomatic) + ":";
+  if (!text.starts_with(before)) {
+    const bool is_word = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0;
+    if (is_word) value.refuse("neither a number of steps nor auto", "give one of them");
+    return {.is_automatic = false, .steps = value.integer(0)};
+  }
+  const FlagValue steps(value.where(), {text.substr(before.size())});
+  return {.is_automatic = true, .steps = steps.integer(1)};
+}
+
+std::string show_save_interval(const SaveInterval& interval) {
+  if (!interval.is_automatic) return toml_integer(interval.steps);
+  return toml_string(interval.steps == 0 ? std::string(kAutomatic)
+                                         : fmt::format("{}:{}", kAutomatic, interval.steps));
+}
 
 constexpr auto kStepFlags = std::to_array<TrainFlag>({
     {{"recompute", "Step program", "auto|none|full",
@@ -126,11 +148,14 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
     {{"log-every", "Run", "STEPS", "Print a line every so many steps (1)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.log_every = v.integer(1); },
      [](const TrainOptions& o) { return toml_integer(o.run.log_every); }},
-    {{"checkpoint-every", "Run", "STEPS",
-      "Save every so many steps (0: only where an unfinished run ends)"},
-     [](TrainOptions& o, const FlagValue& v) { o.run.checkpoint_every = v.integer(0); },
-     [](const TrainOptions& o) { return toml_integer(o.run.checkpoint_every); }},
-    {{"keep-last", "Run", "N", "Keep only the last so many checkpoints (0: all)"},
+    {{"checkpoint-every", "Run", "auto|auto:STEPS|STEPS",
+      "Save every so many steps; auto: about every 15 minutes, in steps that are counted once the "
+      "first ones are measured, and keep the last two of these; auto:STEPS: likewise with that "
+      "number; 0: only where an unfinished run ends (auto)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.checkpoint_every = parse_save_interval(v); },
+     [](const TrainOptions& o) { return show_save_interval(o.run.checkpoint_every); }},
+    {{"keep-last", "Run", "N",
+      "Keep only the last so many checkpoints (0: all, of --checkpoint-every auto two)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.keep_last = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.run.keep_last); }},
     {{"keep-best", "Run", "",

@@ -146,6 +146,15 @@ struct RankOptions {
   double collective_timeout_s = 600;  // of what ranks wait for; one rank waits for nothing
 };
 
+// How often the state is saved while the run goes on.
+struct SaveInterval {
+  // auto: about every 15 minutes, and the last two of these are kept.
+  bool is_automatic = true;
+  std::int64_t steps = 0;  // 0: none; of an automatic interval: not chosen yet
+
+  friend bool operator==(const SaveInterval&, const SaveInterval&) = default;
+};
+
 struct RunOptions {
   std::string run_dir;          // empty: runs/<model>-<time>
   std::int64_t eval_every = 0;  // 0: only after the last step
@@ -153,9 +162,9 @@ struct RunOptions {
   // training steps, at least 16.
   std::optional<std::int64_t> eval_samples;
   std::int64_t log_every = 1;
-  std::int64_t checkpoint_every = 0;  // 0: none but the one at the end of an unfinished run
-  std::int64_t keep_last = 0;         // 0: all
-  bool keep_best = false;             // the checkpoint of the lowest validation loss
+  SaveInterval checkpoint_every;  // besides the one at the end of an unfinished run
+  std::int64_t keep_last = 0;     // 0: all, of automatic ones two
+  bool keep_best = false;         // the checkpoint of the lowest validation loss
   // Evaluations without a lower validation loss that end the run; 0: none do.
   std::int64_t early_stopping_patience = 0;
   std::string resume = "none";   // none, auto, or a checkpoint's path

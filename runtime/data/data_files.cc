@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "runtime/data/run_directories.h"
 
 namespace terrace {
 namespace {
@@ -48,7 +49,8 @@ bool has_word(const std::string& name, std::span<const std::string_view> words) 
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// Lists the files of a directory and of those below it. A link counts as what it leads to.
+// Lists the files of a directory and of those below it, but for run directories. A link counts as
+// what it leads to.
 class DirectoryWalk {
  public:
   explicit DirectoryWalk(std::string_view flag) : flag_(flag) {}
@@ -82,7 +84,10 @@ class DirectoryWalk {
   void add(const fs::path& path) {
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
-    if (fs::is_directory(status)) return visit(path);
+    if (fs::is_directory(status)) {
+      if (!is_run_directory(path.string())) visit(path);
+      return;
+    }
     if (fs::is_regular_file(status)) return files_.push_back(path.string());
     if (fs::exists(status)) {
       throw ConfigError(fmt::format("{} {}: neither a file nor a directory", flag_, path.string()),
@@ -123,11 +128,20 @@ bool is_directory(const std::string& path, std::string_view flag) {
                     "check the path");
 }
 
+void refuse_run_directory(const std::string& path, std::string_view flag) {
+  if (!is_run_directory(path)) return;
+  throw ConfigError(
+      fmt::format("{} {}: this is a run directory of terrace train, whose files are no data", flag,
+                  path),
+      "keep data and runs in directories beside each other, or name the data's files");
+}
+
 std::vector<std::string> files_of_directory(const std::string& path, std::string_view flag) {
+  refuse_run_directory(path, flag);
   std::vector<std::string> found = DirectoryWalk(flag).list(path);
   if (found.empty()) {
     throw ConfigError(fmt::format("{} {}: no files in this directory", flag, path),
-                      "hidden files are left out; name them to use them");
+                      "hidden files and run directories are left out; name files to use them");
   }
   return found;
 }

@@ -10,10 +10,11 @@ namespace terrace {
 enum class DataUse { kTraining, kValidation, kTokenize };
 
 // Returns the regular files under `paths` in the order of the sequence: paths as given, a
-// directory's files (recursively, hidden ones left out) in byte order of their paths. Links to
-// files and to directories are followed. Throws ConfigError for a path that does not exist, for a
-// directory with no files, and for what a directory has besides files and directories: a link that
-// leads nowhere or back to a directory it lies in, a pipe. The message names the flag.
+// directory's files (recursively, hidden ones and run directories left out) in byte order of their
+// paths. Links to files and to directories are followed. Throws ConfigError for a path that does
+// not exist, for a directory with no files, for one that is itself a run directory, and for what a
+// directory has besides files and directories: a link that leads nowhere or back to a directory it
+// lies in, a pipe. The message names the flag.
 std::vector<std::string> list_data_files(const std::vector<std::string>& paths,
                                          DataUse use = DataUse::kTraining);
 

@@ -16,6 +16,7 @@
 #include "runtime/data/id_check.h"
 #include "runtime/data/megatron_index.h"
 #include "runtime/data/readable_file.h"
+#include "runtime/data/run_directories.h"
 #include "runtime/data/token_files.h"
 
 namespace terrace {
@@ -424,6 +425,9 @@ OpenedData open_data(const DataRequest& asked) {
                     : request.format == DataFormat::kJsonl ? open_jsonl(request)
                                                            : open_token_files(request);
   data.format = request.format;
+  data.run_directories =
+      describe_left_out(request.use == DataUse::kValidation ? "--validation-data" : "--data",
+                        run_directories_below(request.paths));
   return data;
 }
 

@@ -49,6 +49,7 @@ struct OpenedData {
   std::vector<std::string> left_out;  // files of the directories
   std::vector<std::string> doubts;    // what is odd about the ids, as sentences
   std::vector<KnownIds> known_ids;    // a file of each kind among those that are taken
+  std::string run_directories;        // a sentence on those that are left out; empty: none are
 };
 
 // Throws ConfigError that names two files where these have ids of two kinds: a model has one

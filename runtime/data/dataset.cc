@@ -199,6 +199,7 @@ void Dataset::add_notes(const DatasetOptions& options, const Opened& opened) {
   for (const OpenedData& set : opened.validation) all.push_back(&set);
   for (const OpenedData* const one : all) {
     doubts_.insert(doubts_.end(), one->doubts.begin(), one->doubts.end());
+    if (!one->run_directories.empty()) notes_.push_back(one->run_directories);
     if (one->left_out.empty()) continue;
     notes_.push_back(
         fmt::format("left out, as they are not called as token files or are test "

@@ -128,8 +128,8 @@ class DryRun {
 
   void find_obstacles() {
     const RoomNeed need = room_need(engine_, plan_, setting_.machine, ranks_);
-    for (StartObstacle& obstacle :
-         start_obstacles(setting_.options, need, setting_.machine, setting_.total_steps)) {
+    for (StartObstacle& obstacle : start_obstacles(setting_.options, need, setting_.saving,
+                                                   setting_.machine, setting_.total_steps)) {
       obstacles_.push_back(std::move(obstacle));
     }
   }
@@ -153,8 +153,21 @@ class DryRun {
           describe_prediction(*prediction_, plan_.training.program, setting_.tokens_per_step));
     }
     console_.say(setting_.data);
+    print_saving();
     for (const StartObstacle& obstacle : obstacles_) {
       console_.say(fmt::format("{}: a run here exits {}", obstacle.reason, obstacle.exit_code));
+    }
+  }
+
+  // Where it cannot be planned, that is among the obstacles.
+  void print_saving() {
+    const TrainOptions& options = setting_.options;
+    try {
+      const SavingPlan saving = plan_saving(setting_.saving);
+      console_.say(describe_saving(setting_.saving, saving, options.run.run_dir));
+      for (const std::string& doubt : saving.doubts) console_.say(doubt);
+    } catch (const OutOfMemory&) {
+      return;
     }
   }
 

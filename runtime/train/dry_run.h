@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/train/checkpoint_room.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/train_console.h"
 #include "runtime/train/train_setup.h"
@@ -16,8 +17,9 @@ struct DryRunSetting {
       engine;  // with the budgets asked for, and this machine's for the others
   const MachineShare& machine;
   const RankGroup& ranks;
-  std::string data;              // describe_data() and describe_documents()
-  std::string documents;         // documents_json()
+  std::string data;       // describe_data() and describe_documents()
+  std::string documents;  // documents_json()
+  SavingNeed saving;
   std::int64_t total_steps = 0;  // of the run
   std::int64_t tokens_per_step = 0;
 };

@@ -161,6 +161,15 @@ bool lacks_validation_loss(const std::string& run_dir, std::int64_t step) {
          !row.contains(kValidationLossKey);
 }
 
+std::int64_t last_step_in_rows(const std::string& run_dir) {
+  const std::string path = path_in(run_dir);
+  if (!system_files().exists(path)) return 0;
+  const std::string rows = read_whole_file(system_files(), path);
+  const ordered_json row = last_row(rows.substr(0, rows.rfind('\n') + 1));
+  const bool has_step = row.is_object() && row.contains("step") && row["step"].is_number_integer();
+  return has_step ? row["step"].get<std::int64_t>() : 0;
+}
+
 void MetricsFile::sync() { sync_file(path_); }
 
 }  // namespace terrace

@@ -35,6 +35,9 @@ struct StepMetrics {
 // Whether the last row of run_dir/metrics.jsonl is that of `step` and has no validation loss.
 bool lacks_validation_loss(const std::string& run_dir, std::int64_t step);
 
+// The step of the last row of run_dir/metrics.jsonl; 0 where there is none.
+std::int64_t last_step_in_rows(const std::string& run_dir);
+
 // metrics.jsonl of a run: one JSON object per step, flushed line by line. The numbers of each row
 // go to TensorBoard's file too (EventFile), under the keys that they have here; of an object in it,
 // as busy_s, both keys with a "/" between them.

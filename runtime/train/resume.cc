@@ -76,8 +76,23 @@ std::unique_ptr<Checkpoint> find_checkpoint(const std::string& resume, const std
   }
 }
 
-std::string why_afresh(const std::string& resume, const std::string& run_dir) {
-  return resume == "auto" ? fmt::format("there is no checkpoint in {}: ", run_dir) : "";
+void tell_fresh_start(const TrainOptions& options, const std::string& run_dir, bool has_weights,
+                      TrainConsole& console, Log& log) {
+  const std::string from =
+      has_weights ? fmt::format("starts from the weights in {}", options.model.model)
+                  : fmt::format("starts from random weights, --seed {}", options.model.seed);
+  if (options.run.resume != "auto") return console.say(from);
+  const std::int64_t lost = last_step_in_rows(run_dir);
+  if (lost > 0) {
+    log.warning(fmt::format(
+        "--resume auto: {} steps were done in {} and no checkpoint of them is there, so the run "
+        "starts over; their rows are kept in metrics.jsonl.before",
+        lost, run_dir));
+  }
+  console.say(
+      fmt::format("--resume auto found no checkpoint in {}, so the run starts over at step "
+                  "1: {}",
+                  run_dir, from));
 }
 
 CheckpointProgress resumed_progress(const std::string& resume, const std::string& run_dir) {
@@ -168,6 +183,14 @@ std::string describe_samples(const CheckpointProgress& progress, std::int64_t sa
                      static_cast<double>(progress.samples) / static_cast<double>(progress.step));
 }
 
+void tell_changes(const CheckpointProgress& progress, std::int64_t samples_per_step,
+                  const std::string& run_dir, const TrainOptions& options, TrainConsole& console) {
+  for (const std::string& change :
+       {describe_samples(progress, samples_per_step), describe_changes(run_dir, options)}) {
+    if (!change.empty()) console.say(change);
+  }
+}
+
 std::string run_directory_of(const std::string& checkpoint) {
   fs::path path = fs::absolute(checkpoint).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // of a slash at the end
@@ -199,6 +222,18 @@ std::int64_t steps_of_whole_result(const TrainOptions& options, const std::strin
   const bool is_there = is_complete(options, run_dir, total_steps) &&
                         !(has_validation && lacks_validation_loss(run_dir, total_steps));
   return is_there ? total_steps : 0;
+}
+
+bool tell_complete(const AskedResult& asked, const RankGroup& ranks, TrainConsole& console) {
+  const std::int64_t steps = ranks.is_first()
+                                 ? steps_of_whole_result(asked.options, asked.run_dir,
+                                                         asked.total_steps, asked.has_validation)
+                                 : 0;
+  if (steps > 0) {
+    console.say(fmt::format("the run in {} is complete: its result, of {} steps, is in final",
+                            asked.run_dir, steps));
+  }
+  return ranks.any(steps > 0);
 }
 
 bool takes_weights(const ModelOptions& options) {

@@ -6,8 +6,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/config/train_options.h"
+#include "runtime/train/rank_group.h"
+#include "runtime/train/train_console.h"
 
 // Which checkpoint a run goes on from, and whether it may.
 namespace terrace {
@@ -20,9 +23,10 @@ bool has_result(const std::string& run_dir);
 // CorruptData as naming_earlier_checkpoint() does.
 std::unique_ptr<Checkpoint> find_checkpoint(const std::string& resume, const std::string& run_dir);
 
-// Why a run that found no checkpoint starts afresh, in front of what it starts from; empty where it
-// did not look for one.
-std::string why_afresh(const std::string& resume, const std::string& run_dir);
+// Says what a run that goes on from no checkpoint starts from, and that it starts over where it has
+// looked for one; warns where steps that were done in its directory are lost so.
+void tell_fresh_start(const TrainOptions& options, const std::string& run_dir, bool has_weights,
+                      TrainConsole& console, Log& log);
 
 // How far that is, as well as can be told before the run directory is this run's own: nothing where
 // there is no checkpoint, or none that can be read, which is told when it is opened.
@@ -53,6 +57,9 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run);
 std::string describe_changes(const std::string& run_dir, const TrainOptions& options);
 // Likewise of the samples of a step, which other ranks change too.
 std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_per_step);
+// Says both of a run that goes on from `progress`, a checkpoint of the run in `run_dir`.
+void tell_changes(const CheckpointProgress& progress, std::int64_t samples_per_step,
+                  const std::string& run_dir, const TrainOptions& options, TrainConsole& console);
 
 // That a checkpoint, a path, lies in.
 std::string run_directory_of(const std::string& checkpoint);
@@ -66,6 +73,17 @@ bool is_complete(const TrainOptions& options, const std::string& run_dir, std::i
 // is not there, or lacks the loss of an evaluation that belongs to it. Throws likewise.
 std::int64_t steps_of_whole_result(const TrainOptions& options, const std::string& run_dir,
                                    std::int64_t total_steps, bool has_validation);
+
+// The result that a run is to have.
+struct AskedResult {
+  const TrainOptions& options;
+  const std::string& run_dir;
+  std::int64_t total_steps = 0;
+  bool has_validation = false;
+};
+// Returns whether it is there, as steps_of_whole_result() tells the first rank, and says so. All
+// ranks call it.
+bool tell_complete(const AskedResult& asked, const RankGroup& ranks, TrainConsole& console);
 
 // Returns whether a run that goes on from no checkpoint starts from the weights beside its
 // config.json. Throws ConfigError where there are none and --init asks for them.

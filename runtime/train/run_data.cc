@@ -79,6 +79,27 @@ bool names_file(const DataOptions& data) {
   return data.tokenizer != "auto" && data.tokenizer != "bytes";
 }
 
+// The run's own files would stand among the data from its second start on.
+void check_apart_from_data(const TrainOptions& options) {
+  const auto check = [&](const std::vector<std::string>& paths, const char* flag) {
+    for (const std::string& path : paths) {
+      std::error_code ignored;
+      const bool is_directory = std::filesystem::is_directory(path, ignored);
+      if (!is_directory || !std::filesystem::equivalent(path, options.run.run_dir, ignored)) {
+        continue;
+      }
+      throw ConfigError(fmt::format("--run-dir {} is the directory {} of {}: the files of the run "
+                                    "would become data",
+                                    options.run.run_dir, path, flag),
+                        "give a --run-dir of its own; below the data it is left out of them");
+    }
+  };
+  check(options.data.data, "--data");
+  for (const ValidationSet& set : options.data.validation_data) {
+    check(set.paths, "--validation-data");
+  }
+}
+
 }  // namespace
 
 RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& console, Log& log)
@@ -87,6 +108,7 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
       log_(log),
       tokenizer_path_(tokenizer_path(request.options.data.tokenizer, request.options.model.model)) {
   const TrainOptions& options = request.options;
+  check_apart_from_data(options);
   if (names_file(options.data)) load_tokenizer_of(options, request.model.vocabulary);
   DatasetOptions data = dataset_options_for(options, request.model, request.sequence_length);
   data.tokenizes_text = !tokenizer_path_.empty();

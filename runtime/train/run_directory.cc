@@ -20,6 +20,7 @@
 #include "base/not_made.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/config/host_facts.h"
+#include "runtime/config/run_of_config.h"
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_config.h"
 #include "runtime/config/version.h"
@@ -85,6 +86,18 @@ std::vector<std::string> missing_directories(fs::path path) {
 }
 
 constexpr const char* kResultKey = "steps_of_final";
+
+std::string config_file(const std::string& run_dir) {
+  return (fs::path(run_dir) / "config.toml").string();
+}
+
+std::string config_of(const std::string& run_dir, TrainOptions options) {
+  options.run.run_dir = run_dir;  // also where it was chosen here: a copy of the file goes on there
+  options.run.overwrite_later = false;  // was allowed once
+  SaveInterval& every = options.run.checkpoint_every;
+  if (every.steps > 0) every.is_automatic = false;  // run.json tells
+  return to_toml(with_absolute_paths(options));
+}
 
 std::string run_file(const std::string& run_dir) {
   return (fs::path(run_dir) / "run.json").string();
@@ -196,13 +209,20 @@ RunDirectory::~RunDirectory() {
   ::close(file_);
 }
 
+void keep_foreign_config(const std::string& run_dir, Log& log) {
+  FileSystem& disk = system_files();
+  const std::string path = config_file(run_dir);
+  if (!disk.exists(path) || disk.exists(run_file(run_dir))) return;
+  const std::string before = path + ".before";
+  const std::string kept = disk.exists(before) ? read_whole_file(disk, before) : "";
+  write_durable_file(before, kept + read_whole_file(disk, path));
+  log.warning(fmt::format("{} takes the options of this run; the file that was there is now {}",
+                          path, before));
+}
+
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary, const std::string& documents) {
-  TrainOptions options = command.options;
-  options.run.run_dir = run_dir;  // also where it was chosen here: a copy of the file goes on there
-  options.run.overwrite_later = false;  // was allowed once
-  write_durable_file((fs::path(run_dir) / "config.toml").string(),
-                     to_toml(with_absolute_paths(options)));
+  write_durable_file(config_file(run_dir), config_of(run_dir, command.options));
   nlohmann::ordered_json run;
   run["schema"] = "terrace.run/1";
   run["version"] = terrace_version();
@@ -210,8 +230,30 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
   run["host"] = nlohmann::ordered_json::parse(host_facts_json());
   run["command_line"] = command.command_line;
   run["program"] = program_summary;
+  const SaveInterval& every = command.options.run.checkpoint_every;
+  if (every.is_automatic && every.steps > 0) run[kAutomaticStepsKey] = every.steps;
   if (!documents.empty()) run["data"] = nlohmann::ordered_json::parse(documents);
   write_durable_file(run_file(run_dir), dump(run) + "\n");
+}
+
+void write_save_interval(const std::string& run_dir, const TrainOptions& options,
+                         const SaveInterval& chosen, Log& log) {
+  TrainOptions with_chosen = options;
+  with_chosen.run.checkpoint_every = chosen;
+  const std::string path = config_file(run_dir);
+  std::string why = "it was changed while the run goes on";
+  try {
+    if (read_whole_file(system_files(), path) == config_of(run_dir, options)) {
+      add_to_run_file(run_dir, kAutomaticStepsKey, chosen.steps);
+      return write_durable_file(path, config_of(run_dir, with_chosen));
+    }
+  } catch (const IoError& problem) {
+    why = problem.what();
+  }
+  log.warning(
+      fmt::format("{} does not get the number of steps of --checkpoint-every auto: {}; a "
+                  "resumed run chooses it again",
+                  path, why));
 }
 
 void write_steps_of_result(const std::string& run_dir, std::int64_t steps) {

@@ -43,10 +43,21 @@ class RunDirectory {
   std::vector<std::string> made_;  // directories that did not exist, the innermost first
 };
 
+// Keeps a config.toml that no run has written, as run.json is not beside it, in config.toml.before,
+// behind what is there, and says so in the log. Throws IoError.
+void keep_foreign_config(const std::string& run_dir, Log& log);
+
 // config.toml and run.json: what was asked for, by whom it is run, what was compiled, and
 // documents_json() of the data.
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary, const std::string& documents = {});
+
+// Writes the number of steps that --checkpoint-every auto has chosen into run.json and config.toml.
+// Where
+// somebody has changed the file since write_run_files(), or it cannot be written, the log says that
+// the next start will choose again.
+void write_save_interval(const std::string& run_dir, const TrainOptions& options,
+                         const SaveInterval& chosen, Log& log);
 
 // Adds to run.json that final/ is the result of so many steps; the next run's write_run_files()
 // takes it back. Throws IoError.

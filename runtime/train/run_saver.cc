@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -71,6 +72,7 @@ void RunSaver::write(const CheckpointProgress& progress) {
 
 void RunSaver::save(const CheckpointProgress& progress) {
   finish_begun();
+  is_automatic_ = progress.is_automatic;
   if (has(progress.step)) return;
   if (ranks_.is_first()) {
     write(progress);
@@ -87,7 +89,7 @@ void RunSaver::take_problem(std::int64_t step, const std::exception_ptr& problem
   try {
     std::rethrow_exception(problem);
   } catch (const IoError& error) {
-    if (is_of_reading || !is_full_disk(error)) throw;
+    if (is_of_reading || !(is_full_disk(error) || is_automatic_)) throw;
     problem_ = problem;
     log_.warning(fmt::format(
         "checkpoint-{} is not saved: {}; the run goes on, and tries again when the next one is due",
@@ -97,6 +99,7 @@ void RunSaver::take_problem(std::int64_t step, const std::exception_ptr& problem
 
 bool RunSaver::try_save(const CheckpointProgress& progress) {
   finish_begun();
+  is_automatic_ = progress.is_automatic;
   if (has(progress.step)) return true;
   if (failed_step_ == progress.step) return false;
   problem_ = nullptr;
@@ -117,11 +120,12 @@ bool RunSaver::try_save(const CheckpointProgress& progress) {
 }
 
 void RunSaver::start_writing(const CheckpointProgress& progress) {
-  // Half of what is free for the state on its way into files: others want some, too.
+  // Memory that is free now may be less than what the budget leaves.
+  const std::size_t most_bytes = read_host_limits().usable_bytes() / 2;
   const CheckpointWriter::Job job = {.run_dir = run_.directory,
                                      .progress = with_frozen(progress),
                                      .model = checkpointed(),
-                                     .staging_bytes = read_host_limits().usable_bytes() / 2,
+                                     .staging_bytes = std::min(run_.staging_bytes, most_bytes),
                                      .disk = run_.disk};
   const auto fetch = [this, step = progress.step](StateField field, const UnitLayout& unit,
                                                   std::int64_t begin, std::span<float> out) {
@@ -139,7 +143,11 @@ void RunSaver::start_writing(const CheckpointProgress& progress) {
 }
 
 void RunSaver::begin_save(const CheckpointProgress& progress) {
+  // The steps do not wait for a drive that takes longer than the time between two of these.
+  const bool is_busy = begun_step_ >= 0 && !writer_.ends_within(std::chrono::milliseconds(0));
+  if (progress.is_automatic && ranks_.any(is_busy)) return;
   finish_begun();
+  is_automatic_ = progress.is_automatic;
   if (has(progress.step) || failed_step_ == progress.step) return;
   problem_ = nullptr;
   begun_step_ = progress.step;
@@ -201,8 +209,12 @@ void RunSaver::rethrow_unsaved(std::int64_t step) const {
 }
 
 void RunSaver::remove_old() {
-  if (!ranks_.is_first() || run_.keep_last == 0) return;
-  remove_old_checkpoints(run_.directory, run_.keep_last, run_.disk, run_.best.kept_step());
+  if (!ranks_.is_first()) return;
+  const std::int64_t best = run_.best.kept_step();
+  if (run_.keep_last > 0) remove_old_checkpoints(run_.directory, run_.keep_last, run_.disk, best);
+  if (run_.keep_automatic == 0 || !is_automatic_) return;
+  remove_old_automatic_checkpoints(run_.directory, run_.keep_automatic,
+                                   std::array{best, run_.resumed_step}, run_.disk);
 }
 
 void RunSaver::export_weights(std::int64_t step) {

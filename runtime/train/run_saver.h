@@ -27,6 +27,9 @@ struct SavedRun {
   const std::vector<UnitLayout>& layout;
   const UpdateRule& rule;
   std::int64_t keep_last = 0;           // checkpoints; 0: all
+  std::int64_t keep_automatic = 0;      // of those that are automatic; 0: all that keep_last keeps
+  std::int64_t resumed_step = 0;        // of a checkpoint that was named to go on from; 0: none
+  std::size_t staging_bytes = 0;        // memory for state on its way; two pieces at the least
   WeightTypes types;                    // of final/
   std::string base_model;               // of an adapter, as its files name it
   const BestRecord& best;               // says which checkpoint is not removed
@@ -62,9 +65,11 @@ class RunSaver {
   // Returns whether the checkpoint is there. Tries once for a step. Throws NotFinite, and IoError
   // for other failures.
   bool try_save(const CheckpointProgress& progress);
-  // Likewise, beside the next steps, through memory that is free. With a gate the state is read
-  // beside them too; without one it is read before this returns, which takes as long as the drive
-  // where that memory is less than the state. What fails later is told or thrown by the next call.
+  // Likewise, beside the next steps, through SavedRun::staging_bytes of memory. With a gate the
+  // state is read beside them too; without one it is read before this returns, which takes as long
+  // as the drive where that memory is less than the state. What fails later is told or thrown by
+  // the next call. An automatic checkpoint is passed over where another one is still being written,
+  // and any failure to write it is told in the log.
   void begin_save(const CheckpointProgress& progress);
   // Says that the one that was begun is there, when it is. For the first rank; the others may call
   // it.
@@ -75,7 +80,8 @@ class RunSaver {
   void complete_after(const std::exception& failure) noexcept;
   // Throws what try_save() or begin_save() met for the step, on the rank that met it.
   void rethrow_unsaved(std::int64_t step) const;
-  // Removes the checkpoints that --keep-last does not keep and that are not the best one.
+  // Removes the checkpoints that --keep-last does not keep, and automatic ones beyond
+  // keep_automatic; but not the best one.
   void remove_old();
 
   // Writes final/, of a run that trains an adapter this alone, and says so. Throws IoError,
@@ -93,7 +99,8 @@ class RunSaver {
   // On the first rank.
   void write(const CheckpointProgress& progress);
   void start_writing(const CheckpointProgress& progress);
-  // Keeps the problem where the drive of the files is full, and throws any other.
+  // Keeps the problem where the drive of the files is full or the checkpoint is automatic, and
+  // throws any other.
   void take_problem(std::int64_t step, const std::exception_ptr& problem, bool is_of_reading);
   void take_result(const CheckpointWriter::Result& result);
   // Waits for the checkpoint that was begun. On all ranks, which hear from each other meanwhile.
@@ -111,6 +118,7 @@ class RunSaver {
   std::int64_t failed_step_ = -1;   // that was tried last and is not there
   std::exception_ptr problem_;      // of that; on the first rank
   std::int64_t begun_step_ = -1;    // that is being written, on all ranks; -1: none is
+  bool is_automatic_ = false;       // the checkpoint that was begun or saved last
   std::int64_t read_elements_ = 0;  // of what is being saved
   bool is_reading_ = false;
   CheckpointWriter writer_;  // of the first rank; last: its threads use the above

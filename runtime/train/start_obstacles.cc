@@ -87,13 +87,15 @@ void check_room(const RoomNeed& need, const TierOptions& tiers, const MachineSha
 }
 
 std::vector<StartObstacle> start_obstacles(const TrainOptions& options, const RoomNeed& need,
-                                           const MachineShare& machine, std::int64_t total_steps) {
+                                           const SavingNeed& saving, const MachineShare& machine,
+                                           std::int64_t total_steps) {
   std::vector<StartObstacle> found;
   const bool has_budgets = passes(found, [&] { check_budgets(options.tiers, machine); });
   const bool has_drives = passes(found, [&] { check_drives(options.tiers); });
   if (has_budgets) passes(found, [&] { check_memory(need, machine); });
   if (has_drives) passes(found, [&] { check_drive_space(need, options.tiers); });
   passes(found, [&] { check_run_directory(options, total_steps); });
+  passes(found, [&] { plan_saving(saving); });
   return found;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/train/checkpoint_room.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/train_setup.h"
 
@@ -36,6 +37,7 @@ struct StartObstacle {
 // Returns the obstacles that a run with these options would meet here before its first step, in
 // that order. Changes nothing. `total_steps`: of the run.
 std::vector<StartObstacle> start_obstacles(const TrainOptions& options, const RoomNeed& need,
-                                           const MachineShare& machine, std::int64_t total_steps);
+                                           const SavingNeed& saving, const MachineShare& machine,
+                                           std::int64_t total_steps);
 
 }  // namespace terrace

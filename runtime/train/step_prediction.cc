@@ -119,6 +119,13 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
                             written / prediction.step_s * 86400e-12);
 }
 
+double tell_prediction(const ModelRuntimeOptions& options, const TierPlan& plan,
+                       std::int64_t tokens, TrainConsole& console) {
+  const StepPrediction prediction = predict_step(options, plan);
+  console.say(describe_prediction(prediction, plan.training.program, tokens));
+  return prediction.step_s;
+}
+
 PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step_s,
                          const RankGroup& ranks) {
   const auto largest = [&ranks](std::size_t bytes) {

@@ -8,6 +8,7 @@
 #include "runtime/step/machine_profile.h"
 #include "runtime/train/first_steps.h"
 #include "runtime/train/rank_group.h"
+#include "runtime/train/train_console.h"
 #include "runtime/train/train_setup.h"
 
 namespace terrace {
@@ -30,6 +31,10 @@ StepPrediction predict_step(const ModelRuntimeOptions& options, const TierPlan& 
 // One line for people, of a step of so many tokens, of all ranks.
 std::string describe_prediction(const StepPrediction& prediction, const Program& program,
                                 std::int64_t tokens);
+
+// Predicts a step and says it. Returns its seconds.
+double tell_prediction(const ModelRuntimeOptions& options, const TierPlan& plan,
+                       std::int64_t tokens, TrainConsole& console);
 
 // What a run plans to take of memory, to be compared with what it takes: all ranks call it, and
 // each is told of the largest. `before_bytes`: that the process has had resident before the engine;

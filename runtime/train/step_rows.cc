@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/train/periodic_saves.h"
 #include "runtime/train/run_directory.h"
 
 namespace terrace {
@@ -87,6 +88,11 @@ void StepRows::tell_first_steps() {
   } catch (const IoError& problem) {  // who reads it is not worth a run
     console_.say(fmt::format("run.json does not have that: {}", problem.what()));
   }
+}
+
+std::optional<std::int64_t> StepRows::save_interval() const {
+  return choose_save_interval(first_steps_,
+                              static_cast<double>(clock_.now_ns() - started_ns_) * 1e-9);
 }
 
 void StepRows::say(const StepMetrics& row) {

@@ -54,6 +54,9 @@ class StepRows {
   // after as many of them as FirstSteps wants, or at the end of a shorter run.
   void tell_first_steps();
 
+  // The steps of --checkpoint-every auto, as choose_save_interval() has them.
+  std::optional<std::int64_t> save_interval() const;
+
   // Of the whole run, for its end.
   std::string summary(const StepWaits& waits) const { return summary_.text(waits, run_.ranks); }
 

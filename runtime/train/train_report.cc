@@ -267,6 +267,13 @@ std::string describe_store(std::span<const StorePath> paths, double written_byte
   return text;
 }
 
+std::string describe_machine(const MachineShare& machine, const DeviceChoice& device,
+                             const TierPlan& plan, std::span<const StorePath> stores) {
+  const int ranks = plan.model.ranks();
+  return to_text(machine.threads) + describe_gpu(machine, device, ranks) +
+         describe_store(stores, lane_bytes(plan.training.program, Lane::kWrite), ranks);
+}
+
 std::string describe_resume(const CheckpointProgress& progress, const std::string& device,
                             const std::string& arithmetic) {
   const std::string text = fmt::format("resumed after step {}", progress.step);

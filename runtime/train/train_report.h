@@ -10,6 +10,7 @@
 #include "runtime/engine/model_runtime.h"
 #include "runtime/step/step_waits.h"
 #include "runtime/train/metrics_file.h"
+#include "runtime/train/train_setup.h"
 #include "runtime/train/trainer.h"
 
 // What training says on the console, as text.
@@ -35,6 +36,9 @@ std::string describe_stop(int signal, std::int64_t step, std::int64_t total_step
 // A line for each directory of the NVMe tier: which store serves it and, of several, what goes
 // there of the `written_bytes` that this rank, of `ranks`, writes in a step.
 std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks);
+// The threads and the GPU that a rank of a plan computes with, and its stores, a line each.
+std::string describe_machine(const MachineShare& machine, const DeviceChoice& device,
+                             const TierPlan& plan, std::span<const StorePath> stores);
 // Where a run on `device` ("cpu" or "cuda") goes on; with a second line where the steps until then
 // were computed by another kind of device or by other `arithmetic`, and those to come will not have
 // the bits of a run that stays where it began.

@@ -28,6 +28,7 @@
 #include "runtime/train/run_data.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/run_saver.h"
+#include "runtime/train/run_saves.h"
 #include "runtime/train/start_doubts.h"
 #include "runtime/train/start_obstacles.h"
 #include "runtime/train/start_weights.h"
@@ -74,32 +75,25 @@ class Trainer {
     plan();
     data_->check_validation();
     take_run_directory();
-    const std::int64_t result =
-        ranks_.is_first()
-            ? steps_of_whole_result(options_, run_dir_, total_steps_, has_validation())
-            : 0;
-    if (ranks_.any(result > 0)) {
-      console_.say(fmt::format("the run in {} is complete: its result, of {} steps, is in final",
-                               run_dir_, result));
-      return TrainOutcome::kDone;
-    }
+    const AskedResult asked = {options_, run_dir_, total_steps_, has_validation()};
+    if (tell_complete(asked, ranks_, console_)) return TrainOutcome::kDone;
     if (is_in_place) checkpoint = find_start();
     if (is_in_place && checkpoint != nullptr) {
       refuse_to_overwrite(options_.run, run_dir_, checkpoint->progress().step);
     }
-    settle_steps(checkpoint != nullptr ? checkpoint->progress() : CheckpointProgress());
+    const CheckpointProgress done =
+        checkpoint != nullptr ? checkpoint->progress() : CheckpointProgress();
+    settle_steps(done);
     refuse_second_run(options_.run.resume, run_dir_);
     check_room(room_need(engine_options_, plan_, machine_, ranks_), options_.tiers, machine_);
+    saves_.emplace(saving_run(done.step), ranks_, console_, log_);
+    options_.run.checkpoint_every = saves_->interval();
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
     engine_options_.ranks = ranks_.steps();
     const std::size_t before_bytes = peak_resident_bytes();
     engine_ = std::make_unique<ModelRuntime>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
-    console_.say(to_text(machine_.threads) +
-                 describe_gpu(machine_, options_.tiers.device, plan_.model.ranks()) +
-                 describe_store(engine_->store_paths(),
-                                lane_bytes(plan_.training.program, Lane::kWrite),
-                                plan_.model.ranks()));
+    console_.say(describe_machine(machine_, options_.tiers.device, plan_, engine_->store_paths()));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
     open_files(planned_step({plan_, machine_, before_bytes, options_.ranks.local_ranks},
@@ -163,17 +157,16 @@ class Trainer {
     }
     console_.say(describe_plan(engine_options_, plan_));
     if (ranks_.is_first() && !machine_.gpu.has_value()) {
-      const StepPrediction prediction = predict_step(engine_options_, plan_);
-      predicted_step_s_ = prediction.step_s;
-      console_.say(describe_prediction(prediction, plan_.training.program, tokens_per_step()));
+      predicted_step_s_ = tell_prediction(engine_options_, plan_, tokens_per_step(), console_);
     }
     console_.say(data_summary());
   }
 
   TrainOutcome run_dry(const std::unique_ptr<Checkpoint>& checkpoint) {
     if (checkpoint != nullptr) check_resume(*checkpoint, resuming_run());
+    const std::int64_t done = checkpoint == nullptr ? 0 : checkpoint->progress().step;
     dry_run({options_, engine_options_, machine_, ranks_, data_summary(), documents_json(*data_),
-             total_steps_, tokens_per_step()},
+             saving_need(saving_run(done)), total_steps_, tokens_per_step()},
             console_);
     return TrainOutcome::kDone;
   }
@@ -195,7 +188,6 @@ class Trainer {
     return checkpoint;
   }
 
-  // Those beside the model's config.json.
   void open_weights() {
     weights_ = open_start_weights(options_.model, model_, layout_, ranks_, log_);
     if (weights_ == nullptr) return;
@@ -203,7 +195,6 @@ class Trainer {
     if (ranks_.is_first()) warn_of(doubts_of_weights(options_, model_, *data_));
   }
 
-  // The first rank owns it.
   void take_run_directory() {
     if (ranks_.is_first()) {
       directory_ = std::make_unique<RunDirectory>(options_, log_);
@@ -213,7 +204,19 @@ class Trainer {
     run_dir_ = ranks_.text_of_first(run_dir_);
   }
 
-  // The first rank writes them.
+  WeightTypes result_types() const {
+    return tuned_.types_of(options_, loaded_types_, engine_options_.compute_type);
+  }
+
+  SavingRun saving_run(std::int64_t done_steps) const {
+    return {.options = options_,
+            .run_dir = run_dir_.empty() ? options_.run.run_dir : run_dir_,
+            .model = {model_, layout_, *engine_options_.optimizer.rule},
+            .result_types = result_types(),
+            .steps = {done_steps, last_step(), total_steps_},
+            .nvme_bytes = plan_.ledger[Tier::kNvme].peak_bytes * machine_.ranks_on_host};
+  }
+
   void open_files(const PlannedStep& planned) {
     saver_.emplace(
         SavedRun{.directory = run_dir_,
@@ -221,7 +224,10 @@ class Trainer {
                  .layout = layout_,
                  .rule = *engine_options_.optimizer.rule,
                  .keep_last = options_.run.keep_last,
-                 .types = tuned_.types_of(options_, loaded_types_, engine_options_.compute_type),
+                 .keep_automatic = saves_->keep_automatic(),
+                 .resumed_step = options_.run.resume == "auto" ? 0 : done_steps_,
+                 .staging_bytes = staging_room(plan_.ledger, machine_.limits.usable_bytes()),
+                 .types = result_types(),
                  .base_model = tuned_.base_model,
                  .best = *best_,
                  .frozen = &frozen_,
@@ -236,6 +242,7 @@ class Trainer {
     const Ledger largest = gather_ledger(plan_.ledger, ranks_);
     if (ranks_.is_first()) {
       directory_->keep();
+      keep_foreign_config(run_dir_, log_);
       write_run_files(run_dir_, {options_, command_.command_line},
                       describe_plan(engine_options_, plan_), documents_json(*data_));
       best_->write(run_dir_);
@@ -257,19 +264,17 @@ class Trainer {
   // Sets the state, and where the run is. Changes no file before all ranks have verified theirs.
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
     if (checkpoint != nullptr) return resume_from(std::move(checkpoint));
-    const std::string why = why_afresh(options_.run.resume, run_dir_);
-    if (weights_ != nullptr) {
+    const bool has_weights = weights_ != nullptr;
+    if (has_weights) {
       fill_state(tuned_.start(WeightState(*weights_)), "loading the weights");
       if (ranks_.is_first()) frozen_ = {options_.model.model, std::move(weights_), layout_};
       weights_.reset();
       check_same_parameters(ranks_, engine_->state().parameters_hash());
-      console_.say(fmt::format("{}starts from the weights in {}", why, options_.model.model));
     } else {
       fill_state(tuned_.start(RandomState(options_.model.seed)), "initialising the state");
       frozen_ = FrozenOrigin(std::make_unique<RandomState>(options_.model.seed));
-      console_.say(
-          fmt::format("{}starts from random weights, --seed {}", why, options_.model.seed));
     }
+    if (ranks_.is_first()) tell_fresh_start(options_, run_dir_, has_weights, console_, log_);
   }
 
   void fill_state(const StateSource& source, const std::string& what) {
@@ -312,14 +317,10 @@ class Trainer {
     const std::string other_best =
         best_->resume({run_dir_, done_steps_, progress.evaluations, is_own}, ranks_);
     if (!other_best.empty()) console_.say(other_best);
-    if (!ranks_.is_first()) return;
-    for (const std::string& change : {describe_samples(progress, samples_->share().of_step()),
-                                      describe_changes(from, options_)}) {
-      if (!change.empty()) console_.say(change);
+    if (ranks_.is_first()) {
+      tell_changes(progress, samples_->share().of_step(), from, options_, console_);
     }
   }
-
-  // --- steps -------------------------------------------------------------------------------------
 
   std::int64_t last_step() const {
     return std::min(total_steps_, options_.batch.stop_after_step.value_or(total_steps_));
@@ -327,7 +328,7 @@ class Trainer {
 
   // Whether the updates of this step must be complete before the next one begins.
   bool is_boundary(std::int64_t step) const {
-    return step == last_step() || stops_ || is_due(options_.run.checkpoint_every, step) ||
+    return step == last_step() || stops_ || saves_->is_due(step) ||
            (has_validation() && is_due(options_.run.eval_every, step));
   }
 
@@ -342,12 +343,9 @@ class Trainer {
   TrainOutcome train_and_tell_cause() {
     try {
       return train_steps();
-    } catch (const CommError& failure) {
-      saver_->complete_after(failure);
-      engine_->rethrow_failure();
-      throw;
     } catch (const std::exception& failure) {
       saver_->complete_after(failure);
+      if (dynamic_cast<const CommError*>(&failure) != nullptr) engine_->rethrow_failure();
       throw;
     }
   }
@@ -399,6 +397,7 @@ class Trainer {
       const bool boundary = is_boundary(step);
       if (!boundary) begin_step(step + 1);
       finish_step(step);
+      saves_->follow(*rows_);
       if (!boundary) continue;
       complete_boundary();
       return;
@@ -462,13 +461,15 @@ class Trainer {
     rows_->flush(until_ns);
     lacks_evaluation_ = evaluates_after(done_steps_) && !losses.has_value();
     if (losses.has_value()) take_losses(*losses);
-    if (!is_due(options_.run.checkpoint_every, done_steps_)) return;
+    if (!saves_->is_due(done_steps_)) return;
+    CheckpointProgress saved = progress();
+    saved.is_automatic = saves_->is_automatic();
     if (done_steps_ == last_step() || stops_ || ends_early_) {  // no step follows
-      try_save();
+      if (!saved.is_automatic) try_save();
       return;
     }
     rows_->sync();
-    saver_->begin_save(progress());
+    saver_->begin_save(saved);
   }
 
   void observe(const RunReport& report) {
@@ -514,8 +515,6 @@ class Trainer {
     ends_early_ = true;
     console_.say(best_->describe_end());
   }
-
-  // --- files -------------------------------------------------------------------------------------
 
   CheckpointProgress progress() const {
     return {done_steps_,
@@ -571,6 +570,7 @@ class Trainer {
   std::optional<RankedState> state_;
   std::optional<RankSamples> samples_;
   std::optional<BestRecord> best_;
+  std::optional<RunSaves> saves_;
   std::optional<RunSaver> saver_;
   std::optional<StepRows> rows_;
   std::optional<StepWaits> waits_;

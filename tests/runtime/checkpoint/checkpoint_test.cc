@@ -24,11 +24,12 @@ namespace fs = std::filesystem;
 
 class CheckpointTest : public testing::Test {
  public:
-  std::string save(std::int64_t step, std::uint64_t seed) {
+  std::string save(std::int64_t step, std::uint64_t seed, bool is_automatic = false) {
     const RandomState state(seed);
+    CheckpointProgress progress = {step, 10 * step, seed, 64, 1000};
+    progress.is_automatic = is_automatic;
     return write_checkpoint(
-        directory_.path(), {step, 10 * step, seed, 64, 1000},
-        {config_, layout_, *update_rules().front()},
+        directory_.path(), progress, {config_, layout_, *update_rules().front()},
         [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
                  std::span<float> out) { state.read(field, unit, begin, out); });
   }
@@ -355,6 +356,21 @@ TEST_F(CheckpointTest, AFullDiskLeavesTheEarlierOneWhole) {
   EXPECT_EQ(latest_checkpoint(directory_.path()), directory_.path() + "/checkpoint-8");
   EXPECT_LT(2 * one - enough.left_bytes(), 2 * one) << "what is needed is known";
   EXPECT_GT(2 * one - enough.left_bytes(), 2 * one - one / 10) << "and not much more";
+}
+
+// Those that were asked for stay, and so does one whose manifest does not say what it is.
+TEST_F(CheckpointTest, OldAutomaticOnesAreRemovedAndNoOthers) {
+  for (const std::int64_t step : {1, 3, 5, 7, 9, 11}) save(step, 1, /*is_automatic=*/true);
+  for (const std::int64_t step : {2, 4, 12}) save(step, 1);
+  EXPECT_TRUE(Checkpoint(directory_.path("checkpoint-3")).progress().is_automatic);
+  EXPECT_FALSE(Checkpoint(directory_.path("checkpoint-4")).progress().is_automatic);
+  damage(directory_.path("checkpoint-1/manifest.json"), 4);
+  EXPECT_EQ(automatic_checkpoints(directory_.path()), (std::vector<std::int64_t>{3, 5, 7, 9, 11}));
+  remove_old_automatic_checkpoints(directory_.path(), 2, std::vector<std::int64_t>{5});
+  EXPECT_EQ(automatic_checkpoints(directory_.path()), (std::vector<std::int64_t>{5, 9, 11}));
+  for (const char* kept : {"checkpoint-1", "checkpoint-2", "checkpoint-4", "checkpoint-12"}) {
+    EXPECT_TRUE(directory_.has(kept)) << kept;
+  }
 }
 
 TEST_F(CheckpointTest, TheBestOneIsKeptBesideTheLatest) {

@@ -176,6 +176,25 @@ Arguments every_flag() {
   return flags;
 }
 
+TEST(TrainConfig, TheIntervalOfCheckpointsIsAutomaticUnlessItIsANumber) {
+  const auto interval = [](const Arguments& more) { return parse(more).run.checkpoint_every; };
+  EXPECT_EQ(interval({}), (SaveInterval{.is_automatic = true, .steps = 0}));
+  EXPECT_EQ(interval({"--checkpoint-every", "auto"}), interval({}));
+  EXPECT_EQ(interval({"--checkpoint-every", "auto:40"}), (SaveInterval{true, 40}));
+  EXPECT_EQ(interval({"--checkpoint-every", "0"}), (SaveInterval{false, 0}));
+  for (const char* value : {"auto", "auto:40", "0", "7"}) {
+    const TrainOptions options = parse({"--checkpoint-every", value});
+    const TemporaryDirectory directory;
+    const std::string file = directory.write("run.toml", to_toml(options));
+    EXPECT_EQ(parse_train_options({"--config", file}).run.checkpoint_every,
+              options.run.checkpoint_every)
+        << value;
+  }
+  for (const char* wrong : {"auto:", "auto:0", "auto:-1", "auto:x", "-1", "often"}) {
+    expect_refused({"--checkpoint-every", wrong}, {"--checkpoint-every"});
+  }
+}
+
 TEST(TrainConfig, EveryFlagSetsItsOption) {
   const TrainOptions options = parse_train_options(every_flag());
   EXPECT_EQ(options.model.model, "gpt2-124m");
@@ -233,7 +252,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.run.eval_samples, 7);
   EXPECT_TRUE(options.run.overwrite_later);
   EXPECT_EQ(options.run.log_every, 8);
-  EXPECT_EQ(options.run.checkpoint_every, 9);
+  EXPECT_EQ(options.run.checkpoint_every, (SaveInterval{.is_automatic = false, .steps = 9}));
   EXPECT_EQ(options.run.keep_last, 2);
   EXPECT_TRUE(options.run.keep_best);
   EXPECT_EQ(options.run.early_stopping_patience, 3);

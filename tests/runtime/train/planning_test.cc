@@ -54,8 +54,8 @@ std::vector<std::string> events_of(const std::vector<std::string>& more) {
 }
 
 TEST(TrainPlanning, IsToldToTheConsole) {
-  const std::vector<std::string> dry = {"begin planning the step", "end", "nano:", "predi",
-                                        "data:"};
+  const std::vector<std::string> dry = {
+      "begin planning the step", "end", "nano:", "predi", "data:", "saves"};
   EXPECT_EQ(events_of({"--dry-run"}), dry);
   // Once, however many ranks plan.
   EXPECT_EQ(events_of({"--dry-run", "--local-ranks", "2", "--pipeline-parallel", "2"}), dry);

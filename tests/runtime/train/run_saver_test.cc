@@ -36,6 +36,12 @@ CheckpointProgress after(std::int64_t step) {
   return {.step = step, .samples = 10 * step, .seed = 1, .sequence_length = 24};
 }
 
+CheckpointProgress automatic(std::int64_t step) {
+  CheckpointProgress progress = after(step);
+  progress.is_automatic = true;
+  return progress;
+}
+
 class KeptLines final : public TrainConsole {
  public:
   void step(const StepProgress&) override {}
@@ -135,6 +141,9 @@ class RunSaverTest : public testing::Test {
             .layout = layout_,
             .rule = *options_.optimizer.rule,
             .keep_last = keep_last_,
+            .keep_automatic = keep_automatic_,
+            .resumed_step = resumed_step_,
+            .staging_bytes = std::size_t{1} << 30,
             .types = {},
             .base_model = {},
             .best = best_,
@@ -148,6 +157,8 @@ class RunSaverTest : public testing::Test {
   const std::vector<UnitLayout> layout_ = parameter_layout(options_.model);
   const BestRecord best_{{}};
   std::int64_t keep_last_ = 0;
+  std::int64_t keep_automatic_ = 0;
+  std::int64_t resumed_step_ = 0;
   HeldFiles disk_;
   KeptLines console_;
   KeptWarnings log_;
@@ -211,6 +222,50 @@ TEST_F(RunSaverTest, WhatIsWrittenAtOnceForWantOfMemoryLeavesNoMoreThanKeepLast)
     EXPECT_FALSE(is_checkpoint(directory_.path("checkpoint-1")));
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// Named ones stay, and so does the automatic one that the run was told to go on from.
+TEST_F(RunSaverTest, AutomaticCheckpointsAreKeptUpToTheirNumber) {
+  disk_.release();
+  keep_automatic_ = 2;
+  resumed_step_ = 1;
+  const std::vector<std::string> errors = on_ranks([](RunSaver& saver, int) {
+    saver.save(automatic(1));
+    saver.save(after(2));
+    for (const std::int64_t step : {3, 4, 5}) saver.save(automatic(step));
+    saver.save(after(6));
+    saver.begin_save(automatic(7));
+    saver.save(after(8));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_THAT(later_checkpoints(directory_.path(), 0),
+              ElementsAre("checkpoint-1", "checkpoint-2", "checkpoint-5", "checkpoint-6",
+                          "checkpoint-7", "checkpoint-8"));
+}
+
+// The steps do not wait for the drive.
+TEST_F(RunSaverTest, AnAutomaticCheckpointIsPassedOverWhereAnotherIsBeingWritten) {
+  const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
+    saver.begin_save(automatic(3));
+    saver.begin_save(automatic(4));
+    if (rank == 0) disk_.release();
+    saver.save(after(5));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_THAT(later_checkpoints(directory_.path(), 0), ElementsAre("checkpoint-3", "checkpoint-5"));
+}
+
+// Nobody has asked for it: the run goes on as it would without.
+TEST_F(RunSaverTest, AnAutomaticCheckpointThatCannotBeWrittenEndsNoRun) {
+  const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int) {
+    saver.begin_save(automatic(3));
+    disk_.fail();
+    disk_.release();
+    saver.begin_save(after(3));
+    EXPECT_FALSE(saver.has(3));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_THAT(log_.lines(), ElementsAre(HasSubstr("checkpoint-3 is not saved: ")));
 }
 
 }  // namespace

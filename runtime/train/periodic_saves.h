@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/config/train_options.h"
+#include "runtime/train/first_steps.h"
+
+// --checkpoint-every: after which steps a run saves its state, and goes on.
+namespace terrace {
+
+// The time between two automatic checkpoints.
+inline constexpr double kSaveSeconds = 15 * 60;
+
+// Returns how many steps of `step_s` seconds take about kSaveSeconds, at least 1, as a number of
+// two significant digits.
+std::int64_t steps_between_saves(double step_s);
+
+// Returns the number for --checkpoint-every auto once it can be told: when FirstSteps is full, or
+// when the run has gone on for kSaveSeconds, as far as it has a step. `elapsed_s`: since its first
+// step began.
+std::optional<std::int64_t> choose_save_interval(const FirstSteps& measured, double elapsed_s);
+
+// Which steps those are. All ranks have the same, and do the same calls.
+class PeriodicSaves {
+ public:
+  // `has_room`: whether automatic checkpoints have room; without, none is due.
+  PeriodicSaves(const SaveInterval& interval, bool has_room)
+      : interval_(interval), is_off_(interval.is_automatic && !has_room) {}
+
+  const SaveInterval& interval() const { return interval_; }
+  bool is_automatic() const { return interval_.is_automatic; }
+  // Whether the number of steps is still to be chosen.
+  bool is_open() const { return interval_.is_automatic && interval_.steps == 0 && !is_off_; }
+  // Sets the number; nothing where it is 0. Returns whether it is set.
+  bool choose(std::int64_t steps);
+  // Whether the state is saved after the step.
+  bool is_due(std::int64_t step) const;
+  // For the console, when the number is chosen.
+  std::string describe_choice() const;
+
+ private:
+  SaveInterval interval_;
+  bool is_off_;
+};
+
+}  // namespace terrace
