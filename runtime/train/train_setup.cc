@@ -32,19 +32,21 @@ std::size_t addresses_of(const ThreadPlan& threads) {
          (thread_stack_bytes() + kMallocBytes);
 }
 
-// Returns the memory that is free here for one of the ranks that share it. The limit on addresses
-// is each process's own, and threads take of it too. Where it leaves too little for that, malloc
-// gives threads less, and the budget gets a quarter.
+// Returns what the limit on addresses, each process's own, leaves one of the ranks beside its
+// threads. Where that is little, malloc gives threads less, and the budget gets a quarter.
+std::size_t addresses_for_rank(const MachineShare& machine) {
+  const AddressSpace& addresses = machine.limits.addresses;
+  if (!addresses.limit_bytes) return addresses.left_bytes();
+  const std::size_t left =
+      addresses.left_bytes() / static_cast<std::size_t>(machine.ranks_in_process);
+  return std::max(left - std::min(left, addresses_of(machine.threads)), left / 4);
+}
+
+// Returns the memory that is free here for one of the ranks that share it.
 std::size_t free_for_rank(const MachineShare& machine) {
   const std::size_t by_host =
       machine.limits.usable_by_host_bytes() / static_cast<std::size_t>(machine.ranks_on_host);
-  const AddressSpace& addresses = machine.limits.addresses;
-  if (!addresses.limit_bytes) return by_host;
-  const std::size_t by_process =
-      addresses.left_bytes() / static_cast<std::size_t>(machine.ranks_in_process);
-  const std::size_t beside_threads =
-      by_process - std::min(by_process, addresses_of(machine.threads));
-  return std::min(by_host, std::max(beside_threads, by_process / 4));
+  return std::min(by_host, addresses_for_rank(machine));
 }
 
 }  // namespace
@@ -98,9 +100,7 @@ HostCapacity host_capacity_of(const MachineShare& machine) {
       is_cgroup ? "the memory limit of the cgroup" : "the memory of this machine",
       is_cgroup ? "raise that limit first (of a container: its memory)"
                 : "use a machine that has more, or change something else"};
-  if (!limits.addresses.limit_bytes) return capacity;
-  const std::size_t addresses =
-      *limits.addresses.limit_bytes / static_cast<std::size_t>(machine.ranks_in_process);
+  const std::size_t addresses = addresses_for_rank(machine);
   if (addresses >= capacity.bytes) return capacity;
   return {addresses, "the limit on addresses (ulimit -v)", "raise that limit first"};
 }

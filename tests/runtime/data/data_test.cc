@@ -89,10 +89,14 @@ TEST(TokenSource, LlmcShardsAreDetected) {
   const TemporaryDirectory temporary;
   const std::vector<std::uint16_t> narrow = {1, 50256, 3};
   const std::vector<std::uint32_t> wide = {1, 128000, 3};
-  temporary.write("a.bin", llmc_file(20240520, 1, narrow));
-  temporary.write("b.bin", llmc_file(20240801, 7, wide));
-  const auto source = open_token_source({temporary.path()}, DataFormat::kAuto, 128256);
-  EXPECT_EQ(read_all(*source), (std::vector<std::int32_t>{1, 50256, 3, 1, 128000, 3}));
+  for (const char* name : {"a/1.bin", "a/2.bin"}) {
+    temporary.write(name, llmc_file(20240520, 1, narrow));
+  }
+  temporary.write("b/1.bin", llmc_file(20240801, 7, wide));
+  const auto gpt2 = open_token_source({temporary.path("a")}, DataFormat::kAuto, 128256);
+  EXPECT_EQ(read_all(*gpt2), (std::vector<std::int32_t>{1, 50256, 3, 1, 50256, 3}));
+  const auto llama3 = open_token_source({temporary.path("b")}, DataFormat::kAuto, 128256);
+  EXPECT_EQ(read_all(*llama3), (std::vector<std::int32_t>{1, 128000, 3}));
 }
 
 TEST(TokenSource, RawIdsAreReadWhenNamed) {
