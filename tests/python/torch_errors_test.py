@@ -265,6 +265,7 @@ class OffloadedWords(unittest.TestCase):
     def offloaded_step(model, optimizer):
         model(torch.ones(2, WIDTH)).square().mean().backward()
         optimizer.step()
+        optimizer.zero_grad()
 
 
 class Failures(unittest.TestCase):
