@@ -264,8 +264,10 @@ class OffloadedWords(unittest.TestCase):
     @staticmethod
     def offloaded_step(model, optimizer):
         model(torch.ones(2, WIDTH)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        try:
+            optimizer.step()
+        finally:
+            optimizer.zero_grad()
 
 
 class Failures(unittest.TestCase):
