@@ -4,8 +4,9 @@
     TERRACE_LIBRARY=build/release/runtime/capi/libterrace.so.1 PYTHONPATH=python bench/torch_step.py [--small]
 
 Forward, backward, clipping and update of fp32 parameters, each form with a model of its own, always on the same tokens.
-Ours update in step(), and in one form under the next forward; so each form makes several steps one after the other, and
-the last one's update is waited for. Forms take turns; prints JSON with the quartiles of the seconds of a step, and the
+Ours update in step(), under the next forward or under the backward; so each form makes several steps one after the
+other, and the last one's update is waited for. Under the backward nothing is clipped, nor is it in the form of torch
+that this one is compared with. Forms take turns; prints JSON with the quartiles of the seconds of a step, and the
 ratio of its median to that of torch's loop and of its fused form. Where deepspeed can be imported, its ZeRO-Offload
 (stage 2, on the CPU) is among them. Fails where a form's losses are not those of torch's loop.
 """
@@ -30,8 +31,8 @@ import terrace.torch as tt
 class Form:
     """A model with its optimizer. `train` makes a step and returns its loss; `finish` waits for what is left of it."""
 
-    def __init__(self, train, finish=lambda: None):
-        self.train, self.finish = train, finish
+    def __init__(self, train, finish=lambda: None, clips=True):
+        self.train, self.finish, self.clips = train, finish, clips
         self.seconds, self.losses = [], []
 
     def run(self, ids, steps):
@@ -59,25 +60,27 @@ def model_of(options):
     return transformers.GPT2LMHeadModel(config)
 
 
-def torch_form(options, fused):
+def torch_form(options, fused, clips=True):
     model = model_of(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False, fused=fused)
 
     def train(ids):
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if clips:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         return loss.item()
 
-    return Form(train)
+    return Form(train, clips=clips)
 
 
 def terrace_form(options, arithmetic, updates="step", **state):
     model = model_of(options)
-    optimizer = tt.AdamW(model.parameters(), lr=1e-4, max_grad_norm=1.0, arithmetic=arithmetic, updates=updates,
-                         model=model if updates == "forward" else None, threads=options.threads, **state)
+    clips = updates != "backward"
+    optimizer = tt.AdamW(model.parameters(), lr=1e-4, max_grad_norm=1.0 if clips else 0.0, arithmetic=arithmetic,
+                         updates=updates, model=model if updates == "forward" else None, threads=options.threads, **state)
 
     def train(ids):
         loss = model(input_ids=ids, labels=ids).loss
@@ -86,7 +89,7 @@ def terrace_form(options, arithmetic, updates="step", **state):
         optimizer.zero_grad()
         return loss.item()
 
-    return Form(train, optimizer.finish_step)
+    return Form(train, optimizer.finish_step, clips)
 
 
 def deepspeed_form(options):
@@ -117,29 +120,44 @@ def deepspeed_version():
     return sys.modules["deepspeed"].__version__ if "deepspeed" in sys.modules else None
 
 
-def measure(options, drive):
-    forms = {"torch loop": torch_form(options, fused=False),
-             "torch fused": torch_form(options, fused=True),
-             "terrace, arithmetic torch": terrace_form(options, "torch"),
-             "terrace, arithmetic terrace": terrace_form(options, "terrace"),
-             "terrace, under the next forward": terrace_form(options, "terrace", updates="forward")}
+# The forms of torch that others are compared with: with clipping and without.
+LOOP = "torch loop"
+FUSED = {True: "torch fused", False: "torch fused, no clipping"}
+
+
+def makers_of(options, drive):
+    """What makes each form, by its name."""
+    makers = {
+        LOOP: lambda: torch_form(options, fused=False),
+        FUSED[True]: lambda: torch_form(options, fused=True),
+        FUSED[False]: lambda: torch_form(options, fused=True, clips=False),
+        "terrace, arithmetic torch": lambda: terrace_form(options, "torch"),
+        "terrace, arithmetic terrace": lambda: terrace_form(options, "terrace"),
+        "terrace, under the next forward": lambda: terrace_form(options, "terrace", updates="forward"),
+        "terrace, under the backward": lambda: terrace_form(options, "terrace", updates="backward")}
     if options.nvme:
-        forms["terrace on nvme"] = terrace_form(options, "terrace", state="nvme", nvme=drive)
+        makers["terrace on nvme"] = lambda: terrace_form(options, "terrace", state="nvme", nvme=drive)
     if importlib.util.find_spec("deepspeed"):
-        forms["deepspeed zero-offload"] = deepspeed_form(options)
+        makers["deepspeed zero-offload"] = lambda: deepspeed_form(options)
+    return makers
+
+
+def measure(options, drive):
+    forms = {name: make() for name, make in makers_of(options, drive).items()
+             if not options.only or name in (LOOP, *FUSED.values()) or options.only in name}
     ids = torch.randint(0, options.vocabulary, (1, options.tokens), generator=torch.Generator().manual_seed(1))
     for _ in range(options.rounds):
         for form in forms.values():
             form.run(ids, options.steps)
     check_losses(forms)
-    loop, fused = (statistics.median(forms[name].seconds) for name in ("torch loop", "torch fused"))
-    return [{"name": name, **form.result(loop, fused)} for name, form in forms.items()]
+    medians = {name: statistics.median(form.seconds) for name, form in forms.items()}
+    return [{"name": name, **form.result(medians[LOOP], medians[FUSED[form.clips]])} for name, form in forms.items()]
 
 
 def check_losses(forms):
-    expected = forms["torch loop"].losses
-    assert expected[-1] < expected[0], "the loss of torch's loop did not fall"
     for name, form in forms.items():
+        expected = forms[LOOP if form.clips else FUSED[False]].losses
+        assert expected[-1] < expected[0], "the loss of torch's loop did not fall"
         for number, (loss, of_loop) in enumerate(zip(form.losses, expected, strict=True)):
             assert abs(loss - of_loop) < 1e-3 * of_loop, f"{name}: loss {loss} of step {number}, {of_loop} in the loop"
 
@@ -154,6 +172,7 @@ def main():
     parser.add_argument("--steps", type=int, default=5, help="of a form in a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--only", help="beside torch's, forms whose name has this in it")
     parser.add_argument("--nvme", help="directory on the drive, for a form whose state lives there")
     options = parser.parse_args()
     if options.small:

@@ -264,7 +264,10 @@ class OffloadedWords(unittest.TestCase):
     @staticmethod
     def offloaded_step(model, optimizer):
         model(torch.ones(2, WIDTH)).square().mean().backward()
-        optimizer.step()
+        try:
+            optimizer.step()
+        finally:
+            optimizer.zero_grad()
 
 
 class Failures(unittest.TestCase):

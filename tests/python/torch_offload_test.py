@@ -252,7 +252,7 @@ class Files(OffloadTest):
         plain = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
         model = tt.load_pretrained(source, nvme=self.nvme)
         self.assertEqual(model.dtype, dtype)
-        optimizers = optimizer_of(plain), optimizer_of(model)
+        optimizers = optimizer_of(plain, take_gradients=True), optimizer_of(model)
         for step in range(2):
             self.assertEqual(one_step(plain, optimizers[0], step), one_step(model, optimizers[1], step))
         return plain, model, optimizers

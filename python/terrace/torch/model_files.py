@@ -120,8 +120,8 @@ def _tensors_of_index(directory, names):
     files = {name: _tensors_of_file(os.path.join(directory, name)) for name in sorted(set(names.values()))}
     for key, name in names.items():
         if key not in files[name]:
-            raise lib.ArgumentError(f"{_INDEX} in {directory} says that {name} has {key}, which is not there: the files "
-                                    "are of several saves; get or save the model again")
+            raise lib.ArgumentError(f"{_INDEX} in {directory} says that {name} has {key}, which is not there: the "
+                                    "files are of several saves; get or save the model again")
     return {key: files[name][key] for key, name in names.items()}
 
 

@@ -45,7 +45,10 @@ class OffloadedGradients:
             parameter.grad = None
             raise lib.UnsupportedError(f"the gradient of {slot.name} is sparse: use sparse=False in its embedding")
         self._add(slot, parameter, gradient)
-        self._taken.note(parameter, gradient)
+        if self.optimizer is not None and self.optimizer() is not None:
+            self._taken.note(parameter, gradient)
+        else:
+            parameter.grad = None  # an optimizer of torch finds none, as its parameters have no memory
 
     def _add_to_taken(self, parameter, gradient):
         self._taken.refuse_used(parameter)

@@ -47,8 +47,8 @@ def shared_like(parameter, local):
 def check_placements(parameter, name):
     # Of FullyShardedDataParallel a flat parameter, or a view of one.
     if getattr(parameter, "_fsdp_flattened", False):
-        raise lib.UnsupportedError(f"{name} is of FullyShardedDataParallel, whose flat parameters do not say which part "
-                                   "of the norm is whose: use fully_shard() of torch.distributed.fsdp (fsdp_version 2 "
+        raise lib.UnsupportedError(f"{name} is of FullyShardedDataParallel, whose flat parameters do not say which "
+                                   "part of the norm is whose: use fully_shard() of torch.distributed.fsdp (fsdp_version 2 "
                                    "of Accelerate and transformers)")
     if is_shared(parameter) and parameter.device.type != "cpu":
         raise lib.UnsupportedError(f"{name} is a DTensor on {parameter.device}: ranks share parameters on the CPU only; "

@@ -35,6 +35,11 @@ class GradientStandIn(torch.Tensor):
     def __repr__(self, **_):
         return f"<{self.source}>"
 
+    @property
+    def is_sparse(self):
+        """Is what torch's optimizers ask for before they write anything."""
+        return self.source.real("is_sparse").is_sparse
+
     def data_ptr(self):
         return self.source.real("data_ptr").data_ptr()
 

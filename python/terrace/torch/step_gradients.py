@@ -82,6 +82,7 @@ class StepGradients:
 
     def _collect_gradients(self):
         """Adds what is in .grad to what the session has."""
+        self._check_not_offloaded(p for group in self.param_groups for p in group["params"])
         if self._takes_gradients:
             self._seen_backward = None
             self._forget_given_up()

@@ -159,9 +159,9 @@ class ParameterWaits:
     def refuse_unwaited(self, parameter, name):
         """Is called with a parameter that has a gradient while it is not known to be updated."""
         raise lib.OrderError(f"{name} was read by a forward that did not wait for its update, so that the loss is "
-                             "wrong: what reads it outside of the forward of model=, or in a graph that torch.compile() "
-                             "has made of more than model=, calls optimizer.finish_step() first; or give model= what "
-                             "torch.compile() has returned, or updates='step'")
+                             "wrong: what reads it outside of the forward of model=, or in a graph that "
+                             "torch.compile() has made of more than model=, calls optimizer.finish_step() first; or "
+                             "give model= what torch.compile() has returned, or updates='step'")
 
     def _wait_for_all(self, *_):
         optimizer = self._optimizer()
