@@ -9,7 +9,6 @@
 #include "runtime/step/hazards.h"
 #include "runtime/step/residency.h"
 #include "runtime/step/schedule.h"
-#include "runtime/step/verify.h"
 
 namespace terrace {
 namespace {
@@ -24,12 +23,19 @@ constexpr std::array<std::int32_t, 6> kSlackStages = {32, 16, 8, 4, 2, 1};
 // share of the budgets is tried on it. Borrows all.
 class DraftedStep {
  public:
-  DraftedStep(const StepModel& model, const StepPolicy& policy)
+  DraftedStep(const StepModel& model, const StepPolicy& policy, bool has_names)
       : stages_(add_recompute(model, policy, schedule_step(model, policy))),
-        draft_(add_movement(model, policy, stages_)),
+        draft_(add_movement(model, policy, stages_, has_names)),
         planner_(model, policy, stages_, draft_) {}
 
   const Draft& draft() const { return draft_; }
+
+  // The ops in their order, with nothing kept or prefetched in any tier.
+  LinearDraft least_linear() {
+    TierBudgets nothing;
+    nothing.fill(0);
+    return linear(nothing);
+  }
 
   // The ops in their order, with what these budgets leave room for.
   LinearDraft linear(const TierBudgets& budgets) {
@@ -107,46 +113,23 @@ void add_slack(ArenaPacking& packing, const Draft& draft, LinearDraft& linear,
   }
 }
 
-}  // namespace
+void finish(Program& program, const StepModel& model, const StepPolicy& policy) {
+  program.units = static_cast<std::int32_t>(model.unit_count());
+  program.micro_batches = policy.micro_batches;
+}
 
-bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
-             Tier tier) {
+// What compile_step() is given.
+struct CompileRequest {
+  const StepModel& model;
+  const StepPolicy& policy;
+  const TierBudgets& budgets;
+  const Program* base;
+};
+
+Program placed(const CompileRequest& request, bool has_names) {
+  const auto& [model, policy, budgets, base] = request;
   TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
-  DraftedStep step(model, policy);
-  const auto linear_with = [&](double share) { return step.linear(share_of(budgets, share)); };
-  const LinearDraft least = linear_with(kBudgetShares.back());
-  if (fits_tier(step.draft(), least, tier, budgets)) return true;
-  // Prefetching moves what passes through the host to other times, so there it may help, as it may
-  // where only the packing is too high. In the compute tier it only adds to what lives.
-  const bool only_adds = tier == policy.compute_tier();
-  if (only_adds && live_over_budget(step.draft(), least, tier, budgets)) return false;
-  return fits_tier(step.draft(), linear_with(kBudgetShares.front()), tier, budgets);
-}
-
-std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
-                                                     const StepPolicy& policy) {
-  DraftedStep step(model, policy);
-  TierBudgets nothing;
-  nothing.fill(0);
-  const LinearDraft linear = step.linear(nothing);
-  std::array<std::size_t, kTierCount> bytes{};
-  for (const Tier tier : kTiers) {
-    bytes.at(static_cast<std::size_t>(tier)) = live_peak(step.draft(), linear, tier);
-  }
-  return bytes;
-}
-
-Program compile_least(const StepModel& model, const StepPolicy& policy,
-                      const TierBudgets& budgets) {
-  DraftedStep step(model, policy);
-  const LinearDraft linear = step.linear(share_of(budgets, 0));
-  return place_whatever(step.draft(), linear, nullptr, budgets).program();
-}
-
-Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
-                     const Program* base) {
-  TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
-  DraftedStep step(model, policy);
+  DraftedStep step(model, policy, has_names);
   Program program;
   for (const double share : kBudgetShares) {
     LinearDraft linear = step.linear(share_of(budgets, share));
@@ -161,8 +144,67 @@ Program compile_step(const StepModel& model, const StepPolicy& policy, const Tie
     }
     if (is_last) program = place_whatever(step.draft(), linear, base, budgets).program();
   }
-  program.units = static_cast<std::int32_t>(model.unit_count());
-  program.micro_batches = policy.micro_batches;
+  finish(program, model, policy);
+  return program;
+}
+
+}  // namespace
+
+bool fits_with_prefetch(const StepModel& model, const StepPolicy& policy,
+                        const TierBudgets& budgets, Tier tier) {
+  DraftedStep step(model, policy, false);
+  return fits_tier(step.draft(), step.linear(budgets), tier, budgets);
+}
+
+struct LeastStep::Content {
+  Content(const StepModel& model, const StepPolicy& with)
+      : policy(with), step(model, policy, false), linear(step.least_linear()) {}
+
+  StepPolicy policy;
+  DraftedStep step;
+  LinearDraft linear;
+};
+
+LeastStep::LeastStep(const StepModel& model, const StepPolicy& policy)
+    : content_(std::make_unique<const Content>(model, policy)) {}
+
+LeastStep::~LeastStep() = default;
+
+std::array<std::size_t, kTierCount> LeastStep::live_bytes() const {
+  std::array<std::size_t, kTierCount> bytes{};
+  for (const Tier tier : kTiers) {
+    bytes.at(static_cast<std::size_t>(tier)) =
+        live_peak(content_->step.draft(), content_->linear, tier);
+  }
+  return bytes;
+}
+
+std::size_t LeastStep::packed_bytes(Tier tier, std::size_t enough_bytes) const {
+  return terrace::packed_bytes(content_->step.draft(), content_->linear, tier, enough_bytes);
+}
+
+std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
+                                                     const StepPolicy& policy) {
+  return LeastStep(model, policy).live_bytes();
+}
+
+Program compile_least(const StepModel& model, const StepPolicy& policy,
+                      const TierBudgets& budgets) {
+  DraftedStep step(model, policy, true);
+  const LinearDraft linear = step.least_linear();
+  Program program = place_whatever(step.draft(), linear, nullptr, budgets).program();
+  finish(program, model, policy);
+  return program;
+}
+
+Program place_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
+                   const Program* base) {
+  return placed({model, policy, budgets, base}, false);
+}
+
+Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
+                     const Program* base) {
+  Program program = placed({model, policy, budgets, base}, true);
   add_edges(program);
   return program;
 }
