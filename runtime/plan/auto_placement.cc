@@ -25,8 +25,9 @@ namespace {
 constexpr std::int32_t kFirstUnitsParts = 4;
 constexpr std::array<std::int32_t, 5> kLookaheads = {kUsualLookahead, 1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
-// Ops of programs that are tuned, at most. A step of more is of a model with hundreds of billions of
-// parameters, takes hours on what it is planned for, and a second for every policy that is tried.
+// Ops of programs that are tuned, at most. A step of more is of a model with hundreds of billions
+// of parameters, takes hours on what it is planned for, and a second for every policy that is
+// tried.
 constexpr std::size_t kTunedOpsMax = 200'000;
 // Ops of the programs that are compiled to try every lookahead with every number of deferred
 // updates, at most: of larger programs first the one is chosen and then the other.
@@ -94,9 +95,7 @@ class Planner {
     return std::move(*plan);
   }
 
-  StepPlan compiled(StepPolicy policy) const {
-    return home_choice().compiled(std::move(policy));
-  }
+  StepPlan compiled(StepPolicy policy) const { return home_choice().compiled(std::move(policy)); }
 
   // What plans are simulated on.
   MachineProfile machine() const {

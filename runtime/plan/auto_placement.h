@@ -97,8 +97,8 @@ StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
                    const TierBudgets& budgets, SharedPlans* shared = nullptr);
 
 // Returns the first plan that `accepts` takes among those that keep and prefetch the least: of
-// them, every budget accepts what a smaller one does. None if it takes none, or none fits. Verified,
-// but not tuned.
+// them, every budget accepts what a smaller one does. None if it takes none, or none fits.
+// Verified, but not tuned.
 std::optional<StepPlan> plan_least_step(const StepModel& model, const PlacementRequest& request,
                                         const TierBudgets& budgets,
                                         FunctionRef<bool(StepPlan&)> accepts);

@@ -13,7 +13,10 @@ const LeastStep& Footprints::step(const KeyedPolicy& asked) {
 
 Footprints::Known& Footprints::known(const KeyedPolicy& asked) {
   const auto [entry, is_new] = known_.try_emplace(asked.key);
-  if (is_new) entry->second.live_bytes = step(asked).live_bytes();
+  if (is_new) {
+    entry->second.live_bytes = step(asked).live_bytes();
+    entry->second.needed_on_host = step(asked).needed_bytes(Tier::kHost);
+  }
   return entry->second;
 }
 

@@ -39,6 +39,8 @@ class Footprints {
  public:
   // Returns the bytes of each tier that are live at once: no program is packed lower.
   const std::array<std::size_t, kTierCount>& live_bytes(const KeyedPolicy& asked);
+  // Returns the bytes of the host that the policy needs however much is kept or prefetched.
+  std::size_t needed_on_host(const KeyedPolicy& asked) { return known(asked).needed_on_host; }
   // Returns whether the tiers named can be packed within their budgets.
   bool fit(const KeyedPolicy& asked, const TierBudgets& budgets, std::span<const Tier> tiers);
   // Returns what was packed last of a tier, or, where nothing was, what is live.
@@ -56,6 +58,7 @@ class Footprints {
   };
   struct Known {
     std::array<std::size_t, kTierCount> live_bytes{};
+    std::size_t needed_on_host = 0;
     std::array<std::optional<Packing>, kTierCount> packings;
   };
 

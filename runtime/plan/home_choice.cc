@@ -139,6 +139,9 @@ bool HomeChoice::may_fit(const PolicyKey& key, Tier tier) const {
     const PolicyKey shorter = shortened(key);
     if (live_bytes(shorter).at(t) > *budgets_.at(t)) return false;
     if (live_bytes(key).at(t) > *budgets_.at(t)) return false;
+  } else if (footprints_.needed_on_host({model_, key, [&] { return policy_of(key); }}) >
+             *budgets_.at(t)) {
+    return false;
   }
   return fits_with_prefetch(model_, policy_of(key), budgets_, tier);
 }
@@ -146,7 +149,7 @@ bool HomeChoice::may_fit(const PolicyKey& key, Tier tier) const {
 // The fewest concessions of a tier with which the step may fit that tier; none where not even all
 // of them suffice. `count`: of the key, which is otherwise kept.
 std::optional<std::size_t> HomeChoice::fewest_of(Tier tier, PolicyKey key,
-                                                 std::size_t PolicyKey::*count) const {
+                                                 std::size_t PolicyKey::* count) const {
   const std::size_t most = concessions(tier, key).size();
   const auto passes = [&](std::size_t number) {
     key.*count = number;
@@ -181,8 +184,7 @@ StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
 // a step; then recomputation; parameters and activations go last, as the compute waits for them. On
 // the host of a device recomputation is the very last: it makes room only where activations wait
 // there.
-std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier,
-                                                            const PolicyKey& key) const {
+std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier, const PolicyKey& key) const {
   std::vector<Concession> list;
   if (tier == Tier::kDevice && request_.unified) return list;
   for (const StateUse use : kStateUses) {
@@ -315,7 +317,10 @@ std::array<std::size_t, kTierCount> HomeChoice::lacking_live(const PolicyKey& ke
 
 std::size_t HomeChoice::lacking_live_bytes() const {
   std::size_t least = std::numeric_limits<std::size_t>::max();
-  for (const PolicyKey& key : extremes()) {
+  std::vector<PolicyKey> keys = extremes();
+  std::ranges::reverse(keys);  // those that need the least come last
+  for (const PolicyKey& key : keys) {
+    if (key.recomputes_first) continue;  // with all concessions all units recompute
     const auto lacking = lacking_live(key);
     least = std::min(least, std::accumulate(lacking.begin(), lacking.end(), std::size_t{0}));
     if (least == 0) break;
@@ -328,6 +333,7 @@ std::size_t HomeChoice::lacking_live_bytes() const {
 StepPlan HomeChoice::smallest_plan() const {
   std::optional<PolicyKey> smallest;
   for (const PolicyKey& key : extremes()) {
+    if (key.recomputes_first) continue;
     if (!smallest.has_value() || lacking_live(key) < lacking_live(*smallest)) smallest = key;
   }
   return least(policy_of(*smallest));

@@ -26,8 +26,8 @@ class HomeChoice {
       : model_(model), request_(request), budgets_(budgets), footprints_(footprints) {}
 
   // Returns the plan with the fewest concessions, in the order of micro-batches that moves less
-  // where that is open; where no search finds one, the plan of the first policy of least_policies().
-  // None if no plan fits.
+  // where that is open; where no search finds one, the plan of the first policy of
+  // least_policies(). None if no plan fits.
   std::optional<StepPlan> choose() const;
   StepPlan compiled(StepPolicy policy) const;
   // Returns the plan of a policy with nothing kept or prefetched, its program without edges.
@@ -71,7 +71,7 @@ class HomeChoice {
   // Returns `key` with the fewest concessions with which the step may fit; none if none suffice.
   std::optional<PolicyKey> fewest_concessions(PolicyKey key) const;
   std::optional<std::size_t> fewest_of(Tier tier, PolicyKey key,
-                                       std::size_t PolicyKey::*count) const;
+                                       std::size_t PolicyKey::* count) const;
   bool may_fit(const PolicyKey& key, Tier tier) const;
 
   StepPolicy fastest(const PolicyKey& key) const;

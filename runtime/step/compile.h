@@ -41,6 +41,9 @@ class LeastStep {
 
   // Returns the bytes of each tier that are live at once: no program of the policy is packed lower.
   std::array<std::size_t, kTierCount> live_bytes() const;
+  // Returns the bytes of a tier that no fetch plan can do without: what persists, and the most that
+  // one op, which is not a load, uses beside that.
+  std::size_t needed_bytes(Tier tier) const;
   // Returns the end of a tier in memory: see runtime/step/place.h.
   std::size_t packed_bytes(Tier tier, std::size_t enough_bytes) const;
 

@@ -29,8 +29,8 @@ inline Access as(Role role, const Range& range) {
 // are for the next step: they come last, so that the others need not wait in the lane behind them.
 enum class Phase : std::uint8_t { kLoad, kLateLoad, kMain, kStore };
 
-// `op` has no accesses of its own: those of all ops lie in one list of the draft, the reads of an op
-// before its writes. A draft of a large step has hundreds of thousands of ops.
+// `op` has no accesses of its own: those of all ops lie in one list of the draft, the reads of an
+// op before its writes. A draft of a large step has hundreds of thousands of ops.
 struct DraftOp {
   Op op;
   std::size_t first_access = 0;

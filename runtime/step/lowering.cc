@@ -49,7 +49,8 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
       update_states_.emplace_back(draft_, model, policy, info.state);
     }
     gradients_.emplace(draft_, model, policy, StateClass::kGradients);
-    for (std::int32_t u = 0; u <= model.head(); ++u) first_partials_.push_back(model.first_partial(u));
+    for (std::int32_t u = 0; u <= model.head(); ++u)
+      first_partials_.push_back(model.first_partial(u));
   }
   for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
     note(stages[s], s);

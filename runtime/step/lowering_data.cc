@@ -129,8 +129,8 @@ Range Lowering::brought_back(Activation& activation, const Stage& stage) {
   if (activation.away.has_value()) {
     const Range away = *activation.away;
     const BufferId back =
-        draft_.add_buffer(draft_.name("{} and back", draft_.buffers.at(away.buffer).name), away.size_bytes,
-                          compute_, Account::kActivations, Life::kTransient);
+        draft_.add_buffer(draft_.name("{} and back", draft_.buffers.at(away.buffer).name),
+                          away.size_bytes, compute_, Account::kActivations, Life::kTransient);
     Load load = new_load(activation.away_since + 1, away.size_bytes);
     const bool two_hops = compute_ == Tier::kDevice && draft_.tier_of(away) == Tier::kNvme;
     load.staging_bytes = two_hops ? away.size_bytes : 0;

@@ -71,7 +71,8 @@ void reserve_base(const Program& base, const Draft& draft, Tier tier, std::int64
   std::ranges::sort(own_keys);
   for (const Buffer& buffer : base.buffers) {
     if (buffer.tier != tier || buffer.life != Life::kPersistent) continue;
-    if (!std::ranges::binary_search(own_keys, buffer.key)) items.push_back({buffer.size_bytes, {{0, end}}, buffer.offset});
+    if (!std::ranges::binary_search(own_keys, buffer.key))
+      items.push_back({buffer.size_bytes, {{0, end}}, buffer.offset});
   }
 }
 
@@ -112,7 +113,8 @@ std::vector<BufferId> add_buffers(const Draft& draft, const LinearDraft& linear,
   return numbers;
 }
 
-void add_ops(const Draft& draft, const LinearDraft& linear, const std::vector<BufferId>& numbers, Program& program) {
+void add_ops(const Draft& draft, const LinearDraft& linear, const std::vector<BufferId>& numbers,
+             Program& program) {
   program.ops.reserve(linear.ops.size());
   for (std::size_t i = 0; i < linear.ops.size(); ++i) {
     const DraftOp& from = *linear.ops[i];

@@ -147,8 +147,7 @@ class DrawnStep {
   Outcome run(const Budgets& budgets, const std::vector<std::string>& more) const {
     std::vector<std::string> arguments = flags_;
     arguments.insert(arguments.end(), more.begin(), more.end());
-    arguments.insert(arguments.end(),
-                     {"--dry-run", "--host-memory", std::to_string(budgets.host)});
+    arguments.insert(arguments.end(), {"--dry-run", "--host-memory", std::to_string(budgets.host)});
     if (has_device_) {
       arguments.insert(arguments.end(), {"--device-memory", std::to_string(budgets.device)});
     }
@@ -183,7 +182,7 @@ void expect_a_reason(const std::string& refusal) {
 }
 
 // One budget grows and the other stays.
-void expect_monotone(const DrawnStep& step, const Budgets& least, std::size_t Budgets::*grows) {
+void expect_monotone(const DrawnStep& step, const Budgets& least, std::size_t Budgets::* grows) {
   int accepted_at = 0;
   for (const int percent : kPercents) {
     Budgets budgets = least;
@@ -201,7 +200,7 @@ void expect_monotone(const DrawnStep& step, const Budgets& least, std::size_t Bu
 }
 
 // Clearly less of one tier, the other as it is.
-void expect_least(const DrawnStep& step, const Budgets& least, std::size_t Budgets::*tier) {
+void expect_least(const DrawnStep& step, const Budgets& least, std::size_t Budgets::* tier) {
   Budgets less = least;
   less.*tier = clearly_less(least.*tier);
   if (less.*tier == 0) return;
