@@ -24,6 +24,7 @@ constexpr auto kSaveTypes =
 constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
 
 constexpr int kRanksMax = 256;
+constexpr int kPlannedRanksMax = 65536;  // a dry run has no thread for each
 
 constexpr std::string_view kAutomatic = "auto";
 
@@ -119,7 +120,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
 
     {{"local-ranks", "Ranks", "N", "Ranks as threads of this process, instead of a launcher's (1)"},
      [](TrainOptions& o, const FlagValue& v) {
-       o.ranks.local_ranks = static_cast<std::int32_t>(v.integer(1, kRanksMax));
+       o.ranks.local_ranks = static_cast<std::int32_t>(v.integer(1, kPlannedRanksMax));
      },
      [](const TrainOptions& o) { return toml_integer(o.ranks.local_ranks); }},
     {{"collective-timeout", "Ranks", "SECONDS", "How long ranks wait for each other (600)"},

@@ -73,6 +73,48 @@ StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& opt
   return model;
 }
 
+namespace {
+
+// Compiles the evaluation that shares memory with the training of the plan.
+void add_evaluation(TierPlan& plan, const TierRuntimeOptions& options, bool is_trial) {
+  plan.ledger = plan.training.ledger;
+  if (!options.evaluates) return;
+  if (!options.trains) {
+    plan.evaluation = plan.training.program;
+    return;
+  }
+  StepPolicy evaluation = plan.training.policy;
+  evaluation.has_backward = false;
+  const Program* const base = &plan.training.program;
+  plan.evaluation = is_trial ? place_step(plan.model, evaluation, options.budgets, base)
+                             : compile_step(plan.model, evaluation, options.budgets, base);
+  if (!is_trial) {
+    const std::vector<std::string> problems = verify(plan.evaluation);
+    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+  }
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    plan.ledger[tier].peak_bytes = arena_bytes(plan, tier);
+  }
+}
+
+// Plans with the programs that need the least, training and evaluation. Returns whether one fits;
+// the plan is then set.
+bool plan_least(TierPlan& plan, const PlacementRequest& placement,
+                const TierRuntimeOptions& options) {
+  const auto accepts = [&](StepPlan& training) {
+    std::swap(plan.training, training);
+    add_evaluation(plan, options, placement.is_trial);
+    std::swap(plan.training, training);
+    return fits(plan.ledger);
+  };
+  std::optional<StepPlan> found = plan_least_step(plan.model, placement, options.budgets, accepts);
+  if (!found.has_value()) return false;
+  plan.training = std::move(*found);
+  return true;
+}
+
+}  // namespace
+
 TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
   TierPlan plan;
   plan.model = std::move(model);
@@ -90,24 +132,22 @@ TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
     if (!placement.gpu.has_value()) placement.gpu.emplace();
     placement.gpu->update_threads = options.update_threads;
   }
+  // A trial takes whatever fits, and the plans that need the least are the quickest to find.
+  if (placement.is_trial && !options.evaluates) {
+    const auto ledger = ledger_of_least_step(plan.model, placement, options.budgets);
+    if (ledger.has_value()) {
+      plan.ledger = *ledger;
+      return plan;
+    }
+  }
+  if (placement.is_trial && options.evaluates && plan_least(plan, placement, options)) return plan;
   plan.training = plan_step(plan.model, placement, options.budgets, options.shared_plans);
-  plan.ledger = plan.training.ledger;
-  if (!options.evaluates) return plan;
-  if (!options.trains) {
-    plan.evaluation = plan.training.program;
-    return plan;
-  }
-  StepPolicy evaluation = plan.training.policy;
-  evaluation.has_backward = false;
-  plan.evaluation = compile_step(plan.model, evaluation, options.budgets, &plan.training.program);
-  if (!placement.is_trial) {
-    const std::vector<std::string> problems = verify(plan.evaluation);
-    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
-  }
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    plan.ledger[tier].peak_bytes = arena_bytes(plan, tier);
-  }
-  return plan;
+  add_evaluation(plan, options, placement.is_trial);
+  if (placement.is_trial || fits(plan.ledger)) return plan;
+  // Evaluation may find no room between the places of a training that is tuned.
+  TierPlan least;
+  least.model = plan.model;
+  return plan_least(least, placement, options) ? least : plan;
 }
 
 TierPlan plan_tiers(const ComputeModel& units, const TierRuntimeOptions& options) {

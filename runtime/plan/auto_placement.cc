@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/plan/footprints.h"
 #include "runtime/plan/home_choice.h"
 #include "runtime/plan/refusal.h"
 #include "runtime/plan/shared_plans.h"
 #include "runtime/plan/update_split.h"
+#include "runtime/step/hazards.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
 
@@ -23,6 +25,10 @@ namespace {
 constexpr std::int32_t kFirstUnitsParts = 4;
 constexpr std::array<std::int32_t, 5> kLookaheads = {kUsualLookahead, 1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
+// Ops of programs that are tuned, at most. A step of more is of a model with hundreds of billions
+// of parameters, takes hours on what it is planned for, and a second for every policy that is
+// tried.
+constexpr std::size_t kTunedOpsMax = 200'000;
 // Ops of the programs that are compiled to try every lookahead with every number of deferred
 // updates, at most: of larger programs first the one is chosen and then the other.
 constexpr std::size_t kPairedOpsMax = 500'000;
@@ -33,15 +39,22 @@ constexpr int kUnitsForStreaming = 2;
 class Planner {
  public:
   Planner(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets)
-      : model_(model), request_(request), budgets_(budgets) {
+      : model_(model),
+        request_(request),
+        budgets_(budgets),
+        footprints_(request.footprints != nullptr ? request.footprints
+                                                  : std::make_shared<Footprints>()) {
     TERRACE_CHECK(!request.unified || !request.gpu.has_value());
   }
 
   StepPlan run() const {
     StepPlan plan = choose_homes();
+    footprints_->forget_step();
     if (request_.is_trial) return plan;
-    choose_updates(plan);
-    tune_order(plan);
+    if (plan.program.ops.size() <= kTunedOpsMax) {
+      choose_updates(plan);
+      tune_order(plan);
+    }
     check(plan.program);
     return plan;
   }
@@ -54,21 +67,35 @@ class Planner {
     return plan;
   }
 
+  std::optional<StepPlan> least(FunctionRef<bool(StepPlan&)> accepts) const {
+    for (StepPolicy& policy : home_choice().least_policies()) {
+      StepPlan plan = home_choice().least(std::move(policy));
+      if (!fits(plan.ledger) || !accepts(plan)) continue;
+      if (request_.is_trial) return plan;
+      add_edges(plan.program);
+      check(plan.program);
+      return plan;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Ledger> least_ledger() const { return home_choice().least_ledger(); }
+
  private:
+  HomeChoice home_choice() const { return {model_, request_, budgets_, *footprints_}; }
+
   static void check(const Program& program) {
     const std::vector<std::string> problems = verify(program);
     if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
   }
 
   StepPlan choose_homes() const {
-    std::optional<StepPlan> plan = HomeChoice(model_, request_, budgets_).choose();
+    std::optional<StepPlan> plan = home_choice().choose();
     if (!plan.has_value()) refuse_step(model_, request_, budgets_);
     return std::move(*plan);
   }
 
-  StepPlan compiled(StepPolicy policy) const {
-    return HomeChoice(model_, request_, budgets_).compiled(std::move(policy));
-  }
+  StepPlan compiled(StepPolicy policy) const { return home_choice().compiled(std::move(policy)); }
 
   // What plans are simulated on.
   MachineProfile machine() const {
@@ -244,6 +271,7 @@ class Planner {
   const StepModel& model_;
   const PlacementRequest& request_;
   const TierBudgets& budgets_;
+  const std::shared_ptr<Footprints> footprints_;
 };
 
 }  // namespace
@@ -279,9 +307,21 @@ StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
   StepModel of_first = model;
   of_first.zero.rank = 0;
   StepPlan first = plan_of(of_first);
+  if (request.is_trial) return first;  // their programs are of one size
   const Planner planner(model, request, budgets);
   std::optional<StepPlan> own = planner.with(std::move(first.policy));
   return own.has_value() ? std::move(*own) : planner.run();
+}
+
+std::optional<StepPlan> plan_least_step(const StepModel& model, const PlacementRequest& request,
+                                        const TierBudgets& budgets,
+                                        FunctionRef<bool(StepPlan&)> accepts) {
+  return Planner(model, request, budgets).least(accepts);
+}
+
+std::optional<Ledger> ledger_of_least_step(const StepModel& model, const PlacementRequest& request,
+                                           const TierBudgets& budgets) {
+  return Planner(model, request, budgets).least_ledger();
 }
 
 }  // namespace terrace

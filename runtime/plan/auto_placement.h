@@ -3,16 +3,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "memory/ledger.h"
 #include "runtime/model/option_names.h"
 #include "runtime/step/compile.h"
 
 namespace terrace {
 
+class Footprints;
 class SharedPlans;
 
 // What a GPU computes beside.
@@ -76,9 +79,14 @@ struct PlacementRequest {
   std::vector<Reduction> reductions;
   std::vector<TensorDivision> tensor_divisions;
   HostCapacity host_capacity = {};
-  // Whether the caller asks only if the step fits. Then nothing is tuned or verified, and a refusal
-  // gives no reasons.
+  // Whether the caller asks only if the step fits. Then nothing is tuned or verified, the program
+  // may be another than that of a run, without edges, and a refusal gives no reasons.
   bool is_trial = false;
+  // Whether a refusal gives reasons: they take longer to find than a plan.
+  bool explains_refusal = true;
+  // For trials with other budgets, of the same model and request: what they know of it already.
+  // Null: each plan begins anew.
+  std::shared_ptr<Footprints> footprints;
 };
 
 struct StepPlan {
@@ -100,5 +108,17 @@ Ledger ledger_of(const Program& program, const TierBudgets& budgets);
 // `shared`: the plans of the other ranks of this process, if there are any.
 StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
                    const TierBudgets& budgets, SharedPlans* shared = nullptr);
+
+// Returns the first plan that `accepts` takes among those that keep and prefetch the least: of
+// them, every budget accepts what a smaller one does. None if it takes none, or none fits.
+// Verified, but not tuned.
+std::optional<StepPlan> plan_least_step(const StepModel& model, const PlacementRequest& request,
+                                        const TierBudgets& budgets,
+                                        FunctionRef<bool(StepPlan&)> accepts);
+
+// Returns the ledger of the first of these plans that fits, in a fraction of the time; none if none
+// does. It has no accounts, and no more than the live bytes of a tier without a budget.
+std::optional<Ledger> ledger_of_least_step(const StepModel& model, const PlacementRequest& request,
+                                           const TierBudgets& budgets);
 
 }  // namespace terrace

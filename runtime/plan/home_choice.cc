@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "runtime/plan/order_bound.h"
 #include "runtime/plan/update_split.h"
 
 namespace terrace {
 namespace {
+
+constexpr std::int32_t kFewMicroBatches = 2;
+constexpr std::size_t kUnitsOfTries = 1000;
 
 // Returns the smallest count in [0, most] that passes; `most` if none does.
 std::size_t fewest(std::size_t most, FunctionRef<bool(std::size_t)> passes) {
@@ -31,21 +35,29 @@ bool HomeChoice::has_one_order() const {
          request_.reduces_micro_batches;
 }
 
-MicroBatchOrder HomeChoice::smallest_order() const {
-  const auto usual =
-      has_one_order() ? MicroBatchOrder::kMicroBatchMajor : MicroBatchOrder::kLayerMajor;
-  return request_.order.value_or(usual);
+std::vector<MicroBatchOrder> HomeChoice::orders() const {
+  if (request_.order.has_value()) return {*request_.order};
+  if (has_one_order()) return {MicroBatchOrder::kMicroBatchMajor};
+  return {MicroBatchOrder::kLayerMajor, MicroBatchOrder::kMicroBatchMajor};
 }
 
 std::optional<StepPlan> HomeChoice::choose() const {
-  if (request_.order.has_value() || has_one_order()) return try_order(smallest_order());
-  std::optional<StepPlan> layers = try_order(MicroBatchOrder::kLayerMajor);
-  if (layers.has_value() && moved_bytes(layers->program) < least_moved_of_other_order()) {
-    return layers;
+  std::optional<StepPlan> best;
+  for (const MicroBatchOrder order : orders()) {
+    // Micro-batch-major programs are the large ones.
+    if (best.has_value() && moved_bytes(best->program) < least_moved_of_other_order()) break;
+    std::optional<StepPlan> plan = try_order(order);
+    if (!plan.has_value()) continue;
+    const bool moves_less =
+        !best.has_value() || moved_bytes(plan->program) <= moved_bytes(best->program);
+    if (moves_less) best = std::move(plan);
   }
-  std::optional<StepPlan> whole = try_order(MicroBatchOrder::kMicroBatchMajor);
-  if (!layers.has_value() || !whole.has_value()) return whole.has_value() ? whole : layers;
-  return moved_bytes(layers->program) < moved_bytes(whole->program) ? layers : whole;
+  if (best.has_value()) return best;
+  for (StepPolicy& policy : least_policies()) {
+    StepPlan plan = compiled(std::move(policy));
+    if (fits(plan.ledger)) return plan;
+  }
+  return std::nullopt;
 }
 
 double HomeChoice::least_moved_of_other_order() const {
@@ -54,66 +66,110 @@ double HomeChoice::least_moved_of_other_order() const {
   return least_moved_micro_batch_major(model_, request_.micro_batches, request_.unified, *budget);
 }
 
-// The device gives its states to the host before it recomputes, which a host without room cannot
-// take: then recomputation comes first.
 std::optional<StepPlan> HomeChoice::try_order(MicroBatchOrder order) const {
-  std::optional<StepPlan> plan = with_fewest_concessions(order);
-  if (plan.has_value() || request_.recompute.has_value()) return plan;
-  PlacementRequest recomputing = request_;
-  recomputing.recompute = true;
-  return HomeChoice(model_, recomputing, budgets_).with_fewest_concessions(order);
+  for (const PolicyKey& start : starts(order)) {
+    const std::optional<PolicyKey> key = fewest_concessions(start);
+    if (!key.has_value()) continue;
+    StepPlan plan = compiled(policy_of(*key));
+    if (fits(plan.ledger)) return plan;
+  }
+  return std::nullopt;
 }
 
-// What leaves the device goes to the host, so the device is settled first.
-std::optional<StepPlan> HomeChoice::with_fewest_concessions(MicroBatchOrder order) const {
-  const auto on_device = fewest_of(Tier::kDevice, [&](std::size_t count) {
-    return may_fit(policy_with(count, 0, order), Tier::kDevice);
-  });
+// The device gives its states to the host before it recomputes, which a host without room cannot
+// take: then recomputation comes first.
+std::vector<PolicyKey> HomeChoice::starts(MicroBatchOrder order) const {
+  std::vector<PolicyKey> keys = {{.order = order}};
+  if (!request_.recompute.has_value()) keys.push_back({.order = order, .recomputes_first = true});
+  return keys;
+}
+
+// What leaves the device goes to the host, so the device is settled first. Where the host then has
+// no room, more of the device is given up: what is on its way to the device or back passes through
+// the host, and so may need more there where less is at home there.
+std::optional<PolicyKey> HomeChoice::fewest_concessions(PolicyKey key) const {
+  // More are tried where that takes little time.
+  const std::size_t more_of_device =
+      std::clamp<std::size_t>(kUnitsOfTries / model_.unit_count(), 4, 32);
+  const auto on_device = fewest_of(Tier::kDevice, key, &PolicyKey::on_device);
   if (!on_device.has_value()) return std::nullopt;
-  const auto on_host = fewest_of(Tier::kHost, [&](std::size_t count) {
-    return may_fit(policy_with(*on_device, count, order), Tier::kHost);
-  });
-  if (!on_host.has_value()) return std::nullopt;
-  StepPlan plan = compiled(policy_with(*on_device, *on_host, order));
-  if (!fits(plan.ledger)) return std::nullopt;
-  return plan;
+  const std::size_t most = concessions(Tier::kDevice, key).size();
+  for (std::size_t more = 0; more <= more_of_device; ++more) {
+    const std::size_t next = *on_device + (most - *on_device) * more / more_of_device;
+    if (more > 0 && next == key.on_device) continue;
+    key.on_device = next;
+    key.on_host = 0;
+    const auto on_host = fewest_of(Tier::kHost, key, &PolicyKey::on_host);
+    if (!on_host.has_value()) continue;
+    key.on_host = *on_host;
+    return key;
+  }
+  return std::nullopt;
 }
 
 // In micro-batch-major order a step of two micro-batches needs no more of the compute tier than one
 // of many, and its program is small: if it does not fit, the step does not either.
-bool HomeChoice::may_fit(const StepPolicy& policy, Tier tier) const {
-  constexpr std::int32_t kFew = 2;
-  const auto& budget = budgets_.at(static_cast<std::size_t>(tier));
-  const bool repeats = policy.order == MicroBatchOrder::kMicroBatchMajor &&
-                       model_.pipeline.stages == 1 && model_.tasks.empty() &&
-                       policy.micro_batches > kFew;
-  if (repeats && tier == compute_tier() && budget.has_value()) {
-    StepPolicy few = policy;
-    few.micro_batches = kFew;
-    if (least_live_bytes(model_, few).at(static_cast<std::size_t>(tier)) > *budget) return false;
-  }
-  return can_fit(model_, policy, budgets_, tier);
+PolicyKey HomeChoice::shortened(PolicyKey key) const {
+  key.is_short = key.order == MicroBatchOrder::kMicroBatchMajor && model_.pipeline.stages == 1 &&
+                 model_.tasks.empty() && request_.micro_batches > kFewMicroBatches;
+  return key;
 }
 
-// The fewest concessions of a tier that pass; none where not even all of them do.
-std::optional<std::size_t> HomeChoice::fewest_of(Tier tier,
-                                                 FunctionRef<bool(std::size_t)> passes) const {
-  const std::size_t most = concessions(tier).size();
+bool HomeChoice::fits_least(const PolicyKey& key, std::span<const Tier> tiers) const {
+  const PolicyKey shorter = shortened(key);
+  const auto t = static_cast<std::size_t>(compute_tier());
+  const bool asks_compute = std::ranges::find(tiers, compute_tier()) != tiers.end();
+  if (shorter.is_short && asks_compute && budgets_.at(t).has_value()) {
+    if (live_bytes(shorter).at(t) > *budgets_.at(t)) return false;
+  }
+  return footprints_.fit({model_, key, [&] { return policy_of(key); }}, budgets_, tiers);
+}
+
+const std::array<std::size_t, kTierCount>& HomeChoice::live_bytes(const PolicyKey& key) const {
+  return footprints_.live_bytes({model_, key, [&] { return policy_of(key); }});
+}
+
+// Prefetching moves what passes through the host to other times, so there it may help, as it may
+// where only the packing is too high. In the compute tier it only adds to what lives.
+bool HomeChoice::may_fit(const PolicyKey& key, Tier tier) const {
+  const auto t = static_cast<std::size_t>(tier);
+  if (!budgets_.at(t).has_value()) return true;
+  if (fits_least(key, std::span(&tier, 1))) return true;
+  if (tier == compute_tier()) {
+    const PolicyKey shorter = shortened(key);
+    if (live_bytes(shorter).at(t) > *budgets_.at(t)) return false;
+    if (live_bytes(key).at(t) > *budgets_.at(t)) return false;
+  } else if (footprints_.needed_on_host({model_, key, [&] { return policy_of(key); }}) >
+             *budgets_.at(t)) {
+    return false;
+  }
+  return fits_with_prefetch(model_, policy_of(key), budgets_, tier);
+}
+
+// The fewest concessions of a tier with which the step may fit that tier; none where not even all
+// of them suffice. `count`: of the key, which is otherwise kept.
+std::optional<std::size_t> HomeChoice::fewest_of(Tier tier, PolicyKey key,
+                                                 std::size_t PolicyKey::* count) const {
+  const std::size_t most = concessions(tier, key).size();
+  const auto passes = [&](std::size_t number) {
+    key.*count = number;
+    return may_fit(key, tier);
+  };
   if (passes(0)) return 0;
   if (most == 0 || !passes(most)) return std::nullopt;
   return fewest(most, passes);
 }
 
-StepPolicy HomeChoice::fastest(MicroBatchOrder order) const {
+StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
   UnitHomes homes;
   for (const StateClassInfo& info : kStateClasses) {
     homes[info.state] = request_.homes[info.state].value_or(compute_tier());
   }
   homes.activations_named = request_.homes[StateClass::kActivations].has_value();
-  homes.recompute = request_.recompute.value_or(false);
+  homes.recompute = request_.recompute.value_or(key.recomputes_first);
   StepPolicy policy;
-  policy.micro_batches = request_.micro_batches;
-  policy.order = order;
+  policy.micro_batches = key.is_short ? kFewMicroBatches : request_.micro_batches;
+  policy.order = key.order;
   policy.pipeline_schedule = request_.pipeline_schedule;
   policy.unified = request_.unified;
   policy.reduces_micro_batches = request_.reduces_micro_batches;
@@ -128,7 +184,7 @@ StepPolicy HomeChoice::fastest(MicroBatchOrder order) const {
 // a step; then recomputation; parameters and activations go last, as the compute waits for them. On
 // the host of a device recomputation is the very last: it makes room only where activations wait
 // there.
-std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier) const {
+std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier, const PolicyKey& key) const {
   std::vector<Concession> list;
   if (tier == Tier::kDevice && request_.unified) return list;
   for (const StateUse use : kStateUses) {
@@ -136,7 +192,7 @@ std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier) const {
       if (info.use == use) add(list, tier, info.state);
     }
     const StateUse before = tier == compute_tier() ? StateUse::kUpdate : kStateUses.back();
-    if (use == before) add_recompute(list);
+    if (use == before && !key.recomputes_first) add_recompute(list);
   }
   return list;
 }
@@ -163,15 +219,13 @@ void HomeChoice::add_recompute(std::vector<Concession>& list) const {
   }
 }
 
-// The policy with so many concessions on the device and on the host.
-StepPolicy HomeChoice::policy_with(std::size_t on_device, std::size_t on_host,
-                                   MicroBatchOrder order) const {
-  StepPolicy policy = fastest(order);
+StepPolicy HomeChoice::policy_of(const PolicyKey& key) const {
+  StepPolicy policy = fastest(key);
   const auto apply = [&policy](const std::vector<Concession>& list, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) list[i].apply(policy.homes.at(list[i].unit));
   };
-  apply(concessions(Tier::kDevice), on_device);
-  apply(concessions(Tier::kHost), on_host);
+  apply(concessions(Tier::kDevice, key), key.on_device);
+  apply(concessions(Tier::kHost, key), key.on_host);
   const bool streams = !request_.unified && request_.streamed_updates.has_value();
   if (streams) stream_updates(model_, policy, *request_.streamed_updates);
   return policy;
@@ -179,12 +233,12 @@ StepPolicy HomeChoice::policy_with(std::size_t on_device, std::size_t on_host,
 
 StepPlan HomeChoice::compiled(StepPolicy policy) const {
   StepPlan plan{.policy = std::move(policy), .program = {}, .ledger = {}};
-  plan.program = compile_step(model_, plan.policy, budgets_);
+  plan.program = request_.is_trial ? place_step(model_, plan.policy, budgets_)
+                                   : compile_step(model_, plan.policy, budgets_);
   plan.ledger = ledger_of(plan.program, budgets_);
   return plan;
 }
 
-// What the policy cannot do without. Its program does not run.
 StepPlan HomeChoice::least(StepPolicy policy) const {
   StepPlan plan{.policy = std::move(policy), .program = {}, .ledger = {}};
   plan.program = compile_least(model_, plan.policy, budgets_);
@@ -192,48 +246,97 @@ StepPlan HomeChoice::least(StepPolicy policy) const {
   return plan;
 }
 
-std::size_t HomeChoice::lacking_bytes() const {
-  const StepPlan smallest = smallest_plan();
-  std::size_t bytes = 0;
-  for (const Tier tier : kTiers) bytes += smallest.ledger[tier].over_bytes();
-  return bytes;
+std::vector<PolicyKey> HomeChoice::extremes() const {
+  std::vector<PolicyKey> keys;
+  for (const MicroBatchOrder order : orders()) {
+    for (PolicyKey key : starts(order)) {
+      const std::size_t of_device = concessions(Tier::kDevice, key).size();
+      const std::size_t of_host = concessions(Tier::kHost, key).size();
+      for (const bool all_of_host : {false, true}) {
+        for (const bool all_of_device : {false, true}) {
+          key.on_device = all_of_device ? of_device : 0;
+          key.on_host = all_of_host ? of_host : 0;
+          if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+        }
+      }
+    }
+  }
+  return keys;
+}
+
+std::vector<StepPolicy> HomeChoice::least_policies() const {
+  std::vector<StepPolicy> policies;
+  for (const PolicyKey& key : extremes()) {
+    if (fits_least(key, kTiers)) policies.push_back(policy_of(key));
+  }
+  return policies;
+}
+
+std::optional<Ledger> HomeChoice::least_ledger() const {
+  for (const PolicyKey& key : extremes()) {
+    if (!fits_least(key, kTiers)) continue;
+    Ledger ledger;
+    for (const Tier tier : kTiers) {
+      const auto t = static_cast<std::size_t>(tier);
+      TierLedger& entry = ledger[tier];
+      entry.budget_bytes = budgets_.at(t);
+      entry.live_peak_bytes = live_bytes(key).at(t);
+      entry.peak_bytes =
+          footprints_.packed_bytes({model_, key, [&] { return policy_of(key); }}, tier);
+    }
+    return ledger;
+  }
+  return std::nullopt;
+}
+
+bool HomeChoice::can_choose() const {
+  std::vector<PolicyKey> keys = extremes();
+  std::ranges::reverse(keys);  // those that need the least come last
+  if (std::ranges::any_of(keys, [&](const auto& key) { return fits_least(key, kTiers); })) {
+    return true;
+  }
+  for (const MicroBatchOrder order : orders()) {
+    for (const PolicyKey& start : starts(order)) {
+      const std::optional<PolicyKey> key = fewest_concessions(start);
+      if (!key.has_value()) continue;
+      if (fits_least(*key, kTiers)) return true;
+      const Program placed = place_step(model_, policy_of(*key), budgets_);
+      if (fits(ledger_of(placed, budgets_))) return true;
+    }
+  }
+  return false;
+}
+
+std::array<std::size_t, kTierCount> HomeChoice::lacking_live(const PolicyKey& key) const {
+  std::array<std::size_t, kTierCount> lacking = live_bytes(shortened(key));
+  for (std::size_t t = 0; t < kTierCount; ++t) {
+    lacking.at(t) -= std::min(lacking.at(t), budgets_.at(t).value_or(lacking.at(t)));
+  }
+  return lacking;
 }
 
 std::size_t HomeChoice::lacking_live_bytes() const {
   std::size_t least = std::numeric_limits<std::size_t>::max();
-  for (const auto& [on_device, on_host] : extremes()) {
-    const auto live = least_live_bytes(model_, policy_with(on_device, on_host, smallest_order()));
-    std::size_t lacking = 0;
-    for (std::size_t t = 0; t < kTierCount; ++t) {
-      const std::size_t budget = budgets_.at(t).value_or(live.at(t));
-      lacking += live.at(t) - std::min(live.at(t), budget);
-    }
-    least = std::min(least, lacking);
+  std::vector<PolicyKey> keys = extremes();
+  std::ranges::reverse(keys);  // those that need the least come last
+  for (const PolicyKey& key : keys) {
+    if (key.recomputes_first) continue;  // with all concessions all units recompute
+    const auto lacking = lacking_live(key);
+    least = std::min(least, std::accumulate(lacking.begin(), lacking.end(), std::size_t{0}));
     if (least == 0) break;
   }
   return least;
 }
 
-// All concessions of a tier or none, on the device and on the host, the fewest first.
-std::array<std::pair<std::size_t, std::size_t>, 4> HomeChoice::extremes() const {
-  const std::size_t of_device = concessions(Tier::kDevice).size();
-  const std::size_t of_host = concessions(Tier::kHost).size();
-  return {{{0, 0}, {of_device, 0}, {0, of_host}, {of_device, of_host}}};
-}
-
-// Of equals the first, which asks for the least of a drive.
+// Of equals the first, which asks for the least of a drive. Live bytes say which it is, and where
+// they lack nowhere, what is packed.
 StepPlan HomeChoice::smallest_plan() const {
-  const auto short_of = [](const StepPlan& plan) {
-    return std::pair{plan.ledger[Tier::kDevice].over_bytes(),
-                     plan.ledger[Tier::kHost].over_bytes()};
-  };
-  std::optional<StepPlan> smallest;
-  for (const auto& [on_device, on_host] : extremes()) {
-    StepPlan plan = least(policy_with(on_device, on_host, smallest_order()));
-    const bool is_smaller = !smallest.has_value() || short_of(plan) < short_of(*smallest);
-    if (is_smaller) smallest = std::move(plan);
+  std::optional<PolicyKey> smallest;
+  for (const PolicyKey& key : extremes()) {
+    if (key.recomputes_first) continue;
+    if (!smallest.has_value() || lacking_live(key) < lacking_live(*smallest)) smallest = key;
   }
-  return std::move(*smallest);
+  return least(policy_of(*smallest));
 }
 
 }  // namespace terrace

@@ -9,6 +9,7 @@
 
 #include "base/function_ref.h"
 #include "runtime/plan/auto_placement.h"
+#include "runtime/plan/footprints.h"
 
 namespace terrace {
 
@@ -19,21 +20,34 @@ inline constexpr std::int32_t kUsualLookahead = 3;
 // compute tier and gives way unit by unit, no further than needed.
 class HomeChoice {
  public:
-  // Borrows all.
-  HomeChoice(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets)
-      : model_(model), request_(request), budgets_(budgets) {}
+  // Borrows all. `footprints`: of this model and request.
+  HomeChoice(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets,
+             Footprints& footprints)
+      : model_(model), request_(request), budgets_(budgets), footprints_(footprints) {}
 
   // Returns the plan with the fewest concessions, in the order of micro-batches that moves less
-  // where that is open; none if no plan fits.
+  // where that is open; where no search finds one, the plan of the first policy of
+  // least_policies(). None if no plan fits.
   std::optional<StepPlan> choose() const;
   StepPlan compiled(StepPolicy policy) const;
+  // Returns the plan of a policy with nothing kept or prefetched, its program without edges.
+  StepPlan least(StepPolicy policy) const;
 
-  // For refusals: the plan that is short of the fewest bytes of the device, and then of the host,
-  // among those with all concessions of a tier or none. Its program does not run.
+  // Returns the policies with all concessions of a tier or none, in either order of micro-batches,
+  // whose programs fit with nothing kept or prefetched: whatever fits there fits every larger
+  // budget. The policies that move the least come first.
+  std::vector<StepPolicy> least_policies() const;
+  // Returns the ledger of the first of these, without accounts; none if there is none. Compiles
+  // nothing. Where a tier has no budget, its peak is only what is live.
+  std::optional<Ledger> least_ledger() const;
+  // Returns whether choose() finds a plan. Much quicker.
+  bool can_choose() const;
+
+  // For refusals: the plan that is short of the fewest bytes of the device, then of the host, and
+  // then of the drive, among those with all concessions of a tier or none, in either order.
   StepPlan smallest_plan() const;
-  // Returns the bytes by which that plan is too large, all tiers together.
-  std::size_t lacking_bytes() const;
-  // Returns a lower bound of them in a fraction of the time: of what must be live, not packed.
+  // Returns a lower bound of the bytes by which that plan is too large, all tiers together, in a
+  // fraction of the time: of what must be live, not packed.
   std::size_t lacking_live_bytes() const;
 
  private:
@@ -46,26 +60,39 @@ class HomeChoice {
   Tier compute_tier() const { return request_.unified ? Tier::kHost : Tier::kDevice; }
   // Micro-batches one after the other, where nothing else is asked for or makes sense.
   bool has_one_order() const;
-  MicroBatchOrder smallest_order() const;
+  // Every order that may be taken, the one that moves less first.
+  std::vector<MicroBatchOrder> orders() const;
 
   // A lower bound for micro-batch-major order: its programs are the large ones.
   double least_moved_of_other_order() const;
   std::optional<StepPlan> try_order(MicroBatchOrder order) const;
-  std::optional<StepPlan> with_fewest_concessions(MicroBatchOrder order) const;
-  bool may_fit(const StepPolicy& policy, Tier tier) const;
-  std::optional<std::size_t> fewest_of(Tier tier, FunctionRef<bool(std::size_t)> passes) const;
+  // The policies without concessions from which the fewest concessions are looked for.
+  std::vector<PolicyKey> starts(MicroBatchOrder order) const;
+  // Returns `key` with the fewest concessions with which the step may fit; none if none suffice.
+  std::optional<PolicyKey> fewest_concessions(PolicyKey key) const;
+  std::optional<std::size_t> fewest_of(Tier tier, PolicyKey key,
+                                       std::size_t PolicyKey::* count) const;
+  bool may_fit(const PolicyKey& key, Tier tier) const;
 
-  StepPolicy fastest(MicroBatchOrder order) const;
-  StepPolicy policy_with(std::size_t on_device, std::size_t on_host, MicroBatchOrder order) const;
-  std::array<std::pair<std::size_t, std::size_t>, 4> extremes() const;
-  std::vector<Concession> concessions(Tier tier) const;
+  StepPolicy fastest(const PolicyKey& key) const;
+  StepPolicy policy_of(const PolicyKey& key) const;
+  // All concessions of a tier or none, on the device and on the host, in every order, the fewest
+  // first.
+  std::vector<PolicyKey> extremes() const;
+  PolicyKey shortened(PolicyKey key) const;
+  // Whether the tiers named have room for the step with nothing kept or prefetched.
+  bool fits_least(const PolicyKey& key, std::span<const Tier> tiers) const;
+  const std::array<std::size_t, kTierCount>& live_bytes(const PolicyKey& key) const;
+  // A lower bound, by tier.
+  std::array<std::size_t, kTierCount> lacking_live(const PolicyKey& key) const;
+  std::vector<Concession> concessions(Tier tier, const PolicyKey& key) const;
   void add(std::vector<Concession>& list, Tier from, StateClass state) const;
   void add_recompute(std::vector<Concession>& list) const;
-  StepPlan least(StepPolicy policy) const;
 
   const StepModel& model_;
   const PlacementRequest& request_;
   const TierBudgets& budgets_;
+  Footprints& footprints_;
 };
 
 }  // namespace terrace

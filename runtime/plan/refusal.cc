@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "runtime/plan/home_choice.h"
+#include "runtime/plan/least_budget.h"
 
 namespace terrace {
 namespace {
@@ -66,13 +69,18 @@ std::string name_of_unit(const StepModel& model, std::int32_t unit) {
 class Refusal {
  public:
   Refusal(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets)
-      : model_(model), request_(request), budgets_(budgets) {
-    for (const StepModel& stage : stages_of(model)) {
-      ledgers_.push_back(HomeChoice(stage, request, budgets).smallest_plan().ledger);
+      : model_(model),
+        request_(request),
+        budgets_(budgets),
+        stages_(stages_of(model)),
+        footprints_(stages_.size()) {
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      const HomeChoice choice(stages_[s], request, budgets, footprints_[s]);
+      ledgers_.push_back(choice.smallest_plan().ledger);
     }
   }
 
-  [[noreturn]] void raise() const {
+  [[noreturn]] void raise() {
     const std::size_t lacking = lacking_live_bytes(model_, request_);
     Remedies remedies(lacking_bytes());
     remedies.enough(raised_budgets());
@@ -111,32 +119,61 @@ class Refusal {
   // Bytes by which the tiers are too small, each on the stage that needs the most of it.
   std::size_t lacking_bytes() const {
     std::size_t bytes = 0;
-    for (const Tier tier : kTiers) {
-      std::size_t most = 0;
-      for (const Ledger& ledger : ledgers_) most = std::max(most, ledger[tier].over_bytes());
-      bytes += most;
-    }
+    for (const Tier tier : kTiers) bytes += most_over(tier);
     return bytes;
   }
 
-  // The budgets are those of every stage.
-  std::string raised_budgets() const {
+  // Names the budgets of the tiers that are too small, each the least that suffices given those
+  // before it; the tiers after it have no limit until then. The budgets are those of every stage.
+  std::string raised_budgets() {
+    TierBudgets budgets = budgets_;
+    for (const Tier tier : kTiers) {
+      if (most_over(tier) > 0) budgets.at(static_cast<std::size_t>(tier)).reset();
+    }
+    if (!are_enough(budgets)) budgets.fill(std::nullopt);
     std::string raised;
     for (const Tier tier : kTiers) {
-      std::size_t peak = 0;
-      bool is_over = false;
-      for (const Ledger& ledger : ledgers_) {
-        is_over = is_over || ledger[tier].over_bytes() > 0;
-        peak = std::max(peak, ledger[tier].peak_bytes);
-      }
-      if (!is_over) continue;
+      const auto t = static_cast<std::size_t>(tier);
+      const bool is_settled = budgets.at(t) == budgets_.at(t);
+      budgets.at(t) = budgets_.at(t);
+      if (is_settled || are_enough(budgets)) continue;
+      const std::size_t least = least_of(tier, budgets);
+      budgets.at(t) = least;
       // Sizes are told in three digits, which may be half a percent too low.
       raised += fmt::format("{} {} to {} or more", raised.empty() ? "raise" : " and raise",
-                            name_of(budget_option(tier)), format_size(peak + peak / 128));
+                            name_of(budget_option(tier)), format_size(least + least / 128));
       const bool is_of_host = tier == Tier::kHost || (tier == Tier::kDevice && !request_.gpu);
-      if (is_of_host) raised += request_.host_capacity.beyond(peak);
+      if (is_of_host) raised += request_.host_capacity.beyond(least);
     }
     return raised;
+  }
+
+  std::size_t most_over(Tier tier) const {
+    std::size_t most = 0;
+    for (const Ledger& ledger : ledgers_) most = std::max(most, ledger[tier].over_bytes());
+    return most;
+  }
+
+  // Whether a plan of every stage fits.
+  bool are_enough(const TierBudgets& budgets) {
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      if (!HomeChoice(stages_[s], request_, budgets, footprints_[s]).can_choose()) return false;
+    }
+    return true;
+  }
+
+  // Returns the least budget of a tier that suffices given the others, which suffice without a
+  // limit on it.
+  std::size_t least_of(Tier tier, TierBudgets budgets) {
+    const auto accepts = [&](std::size_t bytes) {
+      budgets.at(static_cast<std::size_t>(tier)) = bytes;
+      return are_enough(budgets);
+    };
+    std::size_t enough = 0;
+    for (const Ledger& ledger : ledgers_) enough = std::max(enough, ledger[tier].peak_bytes);
+    enough = round_up_budget(std::max<std::size_t>(enough, 4 * kKiB));
+    while (!accepts(enough)) enough = round_up_budget(enough + enough / 4);
+    return least_budget(enough, accepts);
   }
 
   // --- what is tried -----------------------------------------------------------------------------
@@ -145,7 +182,9 @@ class Refusal {
   std::size_t lacking_live_bytes(const StepModel& model, const PlacementRequest& request) const {
     std::size_t most = 0;
     for (const StepModel& stage : stages_of(model)) {
-      most = std::max(most, HomeChoice(stage, request, budgets_).lacking_live_bytes());
+      Footprints footprints;
+      const HomeChoice choice(stage, request, budgets_, footprints);
+      most = std::max(most, choice.lacking_live_bytes());
     }
     return most;
   }
@@ -154,7 +193,8 @@ class Refusal {
   bool fits(const StepModel& model, const PlacementRequest& request) const {
     if (lacking_live_bytes(model, request) > 0) return false;
     return std::ranges::all_of(stages_of(model), [&](const StepModel& stage) {
-      return HomeChoice(stage, request, budgets_).lacking_bytes() == 0;
+      Footprints footprints;
+      return HomeChoice(stage, request, budgets_, footprints).can_choose();
     });
   }
 
@@ -253,7 +293,10 @@ class Refusal {
   const StepModel& model_;
   const PlacementRequest& request_;
   const TierBudgets& budgets_;
-  std::vector<Ledger> ledgers_;  // of the smallest programs, by stage, the own stage's first
+  // By stage, the own stage first.
+  std::vector<StepModel> stages_;
+  std::vector<Ledger> ledgers_;  // of the smallest programs
+  std::deque<Footprints> footprints_;
 };
 
 }  // namespace
@@ -266,7 +309,7 @@ std::string HostCapacity::beyond(std::size_t budget_bytes) const {
 
 void refuse_step(const StepModel& model, const PlacementRequest& request,
                  const TierBudgets& budgets) {
-  if (request.is_trial) throw OutOfMemory("the step does not fit", "");
+  if (request.is_trial || !request.explains_refusal) throw OutOfMemory("the step does not fit", "");
   Refusal(model, request, budgets).raise();
 }
 

@@ -2,20 +2,25 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "runtime/step/hazards.h"
 #include "runtime/step/residency.h"
 #include "runtime/step/schedule.h"
-#include "runtime/step/verify.h"
 
 namespace terrace {
 namespace {
 
 // Live bytes within the budget may still be packed above it: then less is kept and prefetched.
 constexpr std::array<double, 8> kBudgetShares = {1.0, 0.96, 0.92, 0.88, 0.8, 0.7, 0.5, 0.0};
+
+// Where the host is too small with nothing kept or prefetched, what passes through it may come at
+// better times if the device is used; but not if all of it is, so parts of it are tried.
+constexpr std::array<double, 9> kDeviceShares = {1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35};
 
 // What is tried of slack, the most first.
 constexpr std::array<std::int32_t, 6> kSlackStages = {32, 16, 8, 4, 2, 1};
@@ -24,12 +29,19 @@ constexpr std::array<std::int32_t, 6> kSlackStages = {32, 16, 8, 4, 2, 1};
 // share of the budgets is tried on it. Borrows all.
 class DraftedStep {
  public:
-  DraftedStep(const StepModel& model, const StepPolicy& policy)
+  DraftedStep(const StepModel& model, const StepPolicy& policy, bool has_names)
       : stages_(add_recompute(model, policy, schedule_step(model, policy))),
-        draft_(add_movement(model, policy, stages_)),
+        draft_(add_movement(model, policy, stages_, has_names)),
         planner_(model, policy, stages_, draft_) {}
 
   const Draft& draft() const { return draft_; }
+
+  // The ops in their order, with nothing kept or prefetched in any tier.
+  LinearDraft least_linear() {
+    TierBudgets nothing;
+    nothing.fill(0);
+    return linear(nothing);
+  }
 
   // The ops in their order, with what these budgets leave room for.
   LinearDraft linear(const TierBudgets& budgets) {
@@ -48,6 +60,19 @@ TierBudgets share_of(const TierBudgets& budgets, double share) {
     if (budget.has_value()) {
       budget = static_cast<std::size_t>(static_cast<double>(*budget) * share);
     }
+  }
+  return shares;
+}
+
+// Shares of the device's budget alone; without one there is nothing to try.
+std::vector<TierBudgets> device_shares_of(const TierBudgets& budgets) {
+  std::vector<TierBudgets> shares;
+  const auto& device = budgets.at(static_cast<std::size_t>(Tier::kDevice));
+  if (!device.has_value()) return shares;
+  for (const double share : kDeviceShares) {
+    shares.push_back(budgets);
+    shares.back().at(static_cast<std::size_t>(Tier::kDevice)) =
+        static_cast<std::size_t>(static_cast<double>(*device) * share);
   }
   return shares;
 }
@@ -107,62 +132,135 @@ void add_slack(ArenaPacking& packing, const Draft& draft, LinearDraft& linear,
   }
 }
 
-}  // namespace
-
-bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
-             Tier tier) {
-  TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
-  DraftedStep step(model, policy);
-  const auto linear_with = [&](double share) { return step.linear(share_of(budgets, share)); };
-  const LinearDraft least = linear_with(kBudgetShares.back());
-  if (fits_tier(step.draft(), least, tier, budgets)) return true;
-  // Prefetching moves what passes through the host to other times, so there it may help, as it may
-  // where only the packing is too high. In the compute tier it only adds to what lives.
-  const bool only_adds = tier == policy.compute_tier();
-  if (only_adds && live_over_budget(step.draft(), least, tier, budgets)) return false;
-  return fits_tier(step.draft(), linear_with(kBudgetShares.front()), tier, budgets);
+void finish(Program& program, const StepModel& model, const StepPolicy& policy) {
+  program.units = static_cast<std::int32_t>(model.unit_count());
+  program.micro_batches = policy.micro_batches;
 }
 
-std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
-                                                     const StepPolicy& policy) {
-  DraftedStep step(model, policy);
-  TierBudgets nothing;
-  nothing.fill(0);
-  const LinearDraft linear = step.linear(nothing);
+// What compile_step() is given.
+struct CompileRequest {
+  const StepModel& model;
+  const StepPolicy& policy;
+  const TierBudgets& budgets;
+  const Program* base;
+};
+
+// Returns the program in which these shares of the budgets are used for what is kept and
+// prefetched; none where that does not fit.
+std::optional<Program> placed_within(DraftedStep& step, const TierBudgets& shares,
+                                     const CompileRequest& request) {
+  LinearDraft linear = step.linear(shares);
+  if (live_over_budget(step.draft(), linear, request.budgets)) return std::nullopt;
+  ArenaPacking packing(step.draft(), linear, request.base);
+  if (!fits_in_memory(packing, request.budgets)) return std::nullopt;
+  add_slack(packing, step.draft(), linear, request.budgets);
+  return packing.program();
+}
+
+Program placed(const CompileRequest& request, bool has_names) {
+  TERRACE_CHECK_EQ(request.model.units.size(), request.policy.homes.size());
+  DraftedStep step(request.model, request.policy, has_names);
+  std::optional<Program> program;
+  for (const double share : kBudgetShares) {
+    if (program.has_value()) break;
+    program = placed_within(step, share_of(request.budgets, share), request);
+  }
+  for (const TierBudgets& shares : device_shares_of(request.budgets)) {
+    if (program.has_value()) break;
+    program = placed_within(step, shares, request);
+  }
+  if (!program.has_value()) {
+    const LinearDraft linear = step.linear(share_of(request.budgets, kBudgetShares.back()));
+    program = place_whatever(step.draft(), linear, request.base, request.budgets).program();
+  }
+  finish(*program, request.model, request.policy);
+  return std::move(*program);
+}
+
+}  // namespace
+
+bool fits_with_prefetch(const StepModel& model, const StepPolicy& policy,
+                        const TierBudgets& budgets, Tier tier) {
+  DraftedStep step(model, policy, false);
+  if (fits_tier(step.draft(), step.linear(budgets), tier, budgets)) return true;
+  return std::ranges::any_of(device_shares_of(budgets), [&](const TierBudgets& shares) {
+    return fits_tier(step.draft(), step.linear(shares), tier, budgets);
+  });
+}
+
+struct LeastStep::Content {
+  Content(const StepModel& model, const StepPolicy& with)
+      : policy(with), step(model, policy, false), linear(step.least_linear()) {}
+
+  StepPolicy policy;
+  DraftedStep step;
+  LinearDraft linear;
+};
+
+LeastStep::LeastStep(const StepModel& model, const StepPolicy& policy)
+    : content_(std::make_unique<const Content>(model, policy)) {}
+
+LeastStep::~LeastStep() = default;
+
+std::array<std::size_t, kTierCount> LeastStep::live_bytes() const {
   std::array<std::size_t, kTierCount> bytes{};
   for (const Tier tier : kTiers) {
-    bytes.at(static_cast<std::size_t>(tier)) = live_peak(step.draft(), linear, tier);
+    bytes.at(static_cast<std::size_t>(tier)) =
+        live_peak(content_->step.draft(), content_->linear, tier);
   }
   return bytes;
 }
 
+std::size_t LeastStep::needed_bytes(Tier tier) const {
+  const Draft& draft = content_->step.draft();
+  std::size_t persistent = 0;
+  for (const Buffer& buffer : draft.buffers) {
+    if (buffer.tier == tier && buffer.life == Life::kPersistent) persistent += buffer.size_bytes;
+  }
+  std::size_t most = 0;
+  std::vector<BufferId> used;
+  for (const DraftOp& op : draft.ops) {
+    if (op.phase == Phase::kLoad || op.phase == Phase::kLateLoad) continue;
+    used.clear();
+    for (const Access& access : draft.all(op)) {
+      const Buffer& buffer = draft.buffers.at(access.buffer);
+      if (buffer.tier == tier && buffer.life != Life::kPersistent) used.push_back(access.buffer);
+    }
+    std::ranges::sort(used);
+    used.erase(std::ranges::unique(used).begin(), used.end());
+    std::size_t bytes = 0;
+    for (const BufferId buffer : used) bytes += draft.buffers.at(buffer).size_bytes;
+    most = std::max(most, bytes);
+  }
+  return persistent + most;
+}
+
+std::size_t LeastStep::packed_bytes(Tier tier, std::size_t enough_bytes) const {
+  return terrace::packed_bytes(content_->step.draft(), content_->linear, tier, enough_bytes);
+}
+
+std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
+                                                     const StepPolicy& policy) {
+  return LeastStep(model, policy).live_bytes();
+}
+
 Program compile_least(const StepModel& model, const StepPolicy& policy,
                       const TierBudgets& budgets) {
-  DraftedStep step(model, policy);
-  const LinearDraft linear = step.linear(share_of(budgets, 0));
-  return place_whatever(step.draft(), linear, nullptr, budgets).program();
+  DraftedStep step(model, policy, true);
+  const LinearDraft linear = step.least_linear();
+  Program program = place_whatever(step.draft(), linear, nullptr, budgets).program();
+  finish(program, model, policy);
+  return program;
+}
+
+Program place_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
+                   const Program* base) {
+  return placed({model, policy, budgets, base}, false);
 }
 
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base) {
-  TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
-  DraftedStep step(model, policy);
-  Program program;
-  for (const double share : kBudgetShares) {
-    LinearDraft linear = step.linear(share_of(budgets, share));
-    const bool is_last = share == kBudgetShares.back();
-    const bool is_too_large = live_over_budget(step.draft(), linear, budgets);
-    if (!is_last && is_too_large) continue;
-    ArenaPacking packing(step.draft(), linear, base);
-    if (!is_too_large && fits_in_memory(packing, budgets)) {
-      add_slack(packing, step.draft(), linear, budgets);
-      program = packing.program();
-      break;
-    }
-    if (is_last) program = place_whatever(step.draft(), linear, base, budgets).program();
-  }
-  program.units = static_cast<std::int32_t>(model.unit_count());
-  program.micro_batches = policy.micro_batches;
+  Program program = placed({model, policy, budgets, base}, true);
   add_edges(program);
   return program;
 }

@@ -1,7 +1,5 @@
 #include "runtime/step/draft.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/bytes.h"
@@ -51,6 +49,17 @@ BufferId Draft::add_buffer(Buffer buffer) {
   return static_cast<BufferId>(buffers.size()) - 1;
 }
 
+void Draft::add_op(DraftOp op) {
+  op.first_access = accesses.size();
+  op.reads = static_cast<std::uint32_t>(op.op.reads.size());
+  op.writes = static_cast<std::uint32_t>(op.op.writes.size());
+  for (std::vector<Access>* const own : {&op.op.reads, &op.op.writes}) {
+    accesses.insert(accesses.end(), own->begin(), own->end());
+    *own = {};
+  }
+  ops.push_back(std::move(op));
+}
+
 void check_keys(const Draft& draft) {
   std::vector<BufferKey> keys;
   for (const Buffer& buffer : draft.buffers) {
@@ -86,7 +95,7 @@ void Mover::add(Op op) {
   draft_op.group = group_;
   draft_op.step = chunk_ * kStride + step_ * kOpStride;
   ++step_;
-  draft_.ops.push_back(std::move(draft_op));
+  draft_.add_op(std::move(draft_op));
 }
 
 void Mover::hop(const Range& source, const Range& target, std::int32_t chunk) {
@@ -111,7 +120,7 @@ void Mover::copy(const Range& source, const Range& target, std::int32_t chunk) {
     return;
   }
   const BufferId staging =
-      draft_.add_buffer(fmt::format("staging of {}", draft_.buffers.at(target.buffer).name),
+      draft_.add_buffer(draft_.name("staging of {}", draft_.buffers.at(target.buffer).name),
                         source.size_bytes, Tier::kHost, Account::kStaging, Life::kTransient);
   const Range middle{staging, 0, source.size_bytes};
   hop(source, middle, chunk);
@@ -121,7 +130,7 @@ void Mover::copy(const Range& source, const Range& target, std::int32_t chunk) {
 Range Mover::bring(const Range& source, Tier tier, std::int32_t chunk) {
   if (draft_.tier_of(source) == tier) return source;
   const BufferId arrived = draft_.add_buffer(
-      fmt::format("{} on {}", draft_.buffers.at(source.buffer).name, name_of(tier)),
+      draft_.name("{} on {}", draft_.buffers.at(source.buffer).name, name_of(tier)),
       source.size_bytes, tier, Account::kStaging, Life::kTransient);
   if (phase_ != Phase::kStore) draft_.loads.at(group_).target = arrived;
   const Range target{arrived, 0, source.size_bytes};

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/step/program.h"
@@ -25,8 +29,13 @@ inline Access as(Role role, const Range& range) {
 // are for the next step: they come last, so that the others need not wait in the lane behind them.
 enum class Phase : std::uint8_t { kLoad, kLateLoad, kMain, kStore };
 
+// `op` has no accesses of its own: those of all ops lie in one list of the draft, the reads of an
+// op before its writes. A draft of a large step has hundreds of thousands of ops.
 struct DraftOp {
   Op op;
+  std::size_t first_access = 0;
+  std::uint32_t reads = 0;
+  std::uint32_t writes = 0;
   std::int32_t stage = 0;  // of loads: the stage that needs it
   Phase phase = Phase::kMain;
   std::int32_t group = 0;  // of loads: its number; otherwise the order of making
@@ -55,13 +64,32 @@ struct Draft {
   Tier compute_tier = Tier::kDevice;
   std::vector<Buffer> buffers;
   std::vector<DraftOp> ops;
+  std::vector<Access> accesses;
   std::vector<Load> loads;
+  bool has_names = true;  // of buffers; whoever only wants to know sizes does without
 
   // Adds a buffer that nobody looks for: it is not persistent.
   BufferId add_buffer(std::string name, std::size_t size_bytes, Tier tier, Account account,
                       Life life);
   // Adds a buffer with a key, which no other has. Its size is rounded up.
   BufferId add_buffer(Buffer buffer);
+  // Adds an op, whose accesses are moved to the list.
+  void add_op(DraftOp op);
+  std::span<const Access> reads(const DraftOp& op) const {
+    return std::span(accesses).subspan(op.first_access, op.reads);
+  }
+  std::span<const Access> writes(const DraftOp& op) const {
+    return std::span(accesses).subspan(op.first_access + op.reads, op.writes);
+  }
+  // Reads, then writes.
+  std::span<const Access> all(const DraftOp& op) const {
+    return std::span(accesses).subspan(op.first_access, op.reads + op.writes);
+  }
+  // Returns the name of a buffer for people; empty in a draft without names.
+  template <typename... Args>
+  std::string name(fmt::format_string<Args...> form, Args&&... args) const {
+    return has_names ? fmt::format(form, std::forward<Args>(args)...) : std::string();
+  }
   Range whole(BufferId buffer) const { return {buffer, 0, buffers.at(buffer).size_bytes}; }
   Tier tier_of(const Range& range) const { return buffers.at(range.buffer).tier; }
 };

@@ -1,7 +1,5 @@
 #include "runtime/step/homes.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
@@ -56,7 +54,7 @@ Homes::Homes(Draft& draft, const StepModel& model, const StepPolicy& policy, Sta
     is_sharded_.push_back(is_divided(model, policy, state, tier));
     if (!model.has_home(state, u)) continue;
     add_unit(draft,
-             {.name = fmt::format("{}[{}]", home_names(state).buffer, u),
+             {.name = draft.name("{}[{}]", home_names(state).buffer, u),
               .key = {home_names(state).kind, u},
               .tier = tier,
               .account = info_of(state).account,
@@ -79,7 +77,7 @@ void Homes::add_unit(Draft& draft, const Buffer& home, std::int32_t unit) {
   }
   for (std::int64_t c = 0; c < model_.home_chunks(state_, unit); ++c) {
     Buffer extent = home;
-    extent.name += fmt::format(".{}", c);
+    extent.name += draft.name(".{}", c);
     extent.key.number = c;
     extent.size_bytes = chunk_bytes(unit, c);
     buffers_.at(unit).push_back(draft.add_buffer(extent));

@@ -99,7 +99,7 @@ void settle_buffers(const Draft& draft, const Fetches& fetches, LinearDraft& lin
   if (std::ranges::find(fetches.is_left_out, true) == fetches.is_left_out.end()) return;
   for (const DraftOp& op : draft.ops) {
     if (!is_load(op) || !fetches.is_left_out[op.group]) continue;
-    for (const Access& access : op.op.writes) linear.stands_for.at(access.buffer) = kNoBuffer;
+    for (const Access& access : draft.writes(op)) linear.stands_for.at(access.buffer) = kNoBuffer;
   }
   for (std::size_t i = 0; i < draft.loads.size(); ++i) {
     if (!fetches.is_left_out[i]) continue;
@@ -109,26 +109,24 @@ void settle_buffers(const Draft& draft, const Fetches& fetches, LinearDraft& lin
   }
 }
 
-std::vector<BufferUse> uses_of(const LinearDraft& linear) {
+std::vector<BufferUse> uses_of(const Draft& draft, const LinearDraft& linear) {
   std::vector<BufferUse> touched(linear.stands_for.size());
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(linear.ops.size()); ++i) {
-    const Op& op = *linear.ops[i];
+    const DraftOp& op = *linear.ops[i];
+    const std::span<const Access> accesses = draft.all(op);
     const bool deferred = linear.parts[i] == kOfStepBefore;
-    const bool moves = op.lane != Lane::kTensor && op.find(Role::kTarget) != nullptr;
-    std::int32_t number = 0;
-    for (const auto* accesses : {&op.reads, &op.writes}) {
-      for (const Access& access : *accesses) {
-        BufferUse& touch = touched.at(linear.stands_for.at(access.buffer));
-        if (touch.first < 0) {
-          touch.first = i;
-          touch.first_access = number;
-        }
-        ++number;
-        touch.last = i;
-        if (deferred) touch.last_deferred = i;
-        if (moves) touch.moved = true;
-        if (accesses == &op.writes && !deferred && touch.first_write < 0) touch.first_write = i;
+    const bool moves = op.op.lane != Lane::kTensor &&
+                       std::ranges::find(accesses, Role::kTarget, &Access::role) != accesses.end();
+    for (std::size_t a = 0; a < accesses.size(); ++a) {
+      BufferUse& touch = touched.at(linear.stands_for.at(accesses[a].buffer));
+      if (touch.first < 0) {
+        touch.first = i;
+        touch.first_access = static_cast<std::int32_t>(a);
       }
+      touch.last = i;
+      if (deferred) touch.last_deferred = i;
+      if (moves) touch.moved = true;
+      if (a >= op.reads && !deferred && touch.first_write < 0) touch.first_write = i;
     }
   }
   return touched;
@@ -194,13 +192,13 @@ LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& 
   linear.stages.reserve(order.size());
   linear.parts.reserve(order.size());
   for (const std::uint32_t i : order) {
-    const Op& op = draft.ops[i].op;
+    const DraftOp& op = draft.ops[i];
     linear.ops.push_back(&op);
     linear.stages.push_back(static_cast<std::int32_t>(list.stage_of(i)));
-    linear.parts.push_back(list.is_carried(i) ? kOfThisStep : op.parts);
+    linear.parts.push_back(list.is_carried(i) ? kOfThisStep : op.op.parts);
   }
   settle_buffers(draft, fetches, linear);
-  linear.uses = uses_of(linear);
+  linear.uses = uses_of(draft, linear);
   const auto end = static_cast<std::int64_t>(linear.ops.size());
   linear.live.reserve(draft.buffers.size());
   for (std::size_t b = 0; b < draft.buffers.size(); ++b) {

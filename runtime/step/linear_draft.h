@@ -61,7 +61,7 @@ struct BufferUse {
 
 // Ops in program order with their stages, and when each buffer lives. Borrows the draft's ops.
 struct LinearDraft {
-  std::vector<const Op*> ops;
+  std::vector<const DraftOp*> ops;
   std::vector<std::int32_t> stages;  // of each op
   std::vector<Parts> parts;          // of each op: loads that are carried are of this step
   // Per buffer of the draft, which buffer its accesses mean. Usually that is the buffer itself.

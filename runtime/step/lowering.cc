@@ -9,15 +9,24 @@ namespace {
 
 // About as many ops, and buffers, come of a stage: room for them is taken at once.
 constexpr std::size_t kOpsPerStage = 4;
+constexpr std::size_t kAccessesPerStage = 16;
+
+Draft empty_draft(Tier compute, bool has_names) {
+  Draft draft;
+  draft.compute_tier = compute;
+  draft.has_names = has_names;
+  return draft;
+}
 
 }  // namespace
 
 Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
-                   const std::vector<Stage>& stages)
+                   const std::vector<Stage>& stages, bool has_names)
     : model_(model),
       policy_(policy),
       stages_(stages),
       compute_(policy.compute_tier()),
+      draft_(empty_draft(compute_, has_names)),
       shared_(add_shared_buffers(draft_, model, policy)),
       parameters_(draft_, model, policy, StateClass::kParameters),
       uses_(parameter_uses(model, stages)),
@@ -31,8 +40,8 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
       sum_(model.unit_count(), kNoBuffer),
       finished_at_(model.unit_count(), -1),
       updated_at_(model.unit_count(), -1) {
-  draft_.compute_tier = compute_;
   draft_.ops.reserve(kOpsPerStage * stages.size());
+  draft_.accesses.reserve(kAccessesPerStage * stages.size());
   draft_.buffers.reserve(kOpsPerStage * stages.size());
   if (policy.has_backward) {
     for (const StateClassInfo& info : kStateClasses) {
@@ -40,6 +49,8 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
       update_states_.emplace_back(draft_, model, policy, info.state);
     }
     gradients_.emplace(draft_, model, policy, StateClass::kGradients);
+    for (std::int32_t u = 0; u <= model.head(); ++u)
+      first_partials_.push_back(model.first_partial(u));
   }
   for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
     note(stages[s], s);
@@ -78,7 +89,6 @@ Draft Lowering::run() {
   for (stage_ = 0; stage_ < static_cast<std::int32_t>(stages_.size()); ++stage_) {
     lower(stages_[stage_]);
   }
-  check_keys(draft_);
   return std::move(draft_);
 }
 
@@ -215,7 +225,7 @@ void Lowering::main_op(Op op, const Stage& stage) {
   DraftOp draft_op;
   draft_op.op = std::move(op);
   draft_op.stage = stage_;
-  draft_.ops.push_back(std::move(draft_op));
+  draft_.add_op(std::move(draft_op));
 }
 
 Range Lowering::tokens_of(std::int32_t micro_batch) const {

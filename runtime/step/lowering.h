@@ -22,7 +22,8 @@ inline constexpr std::int32_t kShortGap = 2;
 
 class Lowering {
  public:
-  Lowering(const StepModel& model, const StepPolicy& policy, const std::vector<Stage>& stages);
+  Lowering(const StepModel& model, const StepPolicy& policy, const std::vector<Stage>& stages,
+           bool has_names);
 
   Draft run();
 
@@ -282,6 +283,7 @@ class Lowering {
     std::int32_t last = -1;
   };
   std::vector<GradientStages> gradient_stages_;  // by unit
+  std::vector<std::int64_t> first_partials_;     // by unit: StepModel::first_partial()
   std::int32_t last_loss_ = -1;                  // the last stage that writes a loss
   std::int32_t stage_ = 0;
   std::int32_t step_of_unit_ = 0;  // while a unit's pass is lowered

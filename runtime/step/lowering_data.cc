@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -26,7 +24,7 @@ std::size_t Lowering::next_use(std::int32_t unit) const {
 }
 
 BufferId Lowering::parameter_buffer(std::int32_t unit) {
-  return draft_.add_buffer(fmt::format("param[{}] at {}", unit, stage_), unit_bytes(unit), compute_,
+  return draft_.add_buffer(draft_.name("param[{}] at {}", unit, stage_), unit_bytes(unit), compute_,
                            Account::kParameters, Life::kTransient);
 }
 
@@ -86,7 +84,7 @@ BufferId Lowering::activation_buffer(const char* what, const Stage& stage, std::
   const bool is_saved = what == std::string_view("saved");
   const std::size_t bytes =
       is_saved ? model_.units.at(stage.unit).saved_bytes : model_.hidden_bytes;
-  return draft_.add_buffer(fmt::format("{}[{}] mb {}", what, place, stage.micro_batch), bytes,
+  return draft_.add_buffer(draft_.name("{}[{}] mb {}", what, place, stage.micro_batch), bytes,
                            compute_, Account::kActivations, Life::kTransient);
 }
 
@@ -115,7 +113,7 @@ void Lowering::send_away(Activation& activation, const BufferKey& key, const Sta
   if (home == compute_ || *needed_again(stage) - stage_ <= short_gap(stage.unit)) return;
   const Buffer memory = draft_.buffers.at(activation.memory);
   const BufferId away =
-      draft_.add_buffer({.name = memory.name + " away",
+      draft_.add_buffer({.name = draft_.name("{} away", memory.name),
                          .key = key,
                          .size_bytes = memory.size_bytes,
                          .tier = home,
@@ -131,8 +129,8 @@ Range Lowering::brought_back(Activation& activation, const Stage& stage) {
   if (activation.away.has_value()) {
     const Range away = *activation.away;
     const BufferId back =
-        draft_.add_buffer(draft_.buffers.at(away.buffer).name + " and back", away.size_bytes,
-                          compute_, Account::kActivations, Life::kTransient);
+        draft_.add_buffer(draft_.name("{} and back", draft_.buffers.at(away.buffer).name),
+                          away.size_bytes, compute_, Account::kActivations, Life::kTransient);
     Load load = new_load(activation.away_since + 1, away.size_bytes);
     const bool two_hops = compute_ == Tier::kDevice && draft_.tier_of(away) == Tier::kNvme;
     load.staging_bytes = two_hops ? away.size_bytes : 0;

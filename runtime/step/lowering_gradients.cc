@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/check.h"
@@ -26,7 +24,7 @@ Range Lowering::compute_gradient(std::int32_t unit) {
   }
   if (gradient_.at(unit) == kNoBuffer) {
     gradient_.at(unit) =
-        draft_.add_buffer(fmt::format("grad[{}] at {}", unit, stage_), gradient_bytes(unit),
+        draft_.add_buffer(draft_.name("grad[{}] at {}", unit, stage_), gradient_bytes(unit),
                           compute_, Account::kGradients, Life::kTransient);
   }
   return {gradient_.at(unit), 0, gradient_bytes(unit)};
@@ -43,7 +41,7 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
   const bool is_home = gradients_->tier(unit) == Tier::kHost && !gradients_->is_sharded(unit) &&
                        !model_.rounds_gradients();
   if (first && !is_home) {
-    sum_.at(unit) = draft_.add_buffer(fmt::format("grad sum[{}]", unit), gradient_bytes(unit),
+    sum_.at(unit) = draft_.add_buffer(draft_.name("grad sum[{}]", unit), gradient_bytes(unit),
                                       Tier::kHost, Account::kGradients, Life::kTransient);
   }
   Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, kOfThisStep, Account::kGradients});
@@ -85,7 +83,7 @@ Range Lowering::shard_sum(std::int32_t unit, std::int64_t chunk) {
   if (gradients_->tier(unit) != Tier::kNvme) return home;
   if (sum_.at(unit) == kNoBuffer) {
     sum_.at(unit) =
-        draft_.add_buffer(fmt::format("grad sum[{}]", unit), gradients_->unit_bytes(unit),
+        draft_.add_buffer(draft_.name("grad sum[{}]", unit), gradients_->unit_bytes(unit),
                           Tier::kHost, Account::kGradients, Life::kTransient);
   }
   return {sum_.at(unit), static_cast<std::size_t>(chunk) * gradients_->chunk_bytes(unit, 0),
@@ -155,7 +153,7 @@ void Lowering::add_norm_partials(Mover& mover, std::int32_t unit, std::int64_t c
   // Of the chunks before, all of which are full, as much as of a full one.
   const std::int64_t full = model_.zero.of_optimizer() ? model_.chunk_elements / model_.zero.ranks
                                                        : model_.chunk_elements;
-  const std::int64_t first = model_.first_partial(unit) + chunk * (full / kBlockElements);
+  const std::int64_t first = first_partials_.at(unit) + chunk * (full / kBlockElements);
   const std::size_t begin = static_cast<std::size_t>(first) * sizeof(double);
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(double);
   const Range partials{on_device ? shared_.partials_device : shared_.partials, begin, bytes};
@@ -282,7 +280,7 @@ Range Lowering::streamed_state(const Stage& stage, const Homes& homes) {
   const bool is_new = place.buffer == kNoBuffer;
   if (is_new) {
     place.buffer = draft_.add_buffer(
-        fmt::format("{} {} stream {}", stage.is_deferred() ? "deferred" : "backward",
+        draft_.name("{} {} stream {}", stage.is_deferred() ? "deferred" : "backward",
                     home_names(homes.state()).buffer, turn),
         largest_streamed_chunk(homes, stage.is_deferred()), compute_, Account::kStaging,
         Life::kTransient);
@@ -324,7 +322,7 @@ Range Lowering::updated_elsewhere(const Stage& stage, const Range& home, Tier wh
   if (draft_.tier_of(home) == where) return home;
   if (!model_.state_format.reads_parameter()) {
     const BufferId fresh =
-        draft_.add_buffer(fmt::format("param[{}].{} updated", stage.unit, stage.chunk),
+        draft_.add_buffer(draft_.name("param[{}].{} updated", stage.unit, stage.chunk),
                           home.size_bytes, where, Account::kStaging, Life::kTransient);
     return {fresh, 0, home.size_bytes};
   }

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "runtime/step/lowering.h"
@@ -12,7 +10,7 @@ namespace terrace {
 BufferId Lowering::take_slot(Slots& slots) {
   if (slots.free.size() < 2) {
     slots.all.push_back(
-        draft_.add_buffer({.name = fmt::format("{} {}", slots.name, slots.all.size()),
+        draft_.add_buffer({.name = draft_.name("{} {}", slots.name, slots.all.size()),
                            .key = {.kind = slots.kind, .number = std::ssize(slots.all)},
                            .size_bytes = model_.hidden_bytes,
                            .tier = compute_,
@@ -101,7 +99,7 @@ void Lowering::receive_updated(const Stage& stage) {
   parameter.updated = parameter.home;
   if (tier == Tier::kNvme || (tier == Tier::kDevice && model_.updates_meet_on_host)) {
     const BufferId arrived = draft_.add_buffer(
-        fmt::format("param[{}].{} received", stage.unit, stage.chunk), parameter.home.size_bytes,
+        draft_.name("param[{}].{} received", stage.unit, stage.chunk), parameter.home.size_bytes,
         Tier::kHost, Account::kStaging, Life::kTransient);
     parameter.updated = {arrived, 0, parameter.home.size_bytes};
   }

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "runtime/step/lowering.h"
@@ -22,7 +20,7 @@ void Lowering::tensor_op(OpKind kind, const Stage& stage, const Range& source,
 Range Lowering::gather_rows(const Stage& stage, const Range& own) {
   if (!model_.tensor.shares_rows) return own;
   const BufferId all = draft_.add_buffer(
-      fmt::format("gathered[{}] mb {}", stage.unit, stage.micro_batch), model_.tensor.rows_bytes,
+      draft_.name("gathered[{}] mb {}", stage.unit, stage.micro_batch), model_.tensor.rows_bytes,
       compute_, Account::kActivations, Life::kTransient);
   const Range rows{all, 0, model_.tensor.rows_bytes};
   tensor_op(OpKind::kAllGather, stage, own, rows);

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
@@ -105,7 +103,7 @@ Range Lowering::between(const Stage& stage, const UnitAccess& access, Operands& 
     const BetweenBuffer& buffer =
         model_.units.at(stage.unit).between.at(static_cast<std::size_t>(access.number));
     const BufferId made =
-        draft_.add_buffer(fmt::format("{}[{}] mb {}", buffer.name, stage.unit, stage.micro_batch),
+        draft_.add_buffer(draft_.name("{}[{}] mb {}", buffer.name, stage.unit, stage.micro_batch),
                           buffer.size_bytes, compute_, Account::kActivations, Life::kTransient);
     range = {made, 0, buffer.size_bytes};
   }

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "runtime/step/lowering.h"
 
 // The ZeRO pass: what passes between data-parallel ranks. Every rank compiles the same ops in the
@@ -42,7 +40,7 @@ Range Lowering::rounded(Mover& mover, std::int32_t unit, std::int64_t chunk, con
   if (gradients_->is_sharded(unit) || draft_.tier_of(home) != tier) {
     const std::size_t bytes =
         static_cast<std::size_t>(model_.chunk_size(unit, chunk)) * size_of(model_.gradient_type);
-    target = draft_.whole(draft_.add_buffer(fmt::format("grad[{}].{} rounded", unit, chunk), bytes,
+    target = draft_.whole(draft_.add_buffer(draft_.name("grad[{}].{} rounded", unit, chunk), bytes,
                                             tier, Account::kGradients, Life::kTransient));
   }
   Op op{.kind = OpKind::kRoundGradient,

@@ -13,7 +13,8 @@ namespace terrace {
 // the optimizer state lives. Between two uses parameters stay where these are neighbours, and every
 // load belongs to the stage that needs it. What else there is room for is said by a FetchPlan
 // (runtime/step/linear_draft.h), which applies to the draft as it is.
+// `has_names`: see Draft.
 Draft add_movement(const StepModel& model, const StepPolicy& policy,
-                   const std::vector<Stage>& stages);
+                   const std::vector<Stage>& stages, bool has_names = true);
 
 }  // namespace terrace

@@ -64,11 +64,15 @@ std::vector<PackItem> items_of_tier(const Draft& draft, const LinearDraft& linea
 // Persistent buffers of the base program that this one does not use still hold their place.
 void reserve_base(const Program& base, const Draft& draft, Tier tier, std::int64_t end,
                   std::vector<PackItem>& items) {
+  std::vector<BufferKey> own_keys;
+  for (const Buffer& own : draft.buffers) {
+    if (own.key.kind != BufferKind::kOther) own_keys.push_back(own.key);
+  }
+  std::ranges::sort(own_keys);
   for (const Buffer& buffer : base.buffers) {
     if (buffer.tier != tier || buffer.life != Life::kPersistent) continue;
-    const bool used = std::any_of(draft.buffers.begin(), draft.buffers.end(),
-                                  [&](const Buffer& own) { return own.key == buffer.key; });
-    if (!used) items.push_back({buffer.size_bytes, {{0, end}}, buffer.offset});
+    if (!std::ranges::binary_search(own_keys, buffer.key))
+      items.push_back({buffer.size_bytes, {{0, end}}, buffer.offset});
   }
 }
 
@@ -109,13 +113,20 @@ std::vector<BufferId> add_buffers(const Draft& draft, const LinearDraft& linear,
   return numbers;
 }
 
-void add_ops(const LinearDraft& linear, const std::vector<BufferId>& numbers, Program& program) {
+void add_ops(const Draft& draft, const LinearDraft& linear, const std::vector<BufferId>& numbers,
+             Program& program) {
   program.ops.reserve(linear.ops.size());
   for (std::size_t i = 0; i < linear.ops.size(); ++i) {
-    Op& op = program.ops.emplace_back(*linear.ops[i]);
+    const DraftOp& from = *linear.ops[i];
+    Op& op = program.ops.emplace_back(from.op);
     op.parts = linear.parts[i];
-    for (Access& access : op.reads) access.buffer = numbers.at(access.buffer);
-    for (Access& access : op.writes) access.buffer = numbers.at(access.buffer);
+    const auto renumbered = [&](std::span<const Access> accesses) {
+      std::vector<Access> own(accesses.begin(), accesses.end());
+      for (Access& access : own) access.buffer = numbers.at(access.buffer);
+      return own;
+    };
+    op.reads = renumbered(draft.reads(from));
+    op.writes = renumbered(draft.writes(from));
   }
 }
 
@@ -145,6 +156,13 @@ bool live_over_budget(const Draft& draft, const LinearDraft& linear, Tier tier,
 bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets) {
   return std::ranges::any_of(
       kTiers, [&](Tier tier) { return live_over_budget(draft, linear, tier, budgets); });
+}
+
+std::size_t packed_bytes(const Draft& draft, const LinearDraft& linear, Tier tier,
+                         std::size_t enough_bytes) {
+  std::vector<BufferId> ids;
+  const std::vector<PackItem> items = items_of_tier(draft, linear, tier, {}, ids);
+  return pack_intervals(items, kOffsetAlignment, enough_bytes).packed_bytes;
 }
 
 bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
@@ -192,10 +210,11 @@ bool ArenaPacking::pack_within(Tier tier, std::optional<std::size_t> budget_byte
 }
 
 Program ArenaPacking::program() const {
+  check_keys(draft_);
   Program program;
   program.compute_tier = draft_.compute_tier;
   const std::vector<BufferId> numbers = add_buffers(draft_, linear_, program);
-  add_ops(linear_, numbers, program);
+  add_ops(draft_, linear_, numbers, program);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const auto t = static_cast<std::size_t>(tier);
     const Arena& arena = arenas_.at(t);

@@ -20,6 +20,11 @@ bool live_over_budget(const Draft& draft, const LinearDraft& linear, Tier tier,
 // Whether those of any tier are.
 bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets);
 
+// Returns the end of a tier in memory that is packed as low as can be, or, where it comes to
+// `enough_bytes`, only as low as these.
+std::size_t packed_bytes(const Draft& draft, const LinearDraft& linear, Tier tier,
+                         std::size_t enough_bytes);
+
 // Whether the tier's buffers can be placed within its budget. Quicker than a packing, which
 // packs as low as it can.
 bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,

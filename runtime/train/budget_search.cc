@@ -20,10 +20,11 @@ TierBudgets with(TierBudgets budgets, Tier tier, std::optional<std::size_t> byte
 
 }  // namespace
 
-std::optional<TierPlan> BudgetSearch::plan(const TierBudgets& budgets, bool is_trial) const {
+std::optional<TierPlan> BudgetSearch::try_plan(const TierBudgets& budgets) const {
   ModelRuntimeOptions options = options_;
   options.budgets = budgets;
-  options.placement.is_trial = is_trial;
+  options.placement.is_trial = true;
+  options.placement.footprints = footprints_;
   options.shared_plans = nullptr;  // they would keep the plans of all trials
   std::optional<TierPlan> plan;
   try {
@@ -35,16 +36,9 @@ std::optional<TierPlan> BudgetSearch::plan(const TierBudgets& budgets, bool is_t
   return plan;
 }
 
-std::optional<TierPlan> BudgetSearch::try_plan(const TierBudgets& budgets) const {
-  return plan(budgets, true);
-}
-
 std::size_t BudgetSearch::least(TierBudgets budgets, Tier tier) const {
-  const auto accepted_by_trial = [&](std::size_t bytes) {
-    return plan(with(budgets, tier, bytes), true).has_value();
-  };
   const auto accepted = [&](std::size_t bytes) {
-    return plan(with(budgets, tier, bytes), false).has_value();
+    return try_plan(with(budgets, tier, bytes)).has_value();
   };
   const std::optional<TierPlan> known = try_plan(budgets);
   const std::optional<TierPlan> unlimited =
@@ -53,17 +47,13 @@ std::size_t BudgetSearch::least(TierBudgets budgets, Tier tier) const {
   const Ledger& ledger = known.has_value() ? known->ledger : unlimited->ledger;
   std::size_t enough = round_up_budget(
       static_cast<std::size_t>(ranks_.largest(static_cast<std::int64_t>(ledger[tier].peak_bytes))));
-  while (!accepted_by_trial(enough)) {
+  while (!accepted(enough)) {
     TERRACE_CHECK_LT(enough, kUnlimited);
     enough = round_up_budget(enough + enough / 16 + kStep);
   }
-  std::size_t least = least_budget(enough, accepted_by_trial);
-  while (!accepted(least)) {
-    TERRACE_CHECK_LT(least, kUnlimited);
-    least = round_up_budget(least + least / 128 + kStep);
-  }
-  const std::size_t less = clearly_less(least);
-  return less != 0 && accepted(less) ? least_budget(less, accepted) : least;
+  const std::size_t least = least_budget(enough, accepted);
+  footprints_->forget_step();
+  return least;
 }
 
 std::optional<TierBudgets> BudgetSearch::raise(const TierBudgets& budgets,
@@ -72,12 +62,12 @@ std::optional<TierBudgets> BudgetSearch::raise(const TierBudgets& budgets,
   for (const Tier tier : kTiers) {
     if (tiers.at(static_cast<std::size_t>(tier))) raised = with(raised, tier, std::nullopt);
   }
-  if (!plan(raised, false).has_value()) return std::nullopt;
+  if (!try_plan(raised).has_value()) return std::nullopt;
   for (const Tier tier : kTiers) {
     const std::optional<std::size_t>& asked = budgets.at(static_cast<std::size_t>(tier));
     if (!tiers.at(static_cast<std::size_t>(tier)) || !asked.has_value()) continue;
     raised = with(raised, tier, asked);
-    if (!plan(raised, false).has_value()) raised = with(raised, tier, least(raised, tier));
+    if (!try_plan(raised).has_value()) raised = with(raised, tier, least(raised, tier));
   }
   return raised;
 }

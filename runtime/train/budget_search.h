@@ -1,9 +1,11 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 
 #include "runtime/engine/model_runtime.h"
+#include "runtime/plan/footprints.h"
 #include "runtime/train/rank_group.h"
 
 namespace terrace {
@@ -14,14 +16,13 @@ class BudgetSearch {
  public:
   // Borrows both.
   BudgetSearch(const ModelRuntimeOptions& options, const RankGroup& ranks)
-      : options_(options), ranks_(ranks) {}
+      : options_(options), ranks_(ranks), footprints_(std::make_shared<Footprints>()) {}
 
   // Returns this rank's plan of a trial, or nothing where the plan of some rank does not fit.
   std::optional<TierPlan> try_plan(const TierBudgets& budgets) const;
 
-  // Returns the least budget of a tier, given the others. It is found among plans that are not
-  // tuned, and then tried with one that is: such a plan accepts it, and refuses clearly_less() of
-  // it. The planner accepts `budgets` without a limit on this tier.
+  // Returns the least budget of a tier, given the others: the planner accepts it, and refuses
+  // clearly_less() of it. It accepts `budgets` without a limit on this tier.
   std::size_t least(TierBudgets budgets, Tier tier) const;
 
   // Raises budgets in the tiers named until the step fits, the fastest tier first, each to the
@@ -31,10 +32,9 @@ class BudgetSearch {
                                    const std::array<bool, kTierCount>& tiers) const;
 
  private:
-  std::optional<TierPlan> plan(const TierBudgets& budgets, bool is_trial) const;
-
   const ModelRuntimeOptions& options_;
   const RankGroup& ranks_;
+  const std::shared_ptr<Footprints> footprints_;
 };
 
 }  // namespace terrace

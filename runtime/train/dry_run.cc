@@ -58,7 +58,7 @@ class DryRun {
   // document alone.
   void plan() {
     asked_ = engine_.budgets;
-    if (try_budgets(asked_)) return;
+    if (try_budgets(asked_, Refusal::kBrief)) return;
     const TierOptions& tiers = setting_.options.tiers;
     const bool has_own_device = setting_.machine.gpu.has_value() && !tiers.device_memory;
     const std::array<bool, kTierCount> defaults = {has_own_device, !tiers.host_memory, false};
@@ -68,16 +68,21 @@ class DryRun {
       tell_defaults(*raised, defaults);
     } else {
       fits_ = false;
+      TERRACE_CHECK(!try_budgets(asked_, Refusal::kExplained));
       if (!is_json_) return;
       raised = search_.raise(asked_, {true, true, true});
     }
     TERRACE_CHECK(raised.has_value());
     raised_ = *raised;
-    TERRACE_CHECK(try_budgets(raised_));
+    TERRACE_CHECK(try_budgets(raised_, Refusal::kExplained));
   }
 
-  bool try_budgets(const TierBudgets& budgets) {
+  enum class Refusal : std::uint8_t { kBrief, kExplained };
+
+  // Where no plan of some rank fits, keeps this rank's refusal and returns false.
+  bool try_budgets(const TierBudgets& budgets, Refusal refusal_form) {
     engine_.budgets = budgets;
+    engine_.placement.explains_refusal = refusal_form == Refusal::kExplained;
     std::exception_ptr refusal;
     try {
       plan_ = plan_model(engine_);
@@ -86,6 +91,8 @@ class DryRun {
     }
     if (!ranks_.any(refusal != nullptr)) return true;
     refusal_ = refusal;
+    // They would give the same refusal again.
+    if (engine_.shared_plans != nullptr) engine_.shared_plans->clear();
     return false;
   }
 

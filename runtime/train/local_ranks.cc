@@ -21,26 +21,44 @@ namespace {
 struct Rank {
   std::unique_ptr<Communicator> world;
   SharedPlans* plans = nullptr;  // of all ranks
+  RanksOnHost on_host;
+  std::int32_t stands_for = 1;  // see LaunchedRanks
   TrainOutcome outcome = TrainOutcome::kDone;
   std::exception_ptr error;
 };
 
-std::vector<Rank> make_ranks(const RankOptions& options, SharedPlans& plans) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(options.local_ranks));
+// Returns all ranks, or, for a dry run, the first data-parallel rank at each place of the mesh.
+std::vector<Rank> make_ranks(const TrainOptions& options, SharedPlans& plans) {
+  const std::int32_t count = options.ranks.local_ranks;
+  MeshShape present = mesh_for(options, count);
+  const MeshShape shape = present;
+  if (options.run.dry_run) present.data = 1;
+  std::vector<Rank> ranks(static_cast<std::size_t>(present.ranks()));
   auto world =
-      make_thread_communicators(options.local_ranks, "world", communicator_options_for(options));
+      make_thread_communicators(present.ranks(), "world", communicator_options_for(options.ranks));
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     ranks[r].world = std::move(world[r]);
     ranks[r].plans = &plans;
+    ranks[r].on_host = {count, rank_of(shape, position_of(present, static_cast<int>(r)))};
+    ranks[r].stands_for = shape.data / present.data;
   }
   return ranks;
+}
+
+void check_rank_count(const TrainOptions& options) {
+  constexpr std::int32_t kThreadsMax = 256;
+  if (options.run.dry_run || options.ranks.local_ranks <= kThreadsMax) return;
+  throw ConfigError(
+      fmt::format("--local-ranks {}: at most {} ranks run as threads of one process",
+                  options.ranks.local_ranks, kThreadsMax),
+      "lower --local-ranks, start the ranks with a launcher, or plan them with --dry-run");
 }
 
 void run_rank(const TrainCommand& command, Rank& rank, StopRequest& stop, TrainConsole& console,
               Log& log) {
   try {
-    const RanksOnHost on_host{command.options.ranks.local_ranks, rank.world->rank()};
-    rank.outcome = train_rank(command, {rank.world.get(), on_host, rank.plans}, stop, console, log);
+    const LaunchedRanks launched{rank.world.get(), rank.on_host, rank.plans, rank.stands_for};
+    rank.outcome = train_rank(command, launched, stop, console, log);
   } catch (const std::exception& error) {
     rank.error = std::current_exception();
     rank.world->abort(failure_text(error));
@@ -76,9 +94,10 @@ void rethrow_cause(const std::vector<Rank>& ranks) {
 // rethrown.
 TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
                                TrainConsole& console, Log& log) {
+  check_rank_count(command.options);
   prepare_for_ranks(command.options.tiers.device);
   SharedPlans plans;
-  std::vector<Rank> ranks = make_ranks(command.options.ranks, plans);
+  std::vector<Rank> ranks = make_ranks(command.options, plans);
   SilentConsole silent;
   {
     std::vector<std::jthread> threads;

@@ -14,10 +14,13 @@ std::string text_of_rank(Communicator& world, int rank, const std::string& text)
   return shared;
 }
 
-RankGroup::RankGroup(Communicator* world, const MeshShape& shape) : world_(world) {
+RankGroup::RankGroup(Communicator* world, const MeshShape& shape, std::int32_t stands_for)
+    : world_(world), stands_for_(stands_for), present_(shape) {
   if (world == nullptr) return;
-  communicators_.emplace(*world, shape);
+  present_.data /= stands_for;
+  communicators_.emplace(*world, present_);
   steps_ = communicators_->ranks();
+  steps_.shape = shape;
 }
 
 void RankGroup::add_devices(const DeviceExchange* exchange, const CommunicatorOptions& options) {
@@ -54,9 +57,9 @@ bool RankGroup::is_same_in_stages(std::uint64_t value) const {
   if (world_ == nullptr) return true;
   const std::vector<std::uint64_t> values = of_all_ranks(*world_, value);
   for (std::size_t r = 0; r < values.size(); ++r) {
-    MeshPosition first = position_of(steps_.shape, static_cast<int>(r));
+    MeshPosition first = position_of(present_, static_cast<int>(r));
     first.data = 0;
-    if (values[r] != values[static_cast<std::size_t>(rank_of(steps_.shape, first))]) return false;
+    if (values[r] != values[static_cast<std::size_t>(rank_of(present_, first))]) return false;
   }
   return true;
 }
@@ -65,7 +68,7 @@ double RankGroup::sum(double value) const {
   if (world_ == nullptr) return value;
   double sum = 0;
   for (const double one : of_all_ranks(*world_, value)) sum += one;
-  return sum;
+  return stands_for_ * sum;
 }
 
 std::string RankGroup::text_of_first(const std::string& text) const {

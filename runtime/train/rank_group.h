@@ -28,8 +28,8 @@ std::string text_of_rank(Communicator& world, int rank, const std::string& text)
 // the same calls in the same order; with one rank each returns what it was given. Throws CommError.
 class RankGroup {
  public:
-  // `world`: null with one rank; outlives the group.
-  RankGroup(Communicator* world, const MeshShape& shape);
+  // `world`: null with one rank; outlives the group. `stands_for`: see LaunchedRanks.
+  RankGroup(Communicator* world, const MeshShape& shape, std::int32_t stands_for = 1);
 
   // Several ranks whose devices have such an exchange get communicators of it; else nothing is
   // done.
@@ -38,8 +38,9 @@ class RankGroup {
   // For the engine.
   const StepRanks& steps() const { return steps_; }
   Communicator* world() const { return world_; }
+  // In `world`.
   std::int32_t rank() const { return world_ == nullptr ? 0 : world_->rank(); }
-  std::int32_t count() const { return world_ == nullptr ? 1 : world_->size(); }
+  std::int32_t count() const { return world_ == nullptr ? 1 : stands_for_ * world_->size(); }
   // The one that writes files and speaks to the user.
   bool is_first() const { return world_ == nullptr || world_->rank() == 0; }
   std::int64_t data_ranks() const { return steps_.shape.data; }
@@ -55,7 +56,7 @@ class RankGroup {
   bool is_same(std::uint64_t value) const;
   // Whether the ranks of each pipeline stage give the same.
   bool is_same_in_stages(std::uint64_t value) const;
-  // Added in rank order.
+  // Added in rank order; a rank that stands for several counts as often.
   double sum(double value) const;
   // The first rank's.
   std::string text_of_first(const std::string& text) const;
@@ -66,6 +67,8 @@ class RankGroup {
   Communicator* world_;
   std::unique_ptr<Communicator> devices_;
   std::optional<StepCommunicators> communicators_;
+  std::int32_t stands_for_ = 1;
+  MeshShape present_;  // of the ranks that are in `world_`
   StepRanks steps_;
 };
 

@@ -139,8 +139,12 @@ PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step
   planned.step_s = step_s;
   planned.device_bytes = largest(engine.device_bytes);
   planned.host_bytes = largest(engine.host_bytes);
-  planned.process_bytes = largest(memory.before_bytes) +
-                          static_cast<std::size_t>(memory.ranks_in_process) * largest(in_process);
+  // Ranks that are threads are all of the run, and pipeline stages differ.
+  const std::size_t of_engines =
+      memory.ranks_in_process > 1
+          ? static_cast<std::size_t>(ranks.sum(static_cast<double>(in_process)))
+          : largest(in_process);
+  planned.process_bytes = largest(memory.before_bytes) + of_engines;
   if (gpu.has_value()) {
     planned.device_bytes_taken = [ordinal = gpu->ordinal, before = gpu->capacity_bytes] {
       return before - std::min(before, cuda_capacity_bytes(ordinal));

@@ -386,12 +386,28 @@ LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {
   return schedule;
 }
 
+namespace {
+
+// Gives a rank the threads that agree_on_limits() would find among all ranks of the host, of which
+// only some are there.
+void take_fewest_threads(const TrainOptions& options, int ranks_on_host, MachineShare& machine) {
+  for (int index = 0; index < ranks_on_host; ++index) {
+    const ThreadPlan threads = plan_threads(options.tiers.threads, machine.limits, machine.topology,
+                                            {ranks_on_host, index});
+    machine.threads.compute = std::min(machine.threads.compute, threads.compute);
+    machine.threads.update = std::min(machine.threads.update, threads.update);
+  }
+}
+
+}  // namespace
+
 MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ranks) {
   MachineShare machine;
   machine.limits = read_host_limits();
   machine.topology = read_topology();
   machine.threads =
       plan_threads(options.tiers.threads, machine.limits, machine.topology, ranks.on_host);
+  if (ranks.stands_for > 1) take_fewest_threads(options, ranks.on_host.count, machine);
   machine.ranks_on_host = ranks.on_host.count;
   if (ranks.plans != nullptr) machine.ranks_in_process = ranks.count();
   machine.gpu = choose_gpu(options.tiers.device, ranks.on_host, ranks.count());

@@ -31,7 +31,10 @@ struct LaunchedRanks {
   Communicator* world = nullptr;  // all; null where there is one
   RanksOnHost on_host;            // those that share memory and processors with this one
   SharedPlans* plans = nullptr;   // of ranks that are threads of one process
-  std::int32_t count() const { return world == nullptr ? 1 : world->size(); }
+  // Data-parallel ranks have parts of one size, so a dry run plans the first at each place of the
+  // mesh alone: `world` has only those, and each stands for so many. Else 1.
+  std::int32_t stands_for = 1;
+  std::int32_t count() const { return world == nullptr ? 1 : stands_for * world->size(); }
 };
 
 // One rank of it. All call it with equal commands; the first writes the files. A rank that throws

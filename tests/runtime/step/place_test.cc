@@ -57,12 +57,8 @@ Draft shuffled(const Draft& draft, std::mt19937& random, std::vector<BufferId>& 
       if (*buffer != kNoBuffer) *buffer = number_of.at(static_cast<std::size_t>(*buffer));
     }
   }
-  for (DraftOp& op : other.ops) {
-    for (auto* accesses : {&op.op.reads, &op.op.writes}) {
-      for (Access& access : *accesses) {
-        access.buffer = number_of.at(static_cast<std::size_t>(access.buffer));
-      }
-    }
+  for (Access& access : other.accesses) {
+    access.buffer = number_of.at(static_cast<std::size_t>(access.buffer));
   }
   return other;
 }

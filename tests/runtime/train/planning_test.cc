@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "runtime/config/train_config.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/train/trainer.h"
 #include "tests/runtime/temporary_directory.h"
 
@@ -63,6 +64,41 @@ TEST(TrainPlanning, IsToldToTheConsole) {
   ASSERT_GE(run.size(), dry.size());
   run.resize(dry.size());
   EXPECT_EQ(run, dry);
+}
+
+// A dry run has no thread for each rank.
+TEST(TrainPlanning, PlansMoreRanksThanRunAsThreads) {
+  const std::vector<std::string> dry = {"begin planning the step", "end", "nano:", "predi",
+                                        "data:"};
+  EXPECT_EQ(events_of({"--dry-run", "--local-ranks", "512", "--zero-stage", "3"}), dry);
+  EXPECT_THROW(events_of({"--local-ranks", "512"}), ConfigError);
+}
+
+// One of them stands for all in a dry run.
+TEST(TrainPlanning, FindsDataParallelRanksOfOneSize) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    ModelRuntimeOptions options;
+    options.model = load_model_config("nano");
+    options.batch = {2, 64};
+    options.threads = 2;
+    options.zero_stage = stage;
+    options.ranks.shape.data = 3;
+    options.placement.has_nvme = true;
+    options.budgets.at(static_cast<std::size_t>(Tier::kHost)) = std::size_t{9} << 20;
+    const TierPlan first = plan_model(options);
+    for (options.ranks.position.data = 1; options.ranks.position.data < 3;
+         ++options.ranks.position.data) {
+      const TierPlan other = plan_model(options);
+      EXPECT_EQ(other.training.program.use, first.training.program.use);
+      EXPECT_EQ(other.evaluation.use, first.evaluation.use);
+      EXPECT_EQ(other.training.program.ops.size(), first.training.program.ops.size());
+      for (std::size_t l = 0; l < kLaneCount; ++l) {
+        const auto lane = static_cast<Lane>(l);
+        EXPECT_EQ(lane_bytes(other.training.program, lane),
+                  lane_bytes(first.training.program, lane));
+      }
+    }
+  }
 }
 
 TEST(TrainPlanning, EndsAlsoWhereTheStepDoesNotFit) {
