@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/e2e/tiny_training.h"
@@ -121,6 +122,22 @@ TEST(AutomaticCheckpoints, OfAKilledRunAreGoneOnFrom) {
   EXPECT_EQ(resumed.code, 0) << resumed;
   training.train("alone", stop);
   training.expect_same("run", "alone", "checkpoint-" + last);
+}
+
+// The state is 216 MiB, and none of it has room in the budget on its way into a checkpoint.
+TEST(AutomaticCheckpoints, TakeNoMemoryThatTheBudgetDoesNotHave) {
+  const TinyTraining training(/*layers=*/8, /*width=*/512);
+  const Outcome dry =
+      training.train("dry", {"--max-steps", "4", "--host-memory", "4GiB", "--dry-run", "--json"});
+  const auto document = nlohmann::json::parse(dry.output);
+  const auto least_bytes = document["results"][1]["least_bytes"].get<std::int64_t>();
+  const Arguments steps = {"--max-steps", "4", "--host-memory", std::to_string(least_bytes)};
+  const auto peak_of = [&](const char* run, const char* every) {
+    training.train(run, steps + Arguments{"--checkpoint-every", every});
+    return training.rows(run).back().columns.at("peak_rss_bytes");
+  };
+  constexpr double kBuffers = 90 << 20;  // of the files, and of what is allocated beside them
+  EXPECT_LT(peak_of("saves", "auto:1"), peak_of("does-not", "0") + kBuffers);
 }
 
 // Mounts a file system of so many bytes that this process and its children see. False where that
