@@ -11,7 +11,7 @@ namespace terrace {
 namespace {
 
 constexpr std::int32_t kFewMicroBatches = 2;
-constexpr std::size_t kUnitsOfTries = 1000;
+constexpr std::size_t kUnitsOfTries = 256;
 
 // Returns the smallest count in [0, most] that passes; `most` if none does.
 std::size_t fewest(std::size_t most, FunctionRef<bool(std::size_t)> passes) {
@@ -26,6 +26,10 @@ std::size_t fewest(std::size_t most, FunctionRef<bool(std::size_t)> passes) {
     }
   }
   return low;
+}
+
+std::size_t sum_of(const std::array<std::size_t, kTierCount>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
 }
 
 }  // namespace
@@ -68,10 +72,12 @@ double HomeChoice::least_moved_of_other_order() const {
 
 std::optional<StepPlan> HomeChoice::try_order(MicroBatchOrder order) const {
   for (const PolicyKey& start : starts(order)) {
-    const std::optional<PolicyKey> key = fewest_concessions(start);
-    if (!key.has_value()) continue;
-    StepPlan plan = compiled(policy_of(*key));
-    if (fits(plan.ledger)) return plan;
+    StepPlan plan;
+    const auto accepts = [&](const PolicyKey& key) {
+      plan = compiled(policy_of(key));
+      return fits(plan.ledger);
+    };
+    if (find_fewest_concessions(start, accepts)) return plan;
   }
   return std::nullopt;
 }
@@ -87,12 +93,13 @@ std::vector<PolicyKey> HomeChoice::starts(MicroBatchOrder order) const {
 // What leaves the device goes to the host, so the device is settled first. Where the host then has
 // no room, more of the device is given up: what is on its way to the device or back passes through
 // the host, and so may need more there where less is at home there.
-std::optional<PolicyKey> HomeChoice::fewest_concessions(PolicyKey key) const {
+bool HomeChoice::find_fewest_concessions(PolicyKey key,
+                                         FunctionRef<bool(const PolicyKey&)> accepts) const {
   // More are tried where that takes little time.
   const std::size_t more_of_device =
-      std::clamp<std::size_t>(kUnitsOfTries / model_.unit_count(), 4, 32);
+      std::clamp<std::size_t>(kUnitsOfTries / model_.unit_count(), 1, 32);
   const auto on_device = fewest_of(Tier::kDevice, key, &PolicyKey::on_device);
-  if (!on_device.has_value()) return std::nullopt;
+  if (!on_device.has_value()) return false;
   const std::size_t most = concessions(Tier::kDevice, key).size();
   for (std::size_t more = 0; more <= more_of_device; ++more) {
     const std::size_t next = *on_device + (most - *on_device) * more / more_of_device;
@@ -102,9 +109,9 @@ std::optional<PolicyKey> HomeChoice::fewest_concessions(PolicyKey key) const {
     const auto on_host = fewest_of(Tier::kHost, key, &PolicyKey::on_host);
     if (!on_host.has_value()) continue;
     key.on_host = *on_host;
-    return key;
+    if (accepts(key)) return true;
   }
-  return std::nullopt;
+  return false;
 }
 
 // In micro-batch-major order a step of two micro-batches needs no more of the compute tier than one
@@ -297,11 +304,11 @@ bool HomeChoice::can_choose() const {
   }
   for (const MicroBatchOrder order : orders()) {
     for (const PolicyKey& start : starts(order)) {
-      const std::optional<PolicyKey> key = fewest_concessions(start);
-      if (!key.has_value()) continue;
-      if (fits_least(*key, kTiers)) return true;
-      const Program placed = place_step(model_, policy_of(*key), budgets_);
-      if (fits(ledger_of(placed, budgets_))) return true;
+      const auto accepts = [&](const PolicyKey& key) {
+        if (fits_least(key, kTiers)) return true;
+        return fits(ledger_of(place_step(model_, policy_of(key), budgets_), budgets_));
+      };
+      if (find_fewest_concessions(start, accepts)) return true;
     }
   }
   return false;
@@ -321,20 +328,26 @@ std::size_t HomeChoice::lacking_live_bytes() const {
   std::ranges::reverse(keys);  // those that need the least come last
   for (const PolicyKey& key : keys) {
     if (key.recomputes_first) continue;  // with all concessions all units recompute
-    const auto lacking = lacking_live(key);
-    least = std::min(least, std::accumulate(lacking.begin(), lacking.end(), std::size_t{0}));
+    least = std::min(least, sum_of(lacking_live(key)));
     if (least == 0) break;
   }
   return least;
 }
 
-// Of equals the first, which asks for the least of a drive. Live bytes say which it is, and where
-// they lack nowhere, what is packed.
+// Of equals the first, which asks for the least of a drive. An order that saves a little of the
+// device is not taken where it lacks more of the host.
 StepPlan HomeChoice::smallest_plan() const {
+  const std::vector<PolicyKey> keys = extremes();
   std::optional<PolicyKey> smallest;
-  for (const PolicyKey& key : extremes()) {
-    if (key.recomputes_first) continue;
-    if (!smallest.has_value() || lacking_live(key) < lacking_live(*smallest)) smallest = key;
+  for (const MicroBatchOrder order : orders()) {
+    std::optional<PolicyKey> of_order;
+    for (const PolicyKey& key : keys) {
+      if (key.order != order || key.recomputes_first) continue;
+      if (!of_order.has_value() || lacking_live(key) < lacking_live(*of_order)) of_order = key;
+    }
+    const bool is_smaller =
+        !smallest.has_value() || sum_of(lacking_live(*of_order)) < sum_of(lacking_live(*smallest));
+    if (is_smaller) smallest = of_order;
   }
   return least(policy_of(*smallest));
 }

@@ -44,7 +44,8 @@ class HomeChoice {
   bool can_choose() const;
 
   // For refusals: the plan that is short of the fewest bytes of the device, then of the host, and
-  // then of the drive, among those with all concessions of a tier or none, in either order.
+  // then of the drive, among those with all concessions of a tier or none; in the order of
+  // micro-batches that is short of the fewest bytes of all tiers.
   StepPlan smallest_plan() const;
   // Returns a lower bound of the bytes by which that plan is too large, all tiers together, in a
   // fraction of the time: of what must be live, not packed.
@@ -68,8 +69,9 @@ class HomeChoice {
   std::optional<StepPlan> try_order(MicroBatchOrder order) const;
   // The policies without concessions from which the fewest concessions are looked for.
   std::vector<PolicyKey> starts(MicroBatchOrder order) const;
-  // Returns `key` with the fewest concessions with which the step may fit; none if none suffice.
-  std::optional<PolicyKey> fewest_concessions(PolicyKey key) const;
+  // Offers `key` with the fewest concessions with which the step may fit, and then with more, until
+  // one is accepted. Returns whether one is.
+  bool find_fewest_concessions(PolicyKey key, FunctionRef<bool(const PolicyKey&)> accepts) const;
   std::optional<std::size_t> fewest_of(Tier tier, PolicyKey key,
                                        std::size_t PolicyKey::* count) const;
   bool may_fit(const PolicyKey& key, Tier tier) const;

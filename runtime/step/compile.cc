@@ -19,7 +19,9 @@ namespace {
 constexpr std::array<double, 8> kBudgetShares = {1.0, 0.96, 0.92, 0.88, 0.8, 0.7, 0.5, 0.0};
 
 // Where the host is too small with nothing kept or prefetched, what passes through it may come at
-// better times if the device is used; but not if all of it is, so parts of it are tried.
+// better times if the device is used; but not if all of it is, so parts of it are tried. Not of
+// steps of many ops: there a share takes long, and what passes through is a small part.
+constexpr std::size_t kOpsOfDeviceShares = 20'000;
 constexpr std::array<double, 9> kDeviceShares = {1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35};
 
 // What is tried of slack, the most first.
@@ -65,8 +67,9 @@ TierBudgets share_of(const TierBudgets& budgets, double share) {
 }
 
 // Shares of the device's budget alone; without one there is nothing to try.
-std::vector<TierBudgets> device_shares_of(const TierBudgets& budgets) {
+std::vector<TierBudgets> device_shares_of(const Draft& draft, const TierBudgets& budgets) {
   std::vector<TierBudgets> shares;
+  if (draft.ops.size() > kOpsOfDeviceShares) return shares;
   const auto& device = budgets.at(static_cast<std::size_t>(Tier::kDevice));
   if (!device.has_value()) return shares;
   for (const double share : kDeviceShares) {
@@ -165,7 +168,7 @@ Program placed(const CompileRequest& request, bool has_names) {
     if (program.has_value()) break;
     program = placed_within(step, share_of(request.budgets, share), request);
   }
-  for (const TierBudgets& shares : device_shares_of(request.budgets)) {
+  for (const TierBudgets& shares : device_shares_of(step.draft(), request.budgets)) {
     if (program.has_value()) break;
     program = placed_within(step, shares, request);
   }
@@ -183,9 +186,10 @@ bool fits_with_prefetch(const StepModel& model, const StepPolicy& policy,
                         const TierBudgets& budgets, Tier tier) {
   DraftedStep step(model, policy, false);
   if (fits_tier(step.draft(), step.linear(budgets), tier, budgets)) return true;
-  return std::ranges::any_of(device_shares_of(budgets), [&](const TierBudgets& shares) {
-    return fits_tier(step.draft(), step.linear(shares), tier, budgets);
-  });
+  return std::ranges::any_of(device_shares_of(step.draft(), budgets),
+                             [&](const TierBudgets& shares) {
+                               return fits_tier(step.draft(), step.linear(shares), tier, budgets);
+                             });
 }
 
 struct LeastStep::Content {
