@@ -95,7 +95,7 @@ class ParameterWaits:
         in_backward = torch._C._current_graph_task_id() != -1  # a recomputation
         if (self._outermost is None or self._outermost is module) and not in_backward:
             self._enter(optimizer, module, args, kwargs)
-        if _reads_its_children(module):
+        if (optimizer._unwaited or self._reads is not None) and _reads_its_children(module):
             parameters = list(module.parameters())
             optimizer.wait_for(parameters)
             if self._reads is not None:
