@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr SaveInterval kAuto = {.is_automatic = true, .steps = 0};
+constexpr SaveInterval kAutomaticSaves = {.is_automatic = true, .steps = 0};
 
 // A run of 100 steps with checkpoints of 10 MiB and a result of 4 MiB.
 SavingNeed need_of(const SaveInterval& interval, std::optional<std::uint64_t> free_mib) {
@@ -33,35 +33,36 @@ SaveInterval every(std::int64_t steps) { return {.is_automatic = false, .steps =
 
 TEST(CheckpointRoom, AutomaticOnesAreTwoAndTheOneThatIsWritten) {
   for (const auto& free_mib : {std::optional<std::uint64_t>(30), std::optional<std::uint64_t>()}) {
-    const SavingPlan plan = plan_saving(need_of(kAuto, free_mib));
+    const SavingPlan plan = plan_saving(need_of(kAutomaticSaves, free_mib));
     EXPECT_EQ(plan.kept_automatic, 2);
     EXPECT_THAT(plan.doubts, IsEmpty());
   }
-  EXPECT_THAT(describe_saving(need_of(kAuto, 30), {2, {}}, "runs/a"),
+  EXPECT_THAT(describe_saving(need_of(kAutomaticSaves, 30), {2, {}}, "runs/a"),
               "saves the state about every 15 minutes (--checkpoint-every auto): 10.0 MiB each, "
               "keeping the last 2, 30.0 MiB free in runs/a");
 }
 
 TEST(CheckpointRoom, AutomaticOnesAreFewerOrNoneWhereTheDriveHasLess) {
-  const SavingPlan one = plan_saving(need_of(kAuto, 29));
+  const SavingPlan one = plan_saving(need_of(kAutomaticSaves, 29));
   EXPECT_EQ(one.kept_automatic, 1);
   EXPECT_THAT(one.doubts, ElementsAre(HasSubstr("auto keeps 1 of its checkpoints in place of 2")));
-  const SavingPlan none = plan_saving(need_of(kAuto, 19));
+  const SavingPlan none = plan_saving(need_of(kAutomaticSaves, 19));
   EXPECT_EQ(none.kept_automatic, 0);
   EXPECT_THAT(none.doubts, ElementsAre(HasSubstr("auto saves nothing before this run ends")));
-  EXPECT_EQ(describe_saving(need_of(kAuto, 19), none, "runs/a"), "saves only where the run ends");
+  EXPECT_EQ(describe_saving(need_of(kAutomaticSaves, 19), none, "runs/a"),
+            "saves only where the run ends");
 }
 
 // What the run before has saved makes room, as it is removed.
 TEST(CheckpointRoom, AutomaticOnesTakeThePlaceOfThoseThatAreThere) {
-  SavingNeed need = need_of(kAuto, 11);
+  SavingNeed need = need_of(kAutomaticSaves, 11);
   need.removable = 2;
   EXPECT_EQ(plan_saving(need).kept_automatic, 2);
 }
 
 // A model of which little trains has a result that is larger than its checkpoints.
 TEST(CheckpointRoom, AutomaticOnesLeaveRoomForTheResult) {
-  SavingNeed need = need_of(kAuto, 60);
+  SavingNeed need = need_of(kAutomaticSaves, 60);
   need.result_bytes = 45 * kMiB;
   EXPECT_EQ(plan_saving(need).kept_automatic, 1);
   need.free_bytes = 65 * kMiB;
@@ -69,7 +70,7 @@ TEST(CheckpointRoom, AutomaticOnesLeaveRoomForTheResult) {
 }
 
 TEST(CheckpointRoom, KeepLastSaysHowManyAutomaticOnesAreKept) {
-  SavingNeed need = need_of(kAuto, 60);
+  SavingNeed need = need_of(kAutomaticSaves, 60);
   need.keep_last = 5;
   EXPECT_EQ(plan_saving(need).kept_automatic, 5);
   need.free_bytes = 45 * kMiB;
@@ -116,7 +117,7 @@ TEST(CheckpointRoom, IsThatOfTheDirectoryAboveOneThatIsNotThere) {
                                        .result_types = {.usual = DType::kBF16}});
   ASSERT_TRUE(need.free_bytes.has_value());
   EXPECT_LT(0U, *need.free_bytes);
-  EXPECT_EQ(need.interval, kAuto);
+  EXPECT_EQ(need.interval, kAutomaticSaves);
   EXPECT_LT(12U * 803'968U, need.checkpoint_bytes);
   EXPECT_LT(need.checkpoint_bytes, 13U * 803'968U);
   EXPECT_LT(2U * 803'968U, need.result_bytes);
