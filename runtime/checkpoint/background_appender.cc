@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/background_appender.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace terrace {
@@ -11,8 +12,13 @@ constexpr std::size_t kPiecesMax = BackgroundAppender::kWaitingBytesMax / kPiece
 
 }  // namespace
 
-BackgroundAppender::BackgroundAppender(SafetensorsWriter& file)
-    : file_(file), thread_([this] { run(); }) {}
+BackgroundAppender::BackgroundAppender(SafetensorsWriter& file) : file_(file) {
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {
+    // Nothing is lost but time: append() writes itself.
+  }
+}
 
 BackgroundAppender::~BackgroundAppender() {
   {
@@ -20,10 +26,11 @@ BackgroundAppender::~BackgroundAppender() {
     stops_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void BackgroundAppender::append(std::span<const std::byte> bytes) {
+  if (!thread_.joinable()) return file_.append(bytes);
   while (!bytes.empty()) {
     const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
     append_piece(piece);

@@ -14,7 +14,8 @@
 namespace terrace {
 
 // Appends to a safetensors file on a thread of its own, so that its caller reads and converts the
-// next bytes while these are written. Used by one thread.
+// next bytes while these are written. Where no thread starts (a limit on threads or addresses),
+// append() writes on its caller's. Used by one thread.
 class BackgroundAppender {
  public:
   // Bytes that wait to be written, at most.

@@ -33,15 +33,14 @@ struct SavingNeed {
 
 // What it can save of that.
 struct SavingPlan {
-  std::int64_t kept_automatic =
-      0;  // checkpoints; 0: automatic ones have no room, or none are asked
+  // Automatic checkpoints that are kept; 0: they have no room, or none are asked for.
+  std::int64_t kept_automatic = 0;
   std::vector<std::string> doubts;  // sentences
 };
 
-// Returns how many automatic checkpoints are kept beside the one that is written: two, or as many
-// as
-// --keep-last says, or fewer where there is room for fewer. Throws OutOfMemory where a
-// checkpoint of a number of steps that was asked for does not find room.
+// Returns how many automatic checkpoints are kept beside the one that is written: two, or the
+// number of --keep-last, or fewer where there is room for fewer. Throws OutOfMemory where the user
+// asked for a checkpoint after a number of steps and there is no room for one.
 SavingPlan plan_saving(const SavingNeed& need);
 
 // Says when a run saves, how much, and where, as one sentence for the console.

@@ -91,7 +91,7 @@ TEST_F(Results, ParametersOnADriveGiveTheTextOfParametersInMemory) {
     const auto result = nlohmann::json::parse(told.output).at("results").at(0);
     EXPECT_GT(result.at("nvme_read_bytes_per_pass").get<std::int64_t>(), 0);
   }
-  const Arguments small = {"--host-memory", "200KiB", "--nvme", training_.path("")};
+  const Arguments small = {"--host-memory", "100KiB", "--nvme", training_.path("")};
   const Outcome refused = sample(prompt + small);
   EXPECT_EQ(refused.code, 3) << refused;
   EXPECT_THAT(refused.errors, HasSubstr("raise --host-memory to"));

@@ -68,8 +68,8 @@ TEST(TrainPlanning, IsToldToTheConsole) {
 
 // A dry run has no thread for each rank.
 TEST(TrainPlanning, PlansMoreRanksThanRunAsThreads) {
-  const std::vector<std::string> dry = {"begin planning the step", "end", "nano:", "predi",
-                                        "data:"};
+  const std::vector<std::string> dry = {
+      "begin planning the step", "end", "nano:", "predi", "data:", "saves"};
   EXPECT_EQ(events_of({"--dry-run", "--local-ranks", "512", "--zero-stage", "3"}), dry);
   EXPECT_THROW(events_of({"--local-ranks", "512"}), ConfigError);
 }

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "tests/runtime/checkpoint/held_files.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 #include "tests/runtime/temporary_directory.h"
@@ -186,7 +187,7 @@ TEST_F(RunSaverTest, AFailureIsToldToTheOthersBeforeTheCheckpointIsComplete) {
   const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
     saver.begin_save(after(3));
     if (rank != 0) return saver.save(after(3));
-    saver.complete_after(std::runtime_error("the drive of the step has failed"));
+    saver.complete_after(EnvironmentError("the drive of the step has failed", ""));
   });
   EXPECT_THAT(errors[1], HasSubstr("the drive of the step has failed"));
   EXPECT_TRUE(is_checkpoint(directory_.path("checkpoint-3")));
@@ -199,7 +200,7 @@ TEST_F(RunSaverTest, AFailedRunSaysThatItsCheckpointIsNotSaved) {
     saver.begin_save(after(3));
     if (rank != 0) return saver.save(after(3));
     disk_.fail();
-    saver.complete_after(std::runtime_error("the drive of the step has failed"));
+    saver.complete_after(EnvironmentError("the drive of the step has failed", ""));
   });
   EXPECT_FALSE(is_checkpoint(directory_.path("checkpoint-3")));
   EXPECT_THAT(console_.lines(), IsEmpty());
