@@ -21,7 +21,7 @@ namespace {
 // A word is a pair of bf16, of two neighbouring depths.
 constexpr std::int64_t kStepPairs = kStrip / 2;         // of a step's depth
 constexpr std::int64_t kStepWords = kStepElements / 2;  // of a step
-constexpr std::int64_t kTileWords = 16 * 16;            // of a tile of a right strip's step
+constexpr std::int64_t kRightTileWords = 16 * 16;       // of a tile of a right strip's step
 constexpr std::int64_t kSquareTile = 16 * 16;           // sums of a tile of a square
 // Rows of sums that are in registers at once, and with each so many vectors of 16 columns: 24 of
 // the 32 registers, beside those of the operands.
@@ -93,8 +93,8 @@ TERRACE_PAIRS void multiply_columns(const PackedProduct& product, std::int64_t f
   for (std::int64_t v = 0; v < Vectors; ++v) {
     const std::int64_t strip = (first + v) / 2;
     const std::int64_t half = (first + v) % 2;
-    columns.right[v] =
-        all_right + strip * product.right_stride / 2 + first_step * kStepWords + half * kTileWords;
+    columns.right[v] = all_right + strip * product.right_stride / 2 + first_step * kStepWords +
+                       half * kRightTileWords;
     columns.sums[v] =
         product.tiles + strip * product.left_strips * kStepElements + half * kSquareTile;
   }
@@ -122,7 +122,7 @@ TERRACE_PAIRS void multiply_steps(const PackedProduct& product, std::int64_t fir
   for (; first < vectors; ++first) multiply_columns<First, 1>(product, first, first_step, steps);
 }
 
-TERRACE_PAIRS void multiply_all(const PackedProduct& product) {
+TERRACE_PAIRS void multiply_all_pairs(const PackedProduct& product) {
   const std::int64_t steps = strips_of(product.depth);
   for (std::int64_t first = 0; first < steps; first += kDepthSteps) {
     const std::int64_t count = std::min(kDepthSteps, steps - first);
@@ -151,7 +151,7 @@ const StripCode& pair_strips() {
   static constexpr StripCode kCode = {.packed = DType::kBF16,
                                       .pack_left = pack_pairs_left,
                                       .pack_right = pack_pairs_right,
-                                      .multiply = multiply_all};
+                                      .multiply = multiply_all_pairs};
   return kCode;
 }
 

@@ -19,10 +19,10 @@ namespace terrace {
 namespace {
 
 // Rows of a tile, and 32-bit words of its rows: each a pair of bf16 or one fp32.
-constexpr std::int64_t kTileRows = 16;
-constexpr std::int64_t kTileWords = kTileRows * 16;
-constexpr std::int64_t kTileHalves = 2 * kTileWords;
-static_assert(kStepElements == 2 * kTileHalves);
+constexpr std::int64_t kPairTileRows = 16;
+constexpr std::int64_t kPairTileWords = kPairTileRows * 16;
+constexpr std::int64_t kPairTileHalves = 2 * kPairTileWords;
+static_assert(kStepElements == 2 * kPairTileHalves);
 
 // A strip with its elements.
 struct HalfStrip {
@@ -124,7 +124,7 @@ TERRACE_AVX512 void pack_strip(const PackStrip& whole) {
     Words low, high;
     if (whole.depth_contiguous) {
       low = load_rows(strip, 0, begin);
-      high = load_rows(strip, kTileRows, begin);
+      high = load_rows(strip, kPairTileRows, begin);
     } else {
       load_pairs(strip, begin, low, high);
     }
@@ -133,7 +133,7 @@ TERRACE_AVX512 void pack_strip(const PackStrip& whole) {
       transpose(high);
     }
     store_tile(low, target);
-    store_tile(high, target + kTileHalves);
+    store_tile(high, target + kPairTileHalves);
   }
 }
 
