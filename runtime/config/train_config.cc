@@ -97,7 +97,7 @@ std::string add_config(FlagValues& values, const std::vector<TrainFlag>& flags,
     const std::size_t every = place_of("checkpoint-every", specs);
     if (file[every] && file[every]->text() == fmt::format("{}", automatic_save_steps(*run))) {
       const std::string automatic = "auto:" + file[every]->text();
-      file[every].emplace(file[every]->where(), std::vector<std::string>{automatic});
+      file[every] = FlagValue(file[every]->where(), std::vector<std::string>{automatic});
     }
     if (!is_same || !file[place]) {
       file[place].emplace(fmt::format("{}: its directory", path), std::vector<std::string>{*run});

@@ -4,8 +4,9 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
-#include <regex>
+#include <string_view>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -207,17 +208,25 @@ void expect_least(const DrawnStep& step, const Budgets& least, std::size_t Budge
   EXPECT_NE(step.refusal(less), "") << step.text() << ": " << text_of(less);
 }
 
+// Returns the budget that a refusal names: "raise --host-memory to 1.5 MiB or more".
+std::optional<std::size_t> named_least(const std::string& refusal) {
+  constexpr std::string_view kBefore = "raise --host-memory to ";
+  const std::size_t before = refusal.find(kBefore);
+  if (before == std::string::npos) return std::nullopt;
+  const std::size_t begin = before + kBefore.size();
+  const std::size_t end = refusal.find(" or more", begin);
+  if (end == std::string::npos) return std::nullopt;
+  return parse_size(refusal.substr(begin, end - begin));
+}
+
 // A refusal for want of host memory alone names the budget that suffices.
 void expect_named(const DrawnStep& step, const Budgets& least) {
   Budgets budgets = least;
   budgets.host = 1 * kKiB;
   const std::string refusal = step.refusal(budgets);
-  const std::regex named("raise --host-memory to ([0-9.]+) ([KMG]?)i?B or more");
-  std::smatch match;
-  ASSERT_TRUE(std::regex_search(refusal, match, named)) << step.text() << refusal;
-  const std::string unit = match[2];
-  const double scale = unit == "G" ? kGiB : unit == "M" ? kMiB : unit == "K" ? kKiB : 1;
-  budgets.host = static_cast<std::size_t>(std::stod(match[1]) * scale);
+  const std::optional<std::size_t> named = named_least(refusal);
+  ASSERT_TRUE(named.has_value()) << step.text() << refusal;
+  budgets.host = *named;
   EXPECT_EQ(step.refusal(budgets), "") << step.text() << ": named " << text_of(budgets);
   budgets.host = clearly_less(budgets.host);
   if (budgets.host == 0) return;
