@@ -83,7 +83,7 @@ endfunction()
 
 # Each test of the program by its own name, as the program lists them when ctest starts: one that cannot
 # start fails the tests and not the build.
-function(terrace_discover_tests name environment labels timeout processors)
+function(terrace_discover_tests name environment labels timeout processors cost)
   if(environment)
     set(environment ENVIRONMENT ${environment})
   endif()
@@ -91,7 +91,7 @@ function(terrace_discover_tests name environment labels timeout processors)
     ${name}
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 120
-    PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} ${environment})
+    PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} COST ${cost} ${environment})
 
   # The discovery passes on one label at most; this file, read after it, sets them all. A program that
   # is not built stands for its tests, and is selected as they would be.
@@ -109,7 +109,7 @@ function(terrace_discover_tests name environment labels timeout processors)
 endfunction()
 
 # The tests of the program in so many processes, each of which runs every COUNT-th of them.
-function(terrace_add_shards name count environment labels timeout processors)
+function(terrace_add_shards name count environment labels timeout processors cost)
   math(EXPR last "${count} - 1")
   foreach(index RANGE ${last})
     math(EXPR number "${index} + 1")
@@ -117,30 +117,40 @@ function(terrace_add_shards name count environment labels timeout processors)
     add_test(NAME ${test} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(
       ${test}
-      PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} LABELS "${labels}" ENVIRONMENT
+      PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} COST ${cost} LABELS "${labels}" ENVIRONMENT
                  "${environment};GTEST_TOTAL_SHARDS=${count};GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()
 
-# terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds PROCESSORS count SHARDS count): a
-# GoogleTest program, each test known to ctest by its own name, and by how many processors it keeps
-# busy (1). With SHARDS, and always under the sanitizers, where a process takes long to start, ctest
-# knows parts of the program instead, each a process that runs several tests. A test has the labels
+# terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds PROCESSORS count SHARDS count
+# COST seconds ONE_PROCESSOR): a GoogleTest program, each test known to ctest by its own name, and by how many
+# processors it keeps busy (1). With SHARDS, and always under the sanitizers, where a process takes long
+# to start, ctest knows parts of the program instead, each a process that runs several tests. COST is what
+# its longest test takes, where that is long: ctest starts such tests first, so that none is left alone at the end.
+# ONE_PROCESSOR is for programs that are not about threads, though many meet in them: each process stays
+# on a processor of its own (tests/one_processor.cc), which saves a quarter of its time. A test has the labels
 # given here and those of its folder (TERRACE_FOLDER_LABELS, set by tests/CMakeLists.txt);
 # docs/testing.md says what each label selects.
 # The target tests_LABEL builds the programs of a label; tests_sanitized builds those that the debug
 # preset runs, tests_threads those of the tsan preset.
 function(terrace_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;PROCESSORS;SHARDS" "SOURCES;DEPENDS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_PROCESSOR" "TIMEOUT;PROCESSORS;SHARDS;COST"
+                        "SOURCES;DEPENDS;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
   if(NOT arg_PROCESSORS)
     set(arg_PROCESSORS 1)
   endif()
+  if(NOT arg_COST)
+    set(arg_COST 0)
+  endif()
   if(TERRACE_SANITIZE)
     set(arg_SHARDS 6)
     math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
+  endif()
+  if(arg_ONE_PROCESSOR)
+    list(APPEND arg_SOURCES ${PROJECT_SOURCE_DIR}/tests/one_processor.cc)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_flags ${arg_DEPENDS} GTest::gtest GTest::gmock
@@ -153,9 +163,11 @@ function(terrace_test name)
   set(labels ${TERRACE_FOLDER_LABELS} ${arg_LABELS})
   list(REMOVE_DUPLICATES labels)
   if(arg_SHARDS)
-    terrace_add_shards(${name} ${arg_SHARDS} "${environment}" "${labels}" ${arg_TIMEOUT} ${arg_PROCESSORS})
+    terrace_add_shards(${name} ${arg_SHARDS} "${environment}" "${labels}" ${arg_TIMEOUT} ${arg_PROCESSORS}
+                       ${arg_COST})
   else()
-    terrace_discover_tests(${name} "${environment}" "${labels}" ${arg_TIMEOUT} ${arg_PROCESSORS})
+    terrace_discover_tests(${name} "${environment}" "${labels}" ${arg_TIMEOUT} ${arg_PROCESSORS}
+                       ${arg_COST})
   endif()
 
   set(groups ${labels})
