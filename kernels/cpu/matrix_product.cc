@@ -109,7 +109,7 @@ void multiply(const KernelContext& context, const MatrixProduct& product, Produc
 std::size_t multiply_workspace(const MatrixProduct& product, int workers, ProductCode code) {
   if (code == ProductCode::kFewRows) return 0;
   if (code != ProductCode::kOneDnn) {
-    return packed_multiply_workspace(product.shape, workers, strips_of_code(code));
+    return packed_multiply_workspace(product, workers, strips_of_code(code));
   }
   const bool apart = goes_apart(product);
   const GemmTiles tiles = apart ? GemmTiles::apart(product.shape) : GemmTiles(product.shape);

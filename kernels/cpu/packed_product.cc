@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 #include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/packed_operand.h"
+#include "kernels/cpu/panel_product.h"
 #include "kernels/cpu/parallel_blocks.h"
 #include "kernels/cpu/product_result.h"
 
@@ -17,18 +19,6 @@ constexpr std::int64_t kBlockMin = 64;
 constexpr std::int64_t kBlocksMin = 16;
 // Elements of an operand that are packed at once, where one block does not need more.
 constexpr std::int64_t kPackedMax = std::int64_t{8} << 20;
-// What a task of packing takes: strips, and depth, whole steps of it.
-constexpr std::int64_t kPackStrips = 16;
-constexpr std::int64_t kPackDepth = 256;
-static_assert(kPackDepth % kStrip == 0);
-
-std::int64_t round_to_strips(std::int64_t extent) { return strips_of(extent) * kStrip; }
-
-// The extent in equal parts of at most `limit`, of whole strips.
-std::int64_t even_part(std::int64_t extent, std::int64_t limit) {
-  return round_to_strips(blocks_of(extent, blocks_of(extent, limit)));
-}
-
 struct Block {
   std::int64_t rows = 0, columns = 0;
 };
@@ -75,31 +65,6 @@ struct Cut {
   }
 };
 
-// One operand, of which some strips are packed.
-struct Operand {
-  const std::byte* data = nullptr;
-  DType type = DType::kBF16;
-  std::int64_t stride = 0;
-  std::int64_t extent = 0, depth = 0;
-  bool depth_contiguous = false;
-
-  // From depth `begin` on, at most kPackDepth of the strip of row or column `first`, which is
-  // packed whole at `target`.
-  PackStrip strip(std::int64_t first, std::int64_t begin, const StripCode& code,
-                  std::byte* target) const {
-    const std::int64_t across = depth_contiguous ? stride : 1;
-    const std::int64_t along = depth_contiguous ? 1 : stride;
-    const std::int64_t offset = first * across + begin * along;
-    return {.source = data + offset * static_cast<std::int64_t>(size_of(type)),
-            .type = type,
-            .stride = stride,
-            .width = std::min(kStrip, extent - first),
-            .depth = std::min(kPackDepth, depth - begin),
-            .depth_contiguous = depth_contiguous,
-            .target = target + code.bytes(begin * kStrip)};
-  }
-};
-
 class ProductRun {
  public:
   ProductRun(const KernelContext& context, const MatrixProduct& product, const StripCode& code)
@@ -109,8 +74,6 @@ class ProductRun {
         code_(code),
         cut_(product.shape, code),
         workers_(fed_workers(context.workers->threads(), cut_.blocks(), product.shape.flops())) {
-    a_ = {product.a, shape_.input, shape_.a_stride, shape_.m, shape_.k, !shape_.a_transposed};
-    b_ = {product.b, shape_.input, shape_.b_stride, shape_.n, shape_.k, shape_.b_transposed};
     TERRACE_CHECK_LE(cut_.layout.total_bytes(), context.workspace.size());
     packed_a_ = context.workspace.data() + cut_.packed_a;
     packed_b_ = context.workspace.data() + cut_.packed_b;
@@ -128,26 +91,13 @@ class ProductRun {
  private:
   // Packs the part of b from column n on, and of a from row m on unless that is there already.
   void pack(std::int64_t m, std::int64_t n, bool with_a) {
+    WorkerArena& workers = *context_.workers;
     if (with_a) {
-      pack_part(a_, m, std::min(cut_.part_m, shape_.m - m), packed_a_, code_.pack_left);
+      pack_side(workers, left_operand(product_), m, std::min(cut_.part_m, shape_.m - m), code_,
+                code_.pack_left, packed_a_);
     }
-    pack_part(b_, n, std::min(cut_.part_n, shape_.n - n), packed_b_, code_.pack_right);
-  }
-
-  // A task packs kPackDepth of the depth of neighbouring strips, so that it reads stored rows on.
-  void pack_part(const Operand& operand, std::int64_t first, std::int64_t extent, std::byte* target,
-                 void (*pack_strip)(const PackStrip&)) {
-    const std::int64_t strips = strips_of(extent);
-    const std::int64_t groups = blocks_of(strips, kPackStrips);
-    const std::int64_t depths = blocks_of(operand.depth, kPackDepth);
-    context_.workers->parallel_for(groups * depths, [&](std::int64_t index, int) {
-      const std::int64_t depth = index / groups * kPackDepth;
-      const std::int64_t begin = index % groups * kPackStrips;
-      for (std::int64_t s = begin; s < std::min(begin + kPackStrips, strips); ++s) {
-        pack_strip(operand.strip(first + s * kStrip, depth, code_,
-                                 target + s * code_.bytes(strip_elements(operand.depth))));
-      }
-    });
+    pack_side(workers, right_operand(product_), n, std::min(cut_.part_n, shape_.n - n), code_,
+              code_.pack_right, packed_b_);
   }
 
   void multiply_part(std::int64_t m, std::int64_t n) {
@@ -179,23 +129,9 @@ class ProductRun {
       if (product_.consumer != nullptr) {
         (*product_.consumer)(sums, m + row, n + column);
       } else {
-        store_product(sums, target_at(m + row, n + column));
+        store_product(sums, target_at(product_, m + row, n + column));
       }
     });
-  }
-
-  ProductTarget target_at(std::int64_t row, std::int64_t column) const {
-    ProductTarget target;
-    target.data = product_.c + (row * shape_.c_stride + column) *
-                                   static_cast<std::int64_t>(size_of(shape_.output));
-    target.stride = shape_.c_stride;
-    target.dtype = shape_.output;
-    if (shape_.has_bias) {
-      target.bias = product_.bias + column * static_cast<std::int64_t>(size_of(shape_.bias_dtype));
-      target.bias_dtype = shape_.bias_dtype;
-    }
-    target.gradient = product_.gradient;
-    return target;
   }
 
   const KernelContext& context_;
@@ -204,7 +140,6 @@ class ProductRun {
   const StripCode& code_;
   Cut cut_;
   int workers_;  // that multiply
-  Operand a_, b_;
   std::byte* packed_a_ = nullptr;
   std::byte* packed_b_ = nullptr;
 };
@@ -213,14 +148,17 @@ class ProductRun {
 
 void packed_multiply(const KernelContext& context, const MatrixProduct& product,
                      const StripCode& code) {
+  if (is_of_panels(product)) return panel_multiply(context, product, code);
   ProductRun(context, product, code).run();
 }
 
 std::int64_t packed_block_columns(const GemmShape& shape) { return block_of(shape).columns; }
 
-std::size_t packed_multiply_workspace(const GemmShape& shape, int workers, const StripCode& code) {
-  const Cut cut(shape, code);
-  const int fed = fed_workers(workers, cut.blocks(), shape.flops());
+std::size_t packed_multiply_workspace(const MatrixProduct& product, int workers,
+                                      const StripCode& code) {
+  if (is_of_panels(product)) return panel_multiply_workspace(product, workers, code);
+  const Cut cut(product.shape, code);
+  const int fed = fed_workers(workers, cut.blocks(), product.shape.flops());
   return cut.layout.total_bytes() + cut.sums_bytes() * static_cast<std::size_t>(fed);
 }
 

@@ -84,9 +84,11 @@ TERRACE_AVX512_INLINE Words load_rows(const HalfStrip& strip, std::int64_t first
   const __mmask32 lanes = first_lanes(strip.depth - begin);
   for (std::int64_t i = 0; i < 16; ++i) {
     const std::int64_t row = first + i;
-    words.row[i] = row < strip.width
-                       ? _mm512_maskz_loadu_epi16(lanes, strip.source + row * strip.stride + begin)
-                       : _mm512_setzero_si512();
+    const Bf16* source = strip.source + row * strip.stride + begin;
+    words.row[i] = row < strip.width ? _mm512_maskz_loadu_epi16(lanes, source)
+                                     : _mm512_setzero_si512();
+    // The next strip is mostly packed next. Where there is none, a prefetch does nothing.
+    _mm_prefetch(reinterpret_cast<const char*>(source + kStrip * strip.stride), _MM_HINT_T0);
   }
   return words;
 }

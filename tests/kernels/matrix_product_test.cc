@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/few_rows_product.h"
 #include "kernels/cpu/pair_products.h"
+#include "kernels/cpu/panel_product.h"
 #include "memory/host/worker_arena.h"
 #include "tests/kernels/every_target.h"
 #include "tests/kernels/op_case.h"
@@ -24,7 +25,8 @@ struct Form {
 
 std::vector<Form> forms() {
   std::vector<Form> forms;
-  // Whole strips and blocks, edges of every kind, and more depth than a task packs.
+  // Whole strips and blocks, edges of every kind, more depth than a task packs, and few rows with
+  // so many columns that they are computed in panels.
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{64, 64, 64},
                                 {1, 1, 1},
                                 {33, 31, 65},
@@ -33,6 +35,7 @@ std::vector<Form> forms() {
                                 {32, 48, 1031},
                                 {3, 70, 333},
                                 {8, 33, 129},
+                                {9, 1540, 300},
                                 {530, 515, 70}}) {
     for (const bool a : {false, true}) {
       for (const bool b : {false, true}) forms.push_back({m, n, k, a, b, m % 2 == 1});
@@ -198,12 +201,25 @@ TEST(MatrixProductTest, BitsDoNotDependOnWorkersOrWorkspace) {
   }
 }
 
-// What the parts of a large operand have in common: an element has the bits that it has in a
-// product of its own row and column.
+// Every code of ours that packs strips, with each of the forms.
+std::vector<std::pair<Code, Form>> ways_of_strips(const std::vector<Form>& forms) {
+  std::vector<std::pair<Code, Form>> ways;
+  for (const Code& code : codes()) {
+    if (code.code == ProductCode::kOneDnn || code.code == ProductCode::kFewRows) continue;
+    for (const Form& form : forms) ways.emplace_back(code, form);
+  }
+  return ways;
+}
+
+// In blocks and in panels, an element has the bits that it has in a product of its own row and
+// column.
 TEST(MatrixProductTest, BitsOfStripsDependOnRowColumnAndDepthAlone) {
-  const Form whole = {300, 300, 520, false, true, false};
-  for (const auto& [code, input] : codes()) {
-    if (code == ProductCode::kOneDnn || code == ProductCode::kFewRows) continue;
+  const Form blocks = {300, 300, 520, false, true, false};
+  const Form panels = {300, 1600, 520, false, false, false};
+  EXPECT_FALSE(is_of_panels({.shape = {.m = blocks.m, .n = blocks.n, .k = blocks.k}}));
+  EXPECT_TRUE(is_of_panels({.shape = {.m = panels.m, .n = panels.n, .k = panels.k}}));
+  for (const auto& [way, whole] : ways_of_strips({blocks, panels})) {
+    const auto& [code, input] = way;
     Random random(7);
     Operands operands(whole, input, DType::kF32, random);
     run(operands.product(whole), code, 2, std::byte{0});
@@ -214,7 +230,7 @@ TEST(MatrixProductTest, BitsOfStripsDependOnRowColumnAndDepthAlone) {
       product.shape.m = 1;
       product.shape.n = 1;
       product.a += i * product.shape.a_stride * size;
-      product.b += j * product.shape.b_stride * size;
+      product.b += j * (whole.b_transposed ? product.shape.b_stride : 1) * size;
       float alone = 0;
       product.c = reinterpret_cast<std::byte*>(&alone);
       run(product, code, 1, std::byte{0});

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/matrix_product.h"
+#include "kernels/cpu/packed_strips.h"
+#include "kernels/cpu/product_result.h"
+#include "memory/host/worker_arena.h"
+
+// The two operands and the result of a matrix product, as products in our own code see them.
+namespace terrace {
+
+// The depth that is packed at once, whole steps of it.
+inline constexpr std::int64_t kPackDepth = 256;
+static_assert(kPackDepth % kStrip == 0);
+
+inline std::int64_t round_to_strips(std::int64_t extent) { return strips_of(extent) * kStrip; }
+
+// Returns the size of the parts when `extent` is divided into equal parts of at most `limit`, each
+// of whole strips.
+std::int64_t even_part(std::int64_t extent, std::int64_t limit);
+
+// A matrix whose rows (left) or columns (right) are packed in strips.
+struct Operand {
+  const std::byte* data = nullptr;
+  DType type = DType::kBF16;
+  std::int64_t stride = 0;             // elements from one stored row to the next
+  std::int64_t extent = 0, depth = 0;  // rows or columns, and the elements of each
+  bool depth_contiguous = false;       // a stored row runs along the depth
+
+  // Returns the part of the strip of row or column `first` that begins at depth `begin` and is at
+  // most kPackDepth deep, to be packed at `target`.
+  PackStrip strip(std::int64_t first, std::int64_t begin, std::byte* target) const;
+};
+
+Operand left_operand(const MatrixProduct& product);
+Operand right_operand(const MatrixProduct& product);
+
+// Packs rows or columns [first, first + extent) at `target`, one whole strip after the other, with
+// all workers.
+void pack_side(WorkerArena& workers, const Operand& operand, std::int64_t first,
+               std::int64_t extent, const StripCode& code, void (*pack_strip)(const PackStrip&),
+               std::byte* target);
+
+// Returns where the sums of the block at (row, column) go.
+ProductTarget target_at(const MatrixProduct& product, std::int64_t row, std::int64_t column);
+
+}  // namespace terrace
