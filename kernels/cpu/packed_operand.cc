@@ -33,12 +33,12 @@ Operand right_operand(const MatrixProduct& product) {
   return {product.b, shape.input, shape.b_stride, shape.n, shape.k, shape.b_transposed};
 }
 
-void pack_side(WorkerArena& workers, const Operand& operand, std::int64_t first,
-               std::int64_t extent, const StripCode& code, void (*pack_strip)(const PackStrip&),
-               std::byte* target) {
+void pack_part(WorkerArena& workers, const StripCode& code, const OperandPart& part,
+               void (*pack_strip)(const PackStrip&)) {
   // A task packs kPackDepth of the depth of neighbouring strips, so that it reads stored rows on.
   constexpr std::int64_t kPackStrips = 16;
-  const std::int64_t strips = strips_of(extent);
+  const Operand& operand = part.operand;
+  const std::int64_t strips = strips_of(part.extent);
   const std::int64_t groups = blocks_of(strips, kPackStrips);
   const std::int64_t depths = blocks_of(operand.depth, kPackDepth);
   workers.parallel_for(groups * depths, [&](std::int64_t index, int) {
@@ -46,7 +46,7 @@ void pack_side(WorkerArena& workers, const Operand& operand, std::int64_t first,
     const std::int64_t begin = index % groups * kPackStrips;
     for (std::int64_t s = begin; s < std::min(begin + kPackStrips, strips); ++s) {
       const std::int64_t at = s * strip_elements(operand.depth) + depth * kStrip;
-      pack_strip(operand.strip(first + s * kStrip, depth, target + code.bytes(at)));
+      pack_strip(operand.strip(part.first + s * kStrip, depth, part.target + code.bytes(at)));
     }
   });
 }

@@ -37,11 +37,17 @@ struct Operand {
 Operand left_operand(const MatrixProduct& product);
 Operand right_operand(const MatrixProduct& product);
 
-// Packs rows or columns [first, first + extent) at `target`, one whole strip after the other, with
-// all workers.
-void pack_side(WorkerArena& workers, const Operand& operand, std::int64_t first,
-               std::int64_t extent, const StripCode& code, void (*pack_strip)(const PackStrip&),
-               std::byte* target);
+// Rows or columns [first, first + extent) of an operand, to be packed at `target`, one whole strip
+// after the other.
+struct OperandPart {
+  Operand operand;
+  std::int64_t first = 0, extent = 0;
+  std::byte* target = nullptr;
+};
+
+// Packs the part with all workers. `pack_strip` is one of the code's two functions.
+void pack_part(WorkerArena& workers, const StripCode& code, const OperandPart& part,
+               void (*pack_strip)(const PackStrip&));
 
 // Returns where the sums of the block at (row, column) go.
 ProductTarget target_at(const MatrixProduct& product, std::int64_t row, std::int64_t column);

@@ -93,11 +93,11 @@ class ProductRun {
   void pack(std::int64_t m, std::int64_t n, bool with_a) {
     WorkerArena& workers = *context_.workers;
     if (with_a) {
-      pack_side(workers, left_operand(product_), m, std::min(cut_.part_m, shape_.m - m), code_,
-                code_.pack_left, packed_a_);
+      const std::int64_t rows = std::min(cut_.part_m, shape_.m - m);
+      pack_part(workers, code_, {left_operand(product_), m, rows, packed_a_}, code_.pack_left);
     }
-    pack_side(workers, right_operand(product_), n, std::min(cut_.part_n, shape_.n - n), code_,
-              code_.pack_right, packed_b_);
+    const std::int64_t columns = std::min(cut_.part_n, shape_.n - n);
+    pack_part(workers, code_, {right_operand(product_), n, columns, packed_b_}, code_.pack_right);
   }
 
   void multiply_part(std::int64_t m, std::int64_t n) {

@@ -85,8 +85,8 @@ TERRACE_AVX512_INLINE Words load_rows(const HalfStrip& strip, std::int64_t first
   for (std::int64_t i = 0; i < 16; ++i) {
     const std::int64_t row = first + i;
     const Bf16* source = strip.source + row * strip.stride + begin;
-    words.row[i] = row < strip.width ? _mm512_maskz_loadu_epi16(lanes, source)
-                                     : _mm512_setzero_si512();
+    words.row[i] =
+        row < strip.width ? _mm512_maskz_loadu_epi16(lanes, source) : _mm512_setzero_si512();
     // The next strip is mostly packed next. Where there is none, a prefetch does nothing.
     _mm_prefetch(reinterpret_cast<const char*>(source + kStrip * strip.stride), _MM_HINT_T0);
   }

@@ -56,8 +56,8 @@ class PanelRun {
 
   void run() {
     WorkerArena& workers = *context_.workers;
-    pack_side(workers, left_operand(product_), 0, shape_.m, code_, code_.pack_left,
-              context_.workspace.data());
+    pack_part(workers, code_, {left_operand(product_), 0, shape_.m, context_.workspace.data()},
+              code_.pack_left);
     const std::int64_t tasks = tasks_of(shape_);
     const int fed = fed_workers(workers.threads(), tasks, shape_.flops());
     workers.parallel_for(tasks, fed, [&](std::int64_t index, int worker) {
