@@ -164,7 +164,7 @@ TEST_P(DocsPage, CommandsWorkAsTheyAreWritten) {
   }
 }
 
-constexpr const char* kPages[] = {"adding",   "benchmarks", "data",
+constexpr const char* kPages[] = {"adding",   "benchmarks", "data",  "questions",
                                   "sampling", "tokenizers", "tuning"};
 INSTANTIATE_TEST_SUITE_P(Pages, DocsPage, testing::ValuesIn(kPages),
                          [](const auto& page) { return std::string(page.param); });
