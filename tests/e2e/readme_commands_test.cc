@@ -193,9 +193,11 @@ TEST_P(FollowedPage, EveryCommandWorksAsItIsWritten) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Pages, FollowedPage, testing::Values(Followed::kReadme, Followed::kRunning),
-    [](const auto& page) { return page.param == Followed::kReadme ? "readme" : "running"; });
+INSTANTIATE_TEST_SUITE_P(Pages, FollowedPage,
+                         testing::Values(Followed::kReadme, Followed::kRunning),
+                         [](const auto& page) {
+                           return page.param == Followed::kReadme ? "readme" : "running";
+                         });
 
 // The budgets that a step needs depend on both.
 TEST(Running, EveryTrainingFitsWithOtherInstructionsAndThreads) {
