@@ -27,7 +27,7 @@ draw() {
     function between(low, high) { return low * exp(rand() * log(high / low)) }
     function most(model) { return 20 * least[model] < 20480 ? 20 * least[model] : 20480 }
     BEGIN {
-      # MiB of host memory, about the least that README says.
+      # MiB of host memory, about the least that docs/memory.md says.
       split("nano 6 gpt2-124m 455 gpt2-xl 709 llama-1b 1741 llama-3b 2642 llama-7b 1843 llama-8b 3420 llama-70b 6789", pairs, " ")
       for (p = 1; p in pairs; p += 2) least[pairs[p]] = pairs[p + 1]
       srand(seed)

@@ -15,7 +15,7 @@
 #include "tests/e2e/program_run.h"
 #include "tests/e2e/tiny_training.h"
 
-// README's commands, typed by a reader in the root of a checkout.
+// Commands of README and of the pages in docs/, typed by a reader in the root of a checkout.
 namespace terrace {
 namespace {
 
@@ -36,19 +36,26 @@ bool is_training(const std::string& command) {
   return command.find("build/release/terrace train ") != std::string::npos;
 }
 
-// Returns the commands of README without those of tools/, and without mpirun where there is none.
-std::vector<std::string> readme_commands() {
+fs::path docs_path() { return fs::path(readme_path()).parent_path() / "docs"; }
+
+// The pages that a reader follows from the first command to the last, in an empty checkout.
+enum class Followed { kReadme, kRunning };
+
+// Returns a page's commands without those of tools/, and without mpirun where there is none.
+std::vector<std::string> commands_to_follow(Followed page) {
+  const bool is_readme = page == Followed::kReadme;
+  const fs::path path = is_readme ? fs::path(readme_path()) : docs_path() / "running.md";
   std::vector<std::string> commands;
-  for (const std::string& command : commands_of(text_of_file(readme_path()))) {
+  for (const std::string& command : commands_of(text_of_file(path))) {
     if (is_tool(command)) continue;
     const bool is_known = command.starts_with("build/release/terrace ") ||
                           command.starts_with("mkdir ") || command.starts_with("printf ") ||
                           is_mpirun(command);
-    EXPECT_TRUE(is_known) << "a command of README that no test runs: " << command;
+    EXPECT_TRUE(is_known) << "a command of " << path << " that no test runs: " << command;
     if (is_mpirun(command) && !has_mpirun()) continue;
     commands.push_back(command);
   }
-  EXPECT_GE(std::ranges::count_if(commands, is_training), has_mpirun() ? 5 : 4);
+  EXPECT_GE(std::ranges::count_if(commands, is_training), is_readme ? 1 : has_mpirun() ? 7 : 6);
   return commands;
 }
 
@@ -143,8 +150,6 @@ class Checkout {
 // The pages, by name without .md, which have commands that can be run.
 class DocsPage : public testing::TestWithParam<const char*> {};
 
-fs::path docs_path() { return fs::path(readme_path()).parent_path() / "docs"; }
-
 TEST_P(DocsPage, CommandsWorkAsTheyAreWritten) {
   const Checkout checkout;
   checkout.make_readers_files();
@@ -159,7 +164,7 @@ TEST_P(DocsPage, CommandsWorkAsTheyAreWritten) {
   }
 }
 
-constexpr const char* kPages[] = {"adding",   "benchmarks", "data",
+constexpr const char* kPages[] = {"adding",   "benchmarks", "data",  "questions",
                                   "sampling", "tokenizers", "tuning"};
 INSTANTIATE_TEST_SUITE_P(Pages, DocsPage, testing::ValuesIn(kPages),
                          [](const auto& page) { return std::string(page.param); });
@@ -167,6 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Pages, DocsPage, testing::ValuesIn(kPages),
 TEST(Docs, EveryPageWithCommandsIsTried) {
   for (const auto& entry : fs::directory_iterator(docs_path())) {
     if (entry.path().extension() != ".md" || commands_of_page(entry.path()).empty()) continue;
+    if (entry.path().filename() == "running.md") continue;  // followed, above
     EXPECT_EQ(std::ranges::count(kPages, entry.path().stem().string()), 1) << entry.path();
   }
 }
@@ -177,18 +183,26 @@ TEST(Readme, CommandsAreReadAsTheyAreWritten) {
               testing::ElementsAre("one \\\n    two", "three", "four"));
 }
 
-TEST(Readme, EveryCommandWorksAsItIsWritten) {
+class FollowedPage : public testing::TestWithParam<Followed> {};
+
+TEST_P(FollowedPage, EveryCommandWorksAsItIsWritten) {
   const Checkout checkout;
-  for (const std::string& command : readme_commands()) {
+  for (const std::string& command : commands_to_follow(GetParam())) {
     const Outcome outcome = checkout.run(command);
     EXPECT_EQ(outcome.code, 0) << command << '\n' << outcome;
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Pages, FollowedPage,
+                         testing::Values(Followed::kReadme, Followed::kRunning),
+                         [](const auto& page) {
+                           return page.param == Followed::kReadme ? "readme" : "running";
+                         });
+
 // The budgets that a step needs depend on both.
-TEST(Readme, EveryTrainingFitsWithOtherInstructionsAndThreads) {
+TEST(Running, EveryTrainingFitsWithOtherInstructionsAndThreads) {
   const Checkout checkout;
-  std::vector<std::string> commands = readme_commands();
+  std::vector<std::string> commands = commands_to_follow(Followed::kRunning);
   std::erase_if(commands, [](const std::string& command) { return command.starts_with("mkdir "); });
   ASSERT_FALSE(commands.empty());
   // They write the configuration, the weights and the data that later ones go on with.
