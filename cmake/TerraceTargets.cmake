@@ -108,7 +108,7 @@ function(terrace_discover_tests name environment labels timeout processors cost)
     PROPERTY TEST_INCLUDE_FILES ${script})
 endfunction()
 
-# The tests of the program in so many processes, each of which runs every COUNT-th of them.
+# Runs the tests of the program in COUNT processes, each of which runs every COUNT-th test.
 function(terrace_add_shards name count environment labels timeout processors cost)
   math(EXPR last "${count} - 1")
   foreach(index RANGE ${last})
@@ -125,14 +125,14 @@ endfunction()
 # terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds PROCESSORS count SHARDS count
 # COST seconds ONE_PROCESSOR): a GoogleTest program, each test known to ctest by its own name, and by how many
 # processors it keeps busy (1). With SHARDS, and always under the sanitizers, where a process takes long
-# to start, ctest knows parts of the program instead, each a process that runs several tests. COST is what
-# its longest test takes, where that is long: ctest starts such tests first, so that none is left alone at the end.
+# to start, ctest knows parts of the program instead, each a process that runs several tests. COST is the
+# time of its longest test, where that is long: ctest starts such tests first, so that none is left alone at the end.
 # ONE_PROCESSOR is for programs that are not about threads, though many meet in them: each process stays
-# on a processor of its own (tests/one_processor.cc), which saves a quarter of its time. A test has the labels
-# given here and those of its folder (TERRACE_FOLDER_LABELS, set by tests/CMakeLists.txt);
+# on a processor of its own (tests/one_processor.cc), which saves a tenth to a sixth of its time. A test has the labels
+# given here and the labels of its folder (TERRACE_FOLDER_LABELS, set by tests/CMakeLists.txt);
 # docs/testing.md says what each label selects.
-# The target tests_LABEL builds the programs of a label; tests_sanitized builds those that the debug
-# preset runs, tests_threads those of the tsan preset.
+# The target tests_LABEL builds the programs of a label; tests_sanitized builds the programs that the debug
+# preset runs, tests_threads the programs of the tsan preset.
 function(terrace_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_PROCESSOR" "TIMEOUT;PROCESSORS;SHARDS;COST"
                         "SOURCES;DEPENDS;LABELS")

@@ -3,8 +3,7 @@
 
 The peer of `terrace train --model gpt2-124m --nvme DIR --place-parameters nvme --place-optimizer nvme`: the model and the
 batches of pytorch_gpt2.py, ZeRO stage 3, bf16, clipping to norm 1, and AdamW by DeepSpeed's CPU kernel, with the
-optimizer state in files under --nvme and the parameters there or in memory (--parameters). Needs torch, deepspeed, a C++
-compiler, ninja and libaio-dev; it builds its kernels at the first run. LD_PRELOAD chooses the allocator.
+optimizer state and the parameters in files under --nvme. Needs torch, deepspeed, a C++ compiler, ninja and libaio-dev; it builds its kernels at the first run. LD_PRELOAD chooses the allocator.
 """
 
 import argparse
@@ -22,7 +21,6 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="a text file; bytes are tokens")
     parser.add_argument("--nvme", required=True, help="a directory of the drive")
-    parser.add_argument("--parameters", choices=["nvme", "cpu"], default="nvme")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=512)
@@ -33,9 +31,6 @@ def parse_arguments():
 
 
 def configuration(options):
-    parameters = {"device": options.parameters, "buffer_count": 5, "buffer_size": 100_000_000}
-    if options.parameters == "nvme":
-        parameters["nvme_path"] = options.nvme
     return {
         "train_micro_batch_size_per_gpu": options.batch,
         "gradient_clipping": 1.0,
@@ -47,7 +42,8 @@ def configuration(options):
             "stage3_max_live_parameters": 200_000_000,
             "offload_optimizer": {"device": "nvme", "nvme_path": options.nvme, "buffer_count": 5,
                                   "pipeline_read": False, "pipeline_write": False},
-            "offload_param": parameters,
+            "offload_param": {"device": "nvme", "nvme_path": options.nvme, "buffer_count": 5,
+                              "buffer_size": 100_000_000},
         },
         "aio": {"block_size": 1 << 20, "queue_depth": 16, "intra_op_parallelism": 2, "single_submit": False,
                 "overlap_events": True},
@@ -88,7 +84,7 @@ def main():
         if step >= options.warmup:
             seconds.append(time.perf_counter() - begin)
     print(json.dumps({"peer": "deepspeed", "deepspeed": deepspeed.__version__, "torch": torch.__version__,
-                      "parameters": options.parameters, "batch": options.batch, "sequence": options.sequence,
+                      "batch": options.batch, "sequence": options.sequence,
                       "threads": options.threads, "step_s": [round(s, 4) for s in seconds],
                       "step_s_median": round(statistics.median(seconds), 4),
                       "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,

@@ -19,6 +19,7 @@ constexpr std::int64_t kBlockMin = 64;
 constexpr std::int64_t kBlocksMin = 16;
 // Elements of an operand that are packed at once, where one block does not need more.
 constexpr std::int64_t kPackedMax = std::int64_t{8} << 20;
+
 struct Block {
   std::int64_t rows = 0, columns = 0;
 };
