@@ -63,7 +63,7 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
     return run.wait();
   }
 
-  // Returns the path in the last line "saved PATH".
+  // Returns the path in the last "saved PATH\n" of the output.
   static std::string last_saved(const Outcome& outcome) {
     const std::size_t at = outcome.output.rfind("\nsaved ") + 7;
     return outcome.output.substr(at, outcome.output.find('\n', at) - at);

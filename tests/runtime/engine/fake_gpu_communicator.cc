@@ -62,8 +62,8 @@ class FakeGpuCalls {
   }
 
  private:
-  // Ends the failed communicator's calls after a while, as NCCL's watchdog does: calls that wait
-  // for another rank then end too, although this rank never asks.
+  // Ends the failed communicator's calls after a while, as NCCL does: calls that wait for another
+  // rank then end too, although this rank never asks.
   void watch(const std::stop_token& stopped) {
     std::unique_lock lock(mutex_);
     never_.wait_for(lock, stopped, std::chrono::milliseconds(100), [] { return false; });

@@ -94,7 +94,7 @@ class FakeGpuState {
   FakePieces pieces_;
   mutable std::mutex mutex_;
   std::set<std::thread::id> lane_threads_;  // guarded by mutex_
-  std::atomic<int> calls_left_;             // below 1: no call fails
+  std::atomic<int> calls_left_;             // 0: none is left to fail
   std::atomic<bool> broken_{false};
 };
 

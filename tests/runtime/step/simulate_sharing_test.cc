@@ -274,7 +274,7 @@ TEST(Simulate, ComputeAndUpdatesShareTheCores) {
 }
 
 // One thread of an update and two threads of compute share two cores: each gets two thirds of one.
-// For each of the update's, compute loses two.
+// For each of the update's, compute goes without two.
 TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToUpdates) {
   MachineProfile profile = unit_profile();
   profile.cores = profile.compute_cores = 2;
