@@ -41,7 +41,7 @@ std::size_t thread_stack_bytes() {
 std::string remedy_for_threads() {
   const AddressSpace space = read_address_space();
   const std::size_t stack = thread_stack_bytes();
-  // A stack has a page beside it that is not touched, and the thread has some memory of its own.
+  // Besides its stack, a thread takes a page that is never touched and some memory of its own.
   if (space.left_bytes() > stack + kMiB) return "raise the limit on threads (ulimit -u)";
   return fmt::format(
       "raise the limit on the address space (ulimit -v): {} of {} are left, and the stack of a "

@@ -12,7 +12,7 @@ struct AddressSpace {
   std::optional<std::size_t> limit_bytes;  // none: there is no limit
   std::size_t used_bytes = 0;              // mapped by this process
 
-  // Returns what can still be mapped; the largest number there is without a limit.
+  // Returns the bytes that can still be mapped, or the largest number if there is no limit.
   std::size_t left_bytes() const;
 };
 
@@ -21,8 +21,8 @@ AddressSpace read_address_space();
 // Returns the bytes of a new thread's stack.
 std::size_t thread_stack_bytes();
 
-// Says what to do where a thread does not start: what lacks is a thread, or addresses for its
-// stack.
+// Returns what to do when a thread does not start, because the limit on threads is reached or
+// because no addresses are left for its stack.
 std::string remedy_for_threads();
 
 }  // namespace terrace

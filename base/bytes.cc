@@ -34,7 +34,7 @@ constexpr std::array<Unit, 10> kUnits = {{{"", 1},
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Of the exponent that `text` begins with, "e8" or "e+16"; 0 where there is none.
+// Returns the length of the exponent that `text` begins with ("e8", "e+16"), or 0 if there is none.
 std::size_t exponent_length(std::string_view text) {
   if (text.empty() || (text[0] != 'e' && text[0] != 'E')) return 0;
   std::size_t at = 1;

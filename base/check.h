@@ -4,8 +4,8 @@
 
 #include <string>
 
-// Checks of our own invariants: always on, print both operands, abort. Never for what a user, a
-// file or a device may do wrong (base/error.h).
+// Checks of our own invariants. They are always on, print both operands and abort. They are never
+// for mistakes of a user, a file or a device: those are errors (base/error.h).
 namespace terrace {
 
 // Prints to standard error and aborts. This is the only place below runtime/ that prints.

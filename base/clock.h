@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// Monotonic time. Tests and simulations bring a virtual one. Thread-safe.
+// Monotonic time. Tests and simulations use a virtual clock. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -4,9 +4,9 @@
 #include <stdexcept>
 #include <string>
 
-// What the world or the user did wrong. Every error names the thing, and says what to do about it.
-// Broken invariants of our own are not errors: see base/check.h. Outcomes of asynchronous work are
-// values, turned into one of these by whoever waits for them.
+// Exceptions for what the user or the environment did wrong. Every error names the thing, and says
+// what to do about it. Broken invariants of our own are not errors: see base/check.h. Asynchronous
+// work ends with a value, which whoever waits for it turns into one of these exceptions.
 namespace terrace {
 
 class Error : public std::runtime_error {
@@ -32,7 +32,7 @@ class OutOfMemory : public Error {
   using Error::Error;
 };
 
-// Something that is needed before the start is not there. Exit code 4.
+// Something that is needed before the start is missing. Exit code 4.
 class EnvironmentError : public Error {
  public:
   using Error::Error;
@@ -56,7 +56,8 @@ class IoError : public Error {
   Where where_;
 };
 
-// Bytes are there and are not what was written, or not what the format allows. Exit code 5.
+// Bytes are there, but differ from the bytes that were written or are not allowed by the format.
+// Exit code 5.
 class CorruptData : public Error {
  public:
   using Error::Error;

@@ -4,7 +4,8 @@
 
 namespace terrace {
 
-// The lock of a whole file (flock), which lasts until its descriptor is closed.
+// The outcome of asking for the lock of a whole file (flock). The lock lasts until the file's
+// descriptor is closed.
 struct FileLock {
   enum class Kind : std::uint8_t {
     kTaken,
@@ -15,7 +16,7 @@ struct FileLock {
   int error_number = 0;  // why it is not there
 };
 
-// Asks for it without waiting.
+// Asks for the lock without waiting.
 FileLock try_lock(int descriptor);
 
 }  // namespace terrace

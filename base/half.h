@@ -32,22 +32,22 @@ TERRACE_HOST_DEVICE inline bool is_nan_bits(std::uint32_t bits) {
 #endif
 }
 
-// Nearest, ties to even: what hardware does. For activations and their gradients.
+// Rounds to nearest, ties to even, as hardware does. For activations and their gradients.
 TERRACE_HOST_DEVICE inline Bf16 to_bf16_nearest_even(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (is_nan_bits(bits)) return Bf16{static_cast<std::uint16_t>((bits >> 16) | 0x0040U)};
   return Bf16{static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
 }
 
-// The bf16 in the upper half of this word is the fp32 number with these bits after `added`, below
-// 2^16, was added to what the lower half drops. NaN stays NaN.
+// Returns a word whose upper half is the bf16 of the fp32 number with these bits. `added`, below
+// 2^16, is added before the lower half is dropped. NaN stays NaN.
 TERRACE_HOST_DEVICE inline std::uint32_t bf16_in_upper_half(std::uint32_t bits,
                                                             std::uint32_t added) {
   return is_nan_bits(bits) ? bits | 0x00400000U : bits + added;
 }
 
-// Nearest, ties away from zero: for parameters only, so that the 16-bit remainder to the fp32
-// master fits an int16 (docs/numerics.md).
+// The number to add for rounding to nearest, ties away from zero. It is for parameters only, so
+// that the 16-bit remainder to the fp32 master fits an int16 (docs/numerics.md).
 inline constexpr std::uint32_t kAddedForTiesAway = 0x8000U;
 
 TERRACE_HOST_DEVICE inline Bf16 to_bf16_ties_away(float value) {
@@ -61,7 +61,7 @@ struct Fp16 {
   friend bool operator==(Fp16, Fp16) = default;
 };
 
-// Exact. A product by 2^112 moves the exponent into place, denormals included.
+// Exact. Multiplying by 2^112 moves the exponent into place, denormals included.
 TERRACE_HOST_DEVICE inline float to_float(Fp16 value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16;
   const std::uint32_t low = static_cast<std::uint32_t>(value.bits & 0x7fffU) << 13;
@@ -70,11 +70,11 @@ TERRACE_HOST_DEVICE inline float to_float(Fp16 value) {
   return std::bit_cast<float>(sign | magnitude);
 }
 
-// Nearest, ties to even; from 65520 on infinity. NaN stays NaN.
+// Rounds to nearest, ties to even; numbers from 65520 on become infinity. NaN stays NaN.
 TERRACE_HOST_DEVICE inline Fp16 to_fp16_nearest_even(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7fffffffU;
-  // A denormal is a whole number of 2^-24, and so is the last place of numbers from one half to 1.
+  // A denormal is a multiple of 2^-24, which is also the last place of fp32 numbers from 1/2 to 1.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
   const std::uint32_t denormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U;
   const std::uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
@@ -84,7 +84,7 @@ TERRACE_HOST_DEVICE inline Fp16 to_fp16_nearest_even(float value) {
   return Fp16{static_cast<std::uint16_t>(((bits >> 16) & 0x8000U) | rounded)};
 }
 
-// An exact parameter in the type that computes with it.
+// Rounds an exact parameter to the type that computes with it.
 template <typename T>
 TERRACE_HOST_DEVICE T to_parameter(float exact) {
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -96,8 +96,8 @@ TERRACE_HOST_DEVICE T to_parameter(float exact) {
   }
 }
 
-// An fp32 number in two pieces of 16 bits: the bf16 that it rounds to, ties away, and what that
-// lacks of it. Exact for every number; a NaN stays a NaN.
+// An fp32 number in two pieces of 16 bits: the bf16 that it rounds to, ties away, and the
+// remainder, which is the difference between the two. Exact for every number; a NaN stays a NaN.
 struct SplitFloat {
   Bf16 high;
   std::int16_t remainder = 0;

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// Looks at so many numbers before it decides: a loop that may end at each is not vectorised.
+// The count of numbers to look at before deciding: a loop that may end at each is not vectorised.
 constexpr std::size_t kBlock = 4096;
 
 template <typename From, typename To, typename Convert>
@@ -21,7 +21,7 @@ void convert(std::span<const From> values, std::span<To> out, Convert one) {
   for (std::size_t i = 0; i < count; ++i) to[i] = one(from[i]);
 }
 
-// Whether no number has all bits of the exponent set.
+// Returns whether no number has all bits of the exponent set.
 template <typename Bits, typename T>
 bool has_no_full_exponent(std::span<const T> values, Bits exponent) {
   for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {

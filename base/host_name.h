@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// The name of this machine, as gethostname() tells it; empty where it has none.
+// Returns the name of this machine as gethostname() tells it, or an empty text if it has none.
 std::string host_name();
 
 }  // namespace terrace

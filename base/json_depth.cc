@@ -8,7 +8,7 @@ bool nests_deeper(std::string_view json, int levels) {
   for (std::size_t i = 0; i < json.size(); ++i) {
     const char c = json[i];
     if (is_string) {
-      if (c == '\\') ++i;  // what is behind it does not end the string
+      if (c == '\\') ++i;  // the character after it does not end the string
       is_string = c != '"';
     } else if (c == '"') {
       is_string = true;

@@ -4,13 +4,13 @@
 
 namespace terrace {
 
-// So many lists and objects within each other are more than any file of a model or of data has.
-// What walks through parsed JSON calls itself for each, and a file may not decide how deep that
-// goes.
+// The number of lists and objects that may be nested: more than any file of a model or of data has.
+// Code that walks through parsed JSON calls itself for each level, and a file must not decide how
+// deep that goes.
 inline constexpr int kJsonLevels = 256;
 
-// Whether a text of JSON has more of them within each other than `levels`. Looks at brackets
-// outside of strings alone, and so at text that is no JSON, too.
+// Returns whether a JSON text has more than `levels` lists and objects nested within each other.
+// Looks only at brackets outside of strings, and so takes text that is no JSON, too.
 bool nests_deeper(std::string_view json, int levels = kJsonLevels);
 
 }  // namespace terrace

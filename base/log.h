@@ -4,8 +4,8 @@
 
 namespace terrace {
 
-// Where a library says something that a person should read. Libraries never print; runtime/cli
-// brings the sink that does. Thread-safe.
+// The place where a library says something that a person should read. Libraries never print;
+// runtime/cli provides the sink that does. Thread-safe.
 class Log {
  public:
   virtual ~Log() = default;

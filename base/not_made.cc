@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// Names what of the file system that `path` would be on is used up.
+// Names what is used up on the file system that `path` would be on.
 std::string what_is_full(const std::string& path, int error_number) {
   if (error_number == EDQUOT) return "the quota of this user is used up";
   std::filesystem::path place = path;

@@ -38,12 +38,12 @@ TERRACE_HOST_DEVICE inline std::array<std::uint32_t, 4> philox(PhiloxKey key,
   return x;
 }
 
-// Uniform in [0, 1), 24 bits.
+// Returns a number uniform in [0, 1), of 24 bits.
 TERRACE_HOST_DEVICE inline float uniform_from_bits(std::uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1.0p-24F;
 }
 
-// A standard normal from two words: Box-Muller, cosine branch, in fp32.
+// Returns a standard normal number from two words: Box-Muller, cosine branch, in fp32.
 float normal_from_bits(std::uint32_t a, std::uint32_t b);
 
 }  // namespace terrace

@@ -33,8 +33,8 @@ BareDrives::BareDrives(const Options& options, Log& log)
   find_way(options);
 }
 
-// The file loses its name as soon as it is open: whatever ends the process, the system takes the
-// space back.
+// Makes a file, which loses its name as soon as it is open. So the system takes the space back,
+// whatever ends the process.
 void BareDrives::open(const std::string& directory, Log& log) {
   const JobDirectory job(directory, log);
   drives_.push_back({.file = std::make_unique<DirectFile>(job.slot_file()), .memory = nullptr});
@@ -72,7 +72,7 @@ void BareDrives::find_way(const Options& options) {
   }
 }
 
-// As many as there are at a time, and as large.
+// Makes the rings of all drives at the same time, as many as a run has and as large.
 void BareDrives::try_rings(const Options& options, const RingMode& mode) const {
   std::vector<std::unique_ptr<BareLoop>> loops;
   for (const Drive& drive : drives_) {
@@ -92,7 +92,7 @@ std::size_t BareDrives::fill(const Deadline& end) {
   return regions;
 }
 
-// Reads and writes of holes look several times faster than the drive is.
+// Writes the file, because reads and writes of holes look several times faster than the drive is.
 std::size_t BareDrives::write_once(Drive& drive, const Deadline& end) const {
   constexpr std::size_t kPieceMax = 32 * kMiB;  // a slow drive takes a second
   const std::span<const std::byte> all = drive.memory->bytes();
@@ -119,8 +119,9 @@ std::vector<int> BareDrives::files() const {
   return files;
 }
 
-// The clock runs from when every loop has its ring and its memory registered until the last block
-// has ended: taking a ring apart takes as long as carrying many blocks.
+// One run on all drives, timed together. The clock starts when every loop has its ring and its
+// memory registered, and stops when the last block has ended, because taking a ring apart takes as
+// long as carrying many blocks.
 class BareDrives::Race {
  public:
   Race(std::size_t runners, const Run& what, const FileRange& range, IoWay way)
@@ -156,7 +157,8 @@ class BareDrives::Race {
     }
   }
 
-  // A ring that was allowed before is refused where something else has taken the limit.
+  // Throws a runner's failure. A ring that was allowed before is refused if something else has used
+  // up the limit.
   [[noreturn]] void rethrow() const {
     try {
       std::rethrow_exception(failure_);
@@ -165,7 +167,7 @@ class BareDrives::Race {
     }
   }
 
-  // After every runner has returned.
+  // Returns the rate. Called after every runner has returned.
   IoRate result() const {
     if (failure_) rethrow();
     const double gigabytes = static_cast<double>(bytes_.load()) * 1e-9;
@@ -200,7 +202,7 @@ class BareDrives::Race {
   std::atomic<std::uint64_t> bytes_{0};
   std::mutex mutex_;
   std::exception_ptr failure_;  // guarded by mutex_ while runners run
-  // Set where all runners are at a line.
+  // Set while all runners are at a line.
   std::optional<UsageClock> usage_;
   double wall_seconds_ = 0;
   double cpu_seconds_ = 0;

@@ -14,9 +14,9 @@
 
 namespace terrace {
 
-// A file on each drive, written once, for whatever measures the drives without the store. It has
-// regions of equal size, since what lies where something else has just been looks faster: a drive,
-// or the host of a virtual one, keeps a part of it in memory.
+// A file on each drive, written once, for whatever measures the drives without the store. Each file
+// has regions of equal size, because a place that was used a moment ago looks faster: a drive, or
+// the host of a virtual one, keeps a part of it in memory.
 class BareDrives {
  public:
   struct Options {
@@ -27,15 +27,16 @@ class BareDrives {
     int depth_max = 1;
   };
 
-  // Makes the files, which have no names from then on, and sees how they can be reached. Throws
-  // ConfigError for a directory that cannot be written to, OutOfMemory where the drive is too full.
+  // Makes the files, which have no names from then on, and finds out how they can be reached.
+  // Throws ConfigError for a directory that cannot be written to, OutOfMemory if the drive is too
+  // full.
   BareDrives(const Options& options, Log& log);
-  // Writes all of them once, or as many regions as can be written before the end; before the first
-  // run(). Returns the number of regions that are written on every drive.
+  // Writes all files once, or only the regions that there is time for before `end`. Called before
+  // the first run(). Returns the number of regions that are written on every drive.
   std::size_t fill(const Deadline& end = {});
 
   IoWay way() const { return way_; }
-  // Why it is not the best; empty where it is.
+  // The reason why way() is not the best way; empty if it is.
   const std::string& remark() const { return remark_; }
   bool direct() const { return drives_.front().file->direct(); }
 
@@ -44,15 +45,16 @@ class BareDrives {
     IoShape shape;
     std::size_t region = 0;
     double seconds = 0;
-    // The memory is what is in flight, used again and again, or all that there is, in turn.
+    // Whether the run uses all of the memory in turn, or only as much as is in flight, again and
+    // again.
     bool wide = false;
   };
-  // A bare loop on each drive, each on a thread of its own, all at the same time.
+  // Runs a bare loop on each drive, each on a thread of its own, all at the same time.
   IoRate run(const Run& run);
 
   std::vector<int> files() const;             // descriptors
   FileRange range(std::size_t region) const;  // of each file
-  // Of one of them, when it is not running.
+  // The memory of one drive, for use while nothing runs.
   std::span<const std::byte> memory() const { return drives_.front().memory->bytes(); }
 
  private:
@@ -66,7 +68,7 @@ class BareDrives {
   void reserve(Drive& drive, const Options& options) const;
   void find_way(const Options& options);
   void try_rings(const Options& options, const RingMode& mode) const;
-  // Returns the number of regions.
+  // Returns the number of regions that it has written.
   std::size_t write_once(Drive& drive, const Deadline& end) const;
 
   const std::uint64_t region_bytes_;

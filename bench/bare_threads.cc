@@ -42,7 +42,7 @@ class BareThreads {
   }
 
  private:
-  // Blocks of the memory that are this thread's alone, in turn.
+  // Carries blocks, in turn, through the places of the memory that are this thread's alone.
   void carry(std::size_t thread, std::int64_t until_ns) noexcept {
     const std::size_t places = memory_.size() / block_bytes_;
     std::size_t place = thread;
@@ -52,7 +52,7 @@ class BareThreads {
     } while (clock_.now_ns() < until_ns && !failed_.load());
   }
 
-  // Mixed: reads of one half of the range and writes of the other, in turn.
+  // Carries one block. A mixed load reads one half of the range and writes the other, in turn.
   void transfer(std::uint64_t number, std::span<std::byte> memory) noexcept {
     const bool mixed = mix_ == IoMix::kMixed;
     const bool writes = mix_ == IoMix::kWrite || (mixed && number % 2 == 1);

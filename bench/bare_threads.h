@@ -8,15 +8,16 @@
 
 namespace terrace {
 
-// What the threads carry, and for how long.
+// The load that the threads carry, and for how long.
 struct BareThreadLoad {
   IoShape shape;
   IoMix mix;
   double seconds = 0;
 };
 
-// BareLoop::run() where io_uring is forbidden: a thread for every block in flight, each with pread
-// and pwrite. `memory` holds as many blocks or more; all of it is used in turn.
+// Does what BareLoop::run() does, where io_uring is forbidden: with a thread for every block in
+// flight, each with pread and pwrite. `memory` holds at least as many blocks; all of it is used in
+// turn.
 std::uint64_t run_bare_threads(DirectFile& file, const FileRange& range,
                                std::span<std::byte> memory, const BareThreadLoad& load);
 

@@ -22,33 +22,36 @@ struct MachineSpeed;  // bench/bench_cost.h
 inline constexpr std::int64_t kOverlapSequence = 512;
 
 struct BenchOptions {
-  // What is measured in place of the CPU; null: the CPU. For benchmarks that Bench::on_device.
+  // The device that is measured in place of the CPU; null: the CPU. For benchmarks that set
+  // Bench::on_device.
   const BenchDevice* device = nullptr;
   std::vector<std::string> nvme;  // directories on the drives; none: temporary_directory()
   int threads = 1;
-  int repetitions = 7;    // rounds of interleaved measurements
-  double seconds = 1.0;   // a measurement takes about as long, where it can be cut to length
-  std::size_t bytes = 0;  // the working set; 0: what the benchmark takes for itself
-  bool grid = true;       // of bench io: tries every block size with every depth
+  int repetitions = 7;                 // rounds of interleaved measurements
+  double seconds = 1.0;                // about how long a measurement takes, where it can be cut
+  std::size_t bytes = 0;               // the working set; 0: what the benchmark takes for itself
+  bool grid = true;                    // for bench io: tries every block size with every depth
   std::optional<double> time_limit_s;  // of the whole benchmark
-  // The time limit is shorter than all of it is expected to take: what is quick comes first.
+  // Whether the time limit is shorter than the whole benchmark is expected to take. Then what is
+  // quick comes first.
   bool hurried = false;
-  // What is known of the machine where it is hurried; else null.
+  // The measured speed of the machine if the benchmark is hurried; else null.
   const MachineSpeed* speed = nullptr;
-  // Of bench step: the steps of so many ranks as threads, with this ZeRO stage.
+  // For bench step: steps of `local_ranks` ranks as threads, with this ZeRO stage.
   std::optional<int> zero_stage;
   int local_ranks = 1;
-  // Of bench overlap: tokens of a step, a multiple of kOverlapSequence; 0: of several sizes. Of
-  // bench step on a device: steps of so many only.
+  // For bench overlap: tokens of a step, a multiple of kOverlapSequence; 0: several sizes. For
+  // bench step on a device: measures only the steps with this number of tokens; 0: all.
   std::int64_t tokens = 0;
-  std::string preset;  // of bench step on a device: steps of this model only; empty: of all
-  bool small = false;  // everything as small as can be: does it run? for tests
+  std::string preset;  // for bench step on a device: steps of this model only; empty: all
+  bool small = false;  // everything as small as possible: does it run? for tests
   // Patterns of the names of results that are measured; empty: all are (bench_only.h).
   std::vector<std::string> only;
 };
 
-// The options of what a hurried benchmark measures first, so that there is something: the same as
-// small as can be. Unset where there is no hurry, or all of it is small.
+// Returns the options of the part that a hurried benchmark measures first, so that there is some
+// result: the same options with everything as small as possible. Returns nothing if there is no
+// hurry, or if everything is small anyway.
 std::optional<BenchOptions> quick_options(const BenchOptions& options);
 
 enum class BenchUnit : std::uint8_t {
@@ -64,7 +67,7 @@ enum class BenchUnit : std::uint8_t {
 };
 
 std::string_view name_of(BenchUnit unit);
-// Whether more is better: a rate, not a time or a size.
+// Returns whether more is better: a rate, not a time or a size.
 bool is_rate(BenchUnit unit);
 
 struct BenchResult {
@@ -80,7 +83,7 @@ struct BenchResult {
     Samples values;
   };
   std::vector<Detail> details = {};
-  // How it was measured, in words; names likewise.
+  // How it was measured, in words. Names follow the same rules.
   struct Note {
     std::string name;
     std::string text;
@@ -97,26 +100,27 @@ struct BenchResult {
   };
   std::vector<ShapeRate> matrix = {};
 
-  // Of the medians: value / limit for rates, limit / value for the others. 1 is as good as it gets.
+  // Returns the ratio of the medians: value / limit for rates, limit / value for the others. 1 is
+  // as good as it gets.
   double ratio() const;
-  // Of each round, where both have as many.
+  // Returns the ratio of each round. Value and limit have the same number of rounds.
   Samples ratios() const;
-  // How far the samples that the ratio is made of are apart, highest / lowest: those of the value,
-  // of the limit, or the ratios of the rounds, whichever are farthest.
+  // Returns how far apart the samples are that the ratio is made of, highest / lowest: the values,
+  // the limits, or the ratios of the rounds, whichever are farthest apart.
   double spread() const;
-  // Whether they are too far apart for the ratio to say much. Of a single round nobody knows, so it
-  // is not called steady.
+  // Returns whether the samples are too far apart for the ratio to say much. The spread of a single
+  // round is unknown, so it is not called steady.
   bool is_unsteady() const { return value.count() < 2 || spread() > kSteadySpread; }
   static constexpr double kSteadySpread = 2;
 };
 
-// "1.00 MiB, depth 8" as a name: "1_00_mib_depth_8".
+// Turns a text into a name: "1.00 MiB, depth 8" into "1_00_mib_depth_8".
 std::string snake_name(std::string_view text);
-// A detail that is one number.
+// Makes a detail that is one number.
 BenchResult::Detail number_detail(std::string name, std::string unit, double value);
 
-// What a benchmark takes of the options; of the others, those that are not about rounds and output
-// mean nothing there.
+// The options that a benchmark takes. Options about rounds and output apply to every benchmark;
+// other options that it does not take mean nothing there.
 struct BenchTakes {
   bool threads = false;
   bool bytes = false;
@@ -128,19 +132,19 @@ struct BenchTakes {
   bool seconds = false;  // its measurements can be cut to length
 };
 
-// What a benchmark is expected to cost.
+// The expected cost of a benchmark.
 struct BenchCost {
-  double seconds = 0;               // 0: nobody knows before
+  double seconds = 0;               // 0: unknown before it runs
   std::uint64_t written_bytes = 0;  // to drives
 };
 
 struct Bench {
   std::string_view name;     // "io"
   std::string_view summary;  // one line for the help
-  // Runs it: tells the record what it will measure, and what it has measured after every round;
-  // says on `log` what it is at. Throws TimeIsUp where the record's time ends before it does,
-  // ConfigError, EnvironmentError, OutOfMemory, IoError, CommError. Nothing in the record: another
-  // rank of the job has it.
+  // Runs the benchmark. Tells the record what it will measure and, after every round, what it has
+  // measured; says on `log` what it is doing. Throws TimeIsUp if the record's time ends before the
+  // benchmark does, ConfigError, EnvironmentError, OutOfMemory, IoError, CommError. If nothing is
+  // in the record, another rank of the job has the results.
   void (*run)(const BenchOptions& options, BenchRecord& record, Log& log) = nullptr;
   // Returns the names of its results, in the order in which they are measured.
   std::vector<std::string> (*names)(const BenchOptions& options) = nullptr;
@@ -148,12 +152,12 @@ struct Bench {
   BenchCost (*cost)(const BenchOptions& options, const MachineSpeed& speed) = nullptr;
   BenchTakes on_host = {};
   std::optional<BenchTakes> on_device = std::nullopt;  // set: measures devices too
-  // Makes measurements shorter so that each fits a hurried benchmark; null: what is last is left
-  // out.
+  // Makes measurements shorter so that each fits a hurried benchmark. If null, the last
+  // measurements are left out instead.
   void (*fit)(BenchOptions& options, const MachineSpeed& speed) = nullptr;
 };
 
-// In the order of the help.
+// Returns all benchmarks in the order of the help.
 std::span<const Bench> benches();
 
 }  // namespace terrace

@@ -17,25 +17,25 @@ struct BenchFigure {
   int repetitions = 0;
 };
 
-// What of a document is compared.
+// The part of a document that is compared.
 struct BenchFigures {
   std::string bench;
   std::string setting;  // what figures depend on besides the machine's state: processor, threads
   std::vector<BenchFigure> figures;
 };
 
-// Reads a document of `terrace bench NAME --json`. Throws ConfigError naming the path for a file
-// that is none, that has another schema, or that is of another benchmark than `bench` (empty: any).
+// Reads a document of `terrace bench NAME --json`. Throws ConfigError naming the path if the file
+// is no such document, has another schema, or is of another benchmark than `bench` (empty: any).
 BenchFigures read_bench_figures(const std::string& path, const std::string& bench);
 
-// What a document's figures depend on besides the state of the machine, in words.
+// Returns in words what a document's figures depend on besides the state of the machine.
 std::string bench_setting(const std::string& document);
 
 enum class BenchVerdict : std::uint8_t {
   kSame,  // the difference is within the spread of the samples
   kBetter,
   kWorse,
-  kOneSample,   // one of them has one sample, so nobody knows its spread
+  kOneSample,   // one of them has one sample, so its spread is unknown
   kOnlyBefore,  // there is no new result of this name and unit
   kOnlyNow,
 };
@@ -57,13 +57,13 @@ struct BenchComparison {
   std::vector<ComparedFigure> figures;
 };
 
-// In the order of the earlier one; then what only the later has.
+// Returns the figures in the order of the earlier document, then those that only the later one has.
 BenchComparison compare_figures(const BenchFigures& before, const BenchFigures& now);
 
 // A table of at most kTableColumns columns.
 std::string comparison_table(const BenchComparison& comparison);
 std::string comparison_csv(const BenchComparison& comparison);
-// A document of its own, for two documents that are compared without measuring.
+// Returns a document of its own, for two documents that are compared without measuring.
 std::string comparison_json(const std::string& bench, const BenchComparison& comparison);
 // The list "comparison" of a document, as JSON text.
 std::string compared_figures_json(const BenchComparison& comparison);

@@ -21,7 +21,7 @@
 namespace terrace {
 namespace {
 
-// The least of some calls; the first compiles.
+// Returns the least time of some calls. The first one does not count, since it compiles.
 template <typename Body>
 double least_seconds(const Body& body) {
   double least_s = 0;
@@ -56,7 +56,7 @@ double copy_bytes_per_s() {
   return kBytes / least_seconds([&] { streaming_copy(target.bytes(), source.bytes()); });
 }
 
-// One write after another, as when files are filled.
+// Measures one write after another, as files are filled.
 double write_bytes_per_s(const std::string& directory, Log& log) {
   constexpr std::size_t kMost = 64 * kMiB;
   constexpr std::size_t kPiece = 4 * kMiB;

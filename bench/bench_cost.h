@@ -11,7 +11,7 @@
 // How long benchmarks take, estimated before they begin.
 namespace terrace {
 
-// What the machine does in a second, as a quick look tells: within a factor of two or so.
+// The work that the machine does in a second, measured quickly: within a factor of two or so.
 struct MachineSpeed {
   double bf16_flops_per_s = 1e11;
   double fp32_flops_per_s = 1e11;
@@ -26,22 +26,22 @@ struct MachineSpeed {
 
 // Multiplies and copies for a tenth of a second, on all threads of the options.
 MachineSpeed measure_speed(const BenchOptions& options);
-// Adds what the drives of the options write: writes 64 MiB at most, for a quarter of a second at
-// most. Throws as check_drives() does.
+// Adds the rate at which the drives of the options write. Writes at most 64 MiB to each, for at
+// most a quarter of a second. Throws as check_drives() does.
 void measure_drives(const BenchOptions& options, MachineSpeed& speed, Log& log);
 
-// Operations of the products of a step with so many tokens, forward and backward.
+// Returns the operations of the products of a step with `tokens` tokens, forward and backward.
 double flops_of_model_step(const ModelConfig& model, std::int64_t tokens);
-// The same of the head alone.
+// The same for the head alone.
 double flops_of_head(const ModelConfig& model, std::int64_t tokens);
-// The same of the products of one block and of the head.
+// The same for the products of one block and of the head.
 double flops_of_unit_kernels(const ModelConfig& model, std::int64_t tokens);
 
 // "about 4 min 30 s", "about 20 s".
 std::string about_text(double seconds);
 
-// What is said before a benchmark begins: its whole time, what it writes and where, and what its
-// time limit means. Without the name of the benchmark in front.
+// Returns the text that is shown before a benchmark begins: its whole time, what it writes and
+// where, and what its time limit means. It does not begin with the name of the benchmark.
 std::string cost_text(const BenchCost& cost, const BenchOptions& options,
                       const MachineSpeed& speed);
 

@@ -19,12 +19,12 @@ struct BenchDevice {
   std::size_t capacity_bytes = 0;    // what arenas may take of it
   double link_bytes_per_s = 0;       // as in GpuChoice
   std::vector<int> numa_nodes = {};  // of host memory next to it; none: anywhere
-  // Copies of so many bytes by the vendor's calls alone, in each kind of host memory that is worth
-  // a try: the best of them is the limit of ours. Throws OutOfMemory, DeviceError.
+  // Makes copies of `size_bytes` by the vendor's calls alone, one for each kind of host memory that
+  // is worth a try. The best of them is the limit of our copies. Throws OutOfMemory, DeviceError.
   std::function<std::vector<std::unique_ptr<CopyLoad>>(std::size_t size_bytes)> plain_copies;
 };
 
-// What --device names. Null: the CPU. Throws as choose_gpu() does.
+// Makes the device that --device names; null for the CPU. Throws as choose_gpu() does.
 std::unique_ptr<BenchDevice> make_bench_device(const DeviceChoice& choice);
 
 }  // namespace terrace

@@ -31,7 +31,7 @@ void place_states_on_nvme(ModelRuntimeOptions& engine) {
   engine.placement.homes[StateClass::kParameters] = engine.placement.homes[StateClass::kGradients] =
       Tier::kNvme;
   engine.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
-  // Several such engines are there at once.
+  // Several such engines exist at the same time.
   engine.budgets[static_cast<std::size_t>(Tier::kHost)] = read_host_limits().usable_bytes() / 4;
 }
 

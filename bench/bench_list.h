@@ -12,34 +12,35 @@ namespace terrace {
 
 void bench_io(const BenchOptions& options, BenchRecord& record, Log& log);
 void bench_copy(const BenchOptions& options, BenchRecord& record, Log& log);
-// bench_copy() of BenchOptions::device.
+// bench_copy() for BenchOptions::device.
 void bench_device_copy(const BenchOptions& options, BenchRecord& record, Log& log);
 void bench_optimizer(const BenchOptions& options, BenchRecord& record, Log& log);
 void bench_kernel(const BenchOptions& options, BenchRecord& record, Log& log);
-// bench_kernel() of BenchOptions::device.
+// bench_kernel() for BenchOptions::device.
 void bench_device_kernel(const BenchOptions& options, BenchRecord& record, Log& log);
 void bench_step(const BenchOptions& options, BenchRecord& record, Log& log);
 // bench_step() with --zero-stage or --local-ranks.
 void bench_ranked_step(const BenchOptions& options, BenchRecord& record, Log& log);
 // Under mpirun: called by every rank, and rank 0 has the results.
 void bench_collective(const BenchOptions& options, BenchRecord& record, Log& log);
-// bench_step() of BenchOptions::device.
+// bench_step() for BenchOptions::device.
 void bench_device_step(const BenchOptions& options, BenchRecord& record, Log& log);
-// The part of bench_step() that holds the simulator to steps of ten configurations.
+// The part of bench_step() that compares the simulator with steps of ten configurations.
 void bench_step_predictions(const BenchOptions& options, BenchRecord& record, Log& log);
-// The ten configurations of these options alone, in this share of the time that is left, without
-// telling the record what will be measured.
+// Measures only the ten configurations of these options, in this share of the time that is left,
+// without telling the record what will be measured.
 void run_step_predictions(const BenchOptions& options, double share, BenchRecord& record, Log& log);
 // Steps whose states are on NVMe beside steps in memory.
 void bench_overlap(const BenchOptions& options, BenchRecord& record, Log& log);
-// The part of bench_optimizer() that needs a drive; expects nothing of the record.
+// The part of bench_optimizer() that needs a drive. It does not tell the record what it will
+// measure.
 void bench_streamed_update(const BenchOptions& options, BenchRecord& record, Log& log);
 
 // check_drives() for these parts, before others are measured.
 void check_streamed_update(const BenchOptions& options, Log& log);
 void check_step_predictions(const BenchOptions& options, Log& log);
 
-// The functions of Bench::names; of a device where the options have one.
+// The functions of Bench::names. If the options have a device, the names are of its results.
 std::vector<std::string> names_of_io(const BenchOptions& options);
 std::vector<std::string> names_of_copy(const BenchOptions& options);
 std::vector<std::string> names_of_device_copy();

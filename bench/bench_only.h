@@ -11,12 +11,12 @@
 namespace terrace {
 
 // Returns whether a result of this name is wanted: one of the patterns matches it (* stands for any
-// text, ? for a character, [ab] for one of some), or there are none.
+// text, ? for a character, [ab] for one of some), or there are no patterns.
 bool is_wanted(const std::vector<std::string>& only, std::string_view name);
 inline bool is_wanted(const BenchOptions& options, std::string_view name) {
   return is_wanted(options.only, name);
 }
-// Returns those of the names that are wanted.
+// Returns the names that are wanted.
 std::vector<std::string> wanted_of(const BenchOptions& options, std::vector<std::string> names);
 bool any_is_wanted(const BenchOptions& options, const std::vector<std::string>& names);
 

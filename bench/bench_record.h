@@ -11,8 +11,8 @@
 
 namespace terrace {
 
-// What a benchmark is to measure, and what it has measured so far. Thread-safe, because whoever
-// ends the program early reads it while the benchmark measures.
+// The results that a benchmark is to measure, and those that it has measured so far. Thread-safe,
+// because whoever ends the program early reads it while the benchmark measures.
 class BenchRecord {
  public:
   // Without an end, nothing is cut short. `only`: patterns of the names of results to keep
@@ -21,16 +21,16 @@ class BenchRecord {
       : end_(end), only_(std::move(only)) {}
 
   const Deadline& end() const { return end_; }
-  // Whether a part had fewer rounds than it should have, or none.
+  // Returns whether a part had fewer rounds than it should have, or none.
   bool is_cut_short() const { return cut_short_ || !missing().empty(); }
-  // Throws TimeIsUp where the end has come; for before what takes long.
+  // Throws TimeIsUp if the end has come. Called before work that takes long.
   void check_time() const;
-  // Rounds of a part of the benchmark that may take this part of the time that is left.
+  // Returns the rounds of a part of the benchmark that may take `share` of the time that is left.
   Rounds rounds(int most, double share = 1);
 
   // Adds names of results that will be put, in this order.
   void expect(const std::vector<std::string>& names);
-  // Expects a result no more, which this machine cannot have.
+  // Drops an expected result, because this machine cannot have it.
   void leave_out(const std::string& name);
   // Adds a result, or replaces the one of the same name, which had fewer rounds.
   void put(BenchResult result);
@@ -48,9 +48,9 @@ class BenchRecord {
   std::vector<BenchResult> results_;   // guarded by mutex_
 };
 
-// Deals out the time of a record to parts that are measured in rounds, `most` of them each: a round
+// Deals out the time of a record to parts that are measured in rounds, `most` each: first a round
 // of every part, then another one of every part that still fits. take() takes rounds of a part
-// until there are `rounds.most`; where the time ends before all parts have one, it throws TimeIsUp.
+// until there are `rounds.most`. It throws TimeIsUp if the time ends before all parts have one.
 void deal_rounds(std::size_t parts, int most, BenchRecord& record,
                  FunctionRef<void(std::size_t part, const Rounds& rounds)> take);
 

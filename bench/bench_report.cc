@@ -43,7 +43,7 @@ ordered_json detail_json(const BenchResult::Detail& detail) {
   return json;
 }
 
-// Adds a value under a name that no other has.
+// Adds a value under a name that no other value has.
 void add_unique(ordered_json& object, const std::string& name, ordered_json value) {
   TERRACE_CHECK(!object.contains(name));
   object[name] = std::move(value);
@@ -58,7 +58,7 @@ ordered_json shape_rate_json(const BenchResult::ShapeRate& rate) {
           {"rounds", rate.rounds}};
 }
 
-// One round has no spread.
+// Returns the spread, or null for a single round, which has none.
 ordered_json spread_json(const BenchResult& result) {
   return result.value.count() < 2 ? ordered_json() : ordered_json(result.spread());
 }

@@ -52,7 +52,7 @@ using ShapeRates = std::vector<BenchResult::ShapeRate>;
 std::string matrix_of_tool(const std::string& tool, const ShapeRates& rates) {
   std::set<std::size_t> blocks;
   std::set<int> depths;
-  // What was measured in rounds comes behind what was tried, and counts more.
+  // Rates measured in rounds come after those that were tried once, and replace them.
   std::map<std::pair<std::size_t, int>, const BenchResult::ShapeRate*> cells;
   for (const BenchResult::ShapeRate& rate : rates) {
     if (rate.tool != tool) continue;

@@ -8,9 +8,9 @@
 
 namespace terrace {
 
-// How often something is called in one measurement. With a time limit as often as the first round's
-// share of the time allows, which one call tells when it is first measured. Without one as often as
-// planned.
+// The number of calls in one measurement. With a time limit, it is as large as the first round's
+// share of the time allows, which one call tells when it is first measured. Without a limit, it is
+// as planned.
 class CallCount {
  public:
   // `seconds`: how long a measurement may take; infinite without a time limit.

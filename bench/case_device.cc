@@ -3,7 +3,7 @@
 namespace terrace {
 namespace {
 
-// Asks a stream of a device that calls tasks at once what it is to the vendor.
+// Asks a stream for the vendor's stream behind it, on a device that calls tasks at once.
 class AskNative final : public StreamTask {
  public:
   void run(NativeStream stream) noexcept override { native = stream; }

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kSizeMin = 4096;
 constexpr std::size_t kStagingMax = 16 * kMiB;
 
-// 2^-7 to 2^-6, of either sign.
+// Returns a number from 2^-7 to 2^-6, of either sign.
 Bf16 small_value(std::size_t index) {
   const auto bits = static_cast<std::uint32_t>(index) * 2654435761U;
   return Bf16{static_cast<std::uint16_t>(0x3c00U | (bits >> 25) | ((bits >> 8 & 1U) << 15))};

@@ -20,11 +20,11 @@ class CaseMemory {
   virtual ~CaseMemory() = default;
 
   TensorView tensor(DType dtype, std::int64_t d0, std::int64_t d1 = 1, std::int64_t d2 = 1);
-  // i32 in [0, bound).
+  // Makes `count` i32 numbers in [0, bound).
   TensorView indices(std::int64_t count, std::int64_t bound);
-  // All zeros.
+  // Makes memory that is all zeros.
   std::span<std::byte> zeros(std::size_t size);
-  // A copy of `content`.
+  // Makes a copy of `content`.
   std::span<std::byte> holding(std::span<const std::byte> content);
   virtual std::span<std::byte> bytes(std::size_t size) = 0;
   virtual KernelContext context(std::size_t workspace_bytes) = 0;
@@ -32,11 +32,12 @@ class CaseMemory {
  protected:
   // Writes the elements of a span on the host, from the first one on.
   using Fill = std::function<void(std::span<std::byte>)>;
-  // Has `target` hold what `fill` writes; what is large may hold its beginning again and again.
+  // Fills `target` with the elements that `fill` writes. A large target may hold their beginning
+  // again and again.
   virtual void write(std::span<std::byte> target, const Fill& fill) = 0;
 };
 
-// On huge pages, for kernels of the CPU.
+// Memory on huge pages, for kernels of the CPU.
 class HostCaseMemory final : public CaseMemory {
  public:
   explicit HostCaseMemory(WorkerArena& workers) : workers_(workers) {}
@@ -51,7 +52,7 @@ class HostCaseMemory final : public CaseMemory {
   std::vector<HostMemory> pieces_;
 };
 
-// Of a device, for kernels that it runs. Throws OutOfMemory, DeviceError.
+// Memory of a device, for kernels that it runs. Throws OutOfMemory, DeviceError.
 class DeviceCaseMemory final : public CaseMemory {
  public:
   explicit DeviceCaseMemory(CaseDevice& device) : device_(device) {}

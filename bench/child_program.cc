@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kNotRun = 127;
 
-// What a child says. A file in memory: it has no name that would be left, and no reader is needed.
+// The output of a child. It is a file in memory, so no name is left behind and no reader is needed.
 class SaidByChild {
  public:
   SaidByChild() : descriptor_(::memfd_create("terrace-child", MFD_CLOEXEC)) {
@@ -56,7 +56,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// All that the child needs, made before it is there.
+// Everything that the child needs, made before the child exists.
 struct Prepared {
   pid_t parent = 0;
   const std::vector<int>& files;
@@ -65,9 +65,10 @@ struct Prepared {
   const std::vector<char*>& variables;
 };
 
-// In the child, which has the parent's memory until it is another program: system calls alone.
-// Nobody would end it, or wait for it, when we are gone; a parent that was gone before the child
-// asked for the signal is no longer its parent.
+// Turns the child into the program. The child has the parent's memory until then, so it makes
+// system calls only. It asks for a signal at the parent's end, since nobody would end it, or wait
+// for it, when we are gone. If the parent ended before the child asked, the child has another
+// parent.
 [[noreturn]] void become(const Prepared& prepared) {
   bool ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == prepared.parent;
   const int nothing = ::open("/dev/null", O_RDONLY);
@@ -82,8 +83,9 @@ struct Prepared {
   ::_exit(kNotRun);
 }
 
-// Not fork(), which would copy the tables of all memory, and memory that is registered with it. A
-// function of its own, as the child borrows its stack. -1 where there is no child.
+// Starts the child, or returns -1 if there is none. Not with fork(), which would copy the tables of
+// all memory and, with them, memory that is registered. This is a function of its own because the
+// child borrows its stack.
 [[gnu::noinline]] pid_t start(const Prepared& prepared) {
   const pid_t pid = ::vfork();
   if (pid == 0) become(prepared);

@@ -24,10 +24,10 @@
 #include "parallel/mpi/mpi_session.h"
 #include "parallel/thread_communicator.h"
 
-// Columns and factors are those of nccl-tests: `size` is all the data of the call (of all_gather
-// and reduce_scatter the whole), algbw = size / time, and busbw is algbw times what a rank must
-// send of it, so that it can be held against the speed of a link or a copy, whatever the number of
-// ranks.
+// Columns and factors are as in nccl-tests. `size` is all the data of the call (for all_gather and
+// reduce_scatter the whole buffer), and algbw = size / time. busbw is algbw times the part that a
+// rank must send, so that it can be compared with the speed of a link or a copy, whatever the
+// number of ranks.
 namespace terrace {
 namespace {
 
@@ -53,7 +53,7 @@ struct Measured {
   int iterations = 1;
 };
 
-// Of one rank; touched, and never zero.
+// The buffers of one rank. They are touched, and never zero.
 class RankBuffers {
  public:
   explicit RankBuffers(std::size_t bytes)
@@ -96,7 +96,7 @@ class RankBuffers {
   HostMemory target_;
 };
 
-// Seconds of one `body`, from when all ranks begin until all are done.
+// Returns the seconds of one `body`, from when all ranks begin until all are done.
 double seconds_of(Communicator& ranks, int iterations, const std::function<void()>& body) {
   const SystemClock clock;
   const auto meet = [&] { ranks.all_reduce(view(std::span<float>()), ReduceOp::kMax, {}); };
@@ -117,7 +117,8 @@ class Plan {
     return {whole_parts(kMiB), whole_parts(16 * kMiB), whole_parts(256 * kMiB)};
   }
   std::size_t largest() const { return sizes().back(); }
-  // The same on every rank: all make the same calls. A tenth of `seconds`, at some GB/s.
+  // Returns the number of calls, which is the same on every rank, since all make the same calls.
+  // They take a tenth of `seconds` at some GB/s.
   int iterations(std::size_t bytes) const {
     const double calls = options_.seconds / 10 * 4e9 / static_cast<double>(bytes);
     return std::clamp(static_cast<int>(calls), 1, 1000);
@@ -127,7 +128,7 @@ class Plan {
   const BenchOptions& options() const { return options_; }
 
  private:
-  // Whole lines for every rank.
+  // Rounds up to whole cache lines for every rank.
   std::size_t whole_parts(std::size_t bytes) const {
     return round_up(bytes, 64 * static_cast<std::size_t>(ranks_));
   }
@@ -136,7 +137,7 @@ class Plan {
   const int ranks_;
 };
 
-// Without what whole lines for every rank have added, which is less than a KiB.
+// Names a size without the bytes that whole lines for every rank have added, less than a KiB.
 std::string size_name(std::size_t bytes) {
   const std::size_t kib = bytes / kKiB;
   constexpr std::size_t kOfMiB = kMiB / kKiB;
@@ -148,7 +149,7 @@ std::string name_of(std::string_view prefix, const Measured& measured) {
                      size_name(measured.bytes));
 }
 
-// Those that are wanted: every collective in one type, then in the other.
+// Returns the wanted measurements: every collective in one type, then in the other.
 std::vector<Measured> measured_of(std::string_view prefix, const Plan& plan, std::size_t bytes) {
   std::vector<Measured> measured;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -166,7 +167,7 @@ std::vector<std::size_t> wanted_sizes(std::string_view prefix, const Plan& plan)
   return sizes;
 }
 
-// Rates of a collective beside those of what limits it.
+// The rates of a collective and of its limit.
 struct RatesBesideLimit {
   const Samples& value;
   const Samples& limit;
@@ -204,13 +205,14 @@ double bus_rate(const Measured& measured, int ranks, double seconds) {
 // A way to move the bytes of a collective.
 struct BareWay {
   std::string is;  // in words
-  // The part of one of the threads.
+  // Does one thread's part.
   std::function<void(std::size_t thread)> run;
 };
 
-// What a collective has to move, and nothing else, shared out evenly among as many threads as there
-// are ranks: copies of what a rank needs of others and itself, and of what is summed a loop that
-// reads all and writes each sum wherever it has to be. All lie in the memory of the ranks.
+// The data movement of a collective and nothing else, shared evenly among as many threads as there
+// are ranks. It is copies of the data that a rank needs from others and itself or, for sums, a loop
+// that reads all and writes each sum wherever it has to be. All data lies in the memory of the
+// ranks.
 class BareCollectives {
  public:
   explicit BareCollectives(std::vector<RankBuffers>& ranks) : ranks_(ranks) {
@@ -219,7 +221,8 @@ class BareCollectives {
     }
   }
 
-  // The quickest of them is the limit. Both types have as many bytes, and the same ways.
+  // Returns the ways, the quickest of which is the limit. Both types have the same number of bytes
+  // and the same ways.
   std::vector<BareWay> ways_of(CollectiveKind kind, std::size_t bytes) {
     if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter) {
       return sums(kind, bytes);
@@ -239,7 +242,8 @@ class BareCollectives {
 
   std::size_t count() const { return ranks_.size(); }
 
-  // Of all collectives that copy, each thread's part is a rank's number of the pieces.
+  // Copies one thread's part, which for every collective that copies is one rank's share of the
+  // pieces.
   void copies(CollectiveKind kind, std::size_t bytes, std::size_t thread, Copy* copy) {
     const std::size_t part = bytes / count();
     for (std::size_t step = 0; step < count(); ++step) {
@@ -316,7 +320,7 @@ class ThreadRanks {
   std::vector<BareWay> bare_ways(const Measured& measured) {
     return bare_->ways_of(measured.what->kind, measured.bytes);
   }
-  // In the same unit.
+  // Returns the rate of a way, in the same unit.
   double bare(const Measured& measured, const BareWay& way, CallCount& calls) {
     return rate(measured, calls, way.run);
   }
@@ -347,7 +351,7 @@ class ThreadRanks {
   std::unique_ptr<BareCollectives> bare_;
 };
 
-// A collective that all limits of its kind are measured beside.
+// A kind of collective, and all ways that are measured as its limits.
 struct BareLimit {
   Measured measured;
   std::vector<BareWay> ways;
@@ -421,7 +425,8 @@ class ThreadMeasurements {
   std::optional<InterleavedRounds> rounds_;  // refer to the three above
 };
 
-// Collectives of each type, and the ways of their limits, about.
+// Returns about how many measurements there are: collectives of each type, and the ways that are
+// their limits.
 std::size_t measurements_of(std::size_t sizes) { return 24 * sizes; }
 
 void bench_threads(const Plan& plan, BenchRecord& record, Log& log) {
@@ -430,7 +435,8 @@ void bench_threads(const Plan& plan, BenchRecord& record, Log& log) {
   const std::vector<std::size_t> sizes = wanted_sizes(kThreads, plan);
   if (sizes.empty()) return;
   ThreadRanks ranks(plan.ranks(), sizes.back());
-  // Each is made when its first round is due, and is told how much time there is then.
+  // The measurements of a size are made when their first round is due, and are told how much time
+  // is left then.
   std::vector<std::unique_ptr<ThreadMeasurements>> all(sizes.size());
   deal_rounds(all.size(), plan.rounds(), record, [&](std::size_t size, const Rounds& rounds) {
     if (all[size] == nullptr) {
@@ -499,7 +505,7 @@ class ProcessMeasurements {
   std::optional<InterleavedRounds> rounds_;  // refer to the two above
 };
 
-// Ranks as processes, held against the MPI library's own collectives. All ranks run this; rank 0
+// Measures ranks as processes against the MPI library's own collectives. All ranks run this; rank 0
 // has the results.
 void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record, Log& log) {
   const bool is_first = session.rank() == 0;
@@ -515,7 +521,7 @@ void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record,
   std::vector<std::unique_ptr<ProcessMeasurements>> all(sizes.size());
   deal_rounds(all.size(), plan.rounds(), record, [&](std::size_t size, const Rounds& rounds) {
     if (all[size] == nullptr) {
-      // The least of what the ranks have left.
+      // The shortest time that any rank has left.
       const double seconds =
           -longest_of(*ours, -seconds_of_measurement(record, measurements_of(sizes.size() - size)));
       all[size] = std::make_unique<ProcessMeasurements>(
@@ -550,7 +556,7 @@ std::vector<std::string> names_of_collective(const BenchOptions& options) {
 }
 
 BenchCost cost_of_collective(const BenchOptions& options, const MachineSpeed& speed) {
-  // Ten collectives and as many ways or more; a call moves some multiple of its size.
+  // There are ten collectives and at least as many ways; a call moves some multiple of its size.
   constexpr double kMeasurements = 24;
   constexpr double kMoves = 2;
   const Plan plan = plan_of_threads(options);
@@ -579,7 +585,7 @@ void bench_collective(const BenchOptions& options, BenchRecord& record, Log& log
   try {
     bench_processes(session, Plan(options, session.size()), record, log);
   } catch (const TimeIsUp& over) {
-    // All ranks are here, and end the session as they would at the end.
+    // All ranks come here, and end the session as they would after a whole run.
     if (session.rank() == 0) log.info(fmt::format("bench collective: {}", over.what()));
   }
 }

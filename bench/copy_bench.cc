@@ -63,7 +63,7 @@ class CopyBench {
     });
   }
 
-  // Halves of both sides go each way, at the same time.
+  // Copies one half of both sides each way, at the same time.
   double streaming_both_ways() {
     return rate(size(), [this] {
       std::thread other([this] { stream_all(lower(device_bytes()), lower(host_.bytes())); });
@@ -144,7 +144,8 @@ std::vector<std::string> names_of_copy(const BenchOptions& options) {
   return {"memcpy", "upload", "download", "upload_and_download"};
 }
 
-// In copies of one side: a round, and making both sides, where the first touch costs the most.
+// The cost, in copies of one side, of a round and of making both sides, where the first touch costs
+// the most.
 constexpr double kCopiesOfRound = 6;
 constexpr double kCopiesToBegin = 8;
 
@@ -154,7 +155,7 @@ BenchCost cost_of_copy(const BenchOptions& options, const MachineSpeed& speed) {
   return {.seconds = copies * bytes / speed.copy_bytes_per_s};
 }
 
-// Three rounds in half of the time, of one piece at the least.
+// Fits three rounds into half of the time; a side has at least one piece.
 void fit_copy(BenchOptions& options, const MachineSpeed& speed) {
   const double copies = 3 * kCopiesOfRound + kCopiesToBegin;
   const double bytes = *options.time_limit_s / 2 * speed.copy_bytes_per_s / copies;

@@ -11,7 +11,7 @@ namespace terrace {
 // A point of time until which a benchmark may measure.
 class Deadline {
  public:
-  // Never.
+  // A deadline that never comes.
   Deadline() = default;
   static Deadline after(double seconds) {
     return Deadline(SystemClock().now_ns() + static_cast<std::int64_t>(seconds * 1e9));
@@ -19,12 +19,12 @@ class Deadline {
 
   bool is_set() const { return end_ns_ != kNever; }
   bool is_over() const { return seconds_left() <= 0; }
-  // Infinite where there is no end.
+  // Returns the seconds until the end; infinite if there is none.
   double seconds_left() const {
     if (!is_set()) return std::numeric_limits<double>::infinity();
     return static_cast<double>(end_ns_ - SystemClock().now_ns()) * 1e-9;
   }
-  // The end of this part of the time that is left.
+  // Returns the end of `share` of the time that is left.
   Deadline part(double share) const {
     return is_set() ? after(share * seconds_left()) : Deadline();
   }

@@ -11,15 +11,15 @@
 namespace terrace {
 namespace {
 
-// GB/s of one load, a sample a round. Of copies both ways: those of each way until its own end, and
-// all bytes until both had ended.
+// The rates of one load in GB/s, a sample a round. Copies both ways have a rate for each way until
+// its own end, and one for all bytes until both ways have ended.
 struct CopyRates {
   Samples upload, download, upload_of_both, download_of_both, both, local;
 };
 
 double rate_of(double bytes, double seconds) { return bytes * 1e-9 / seconds; }
 
-// One round of a load, of buffers of so many bytes; gives the seconds.
+// Takes one round of a load with buffers of `bytes` bytes. Returns the seconds.
 double measure(CopyLoad& load, CopyWays ways, double bytes, CopyRates& rates) {
   const CopySeconds seconds = load.run(ways);
   switch (ways) {
@@ -42,7 +42,7 @@ double measure(CopyLoad& load, CopyWays ways, double bytes, CopyRates& rates) {
   return last;
 }
 
-// The names are nvbandwidth's, but for the sum.
+// The names are nvbandwidth's, except for the sum.
 struct CopyResult {
   const char* name;
   Samples CopyRates::* rate;
@@ -60,7 +60,7 @@ constexpr auto kResults = std::to_array<CopyResult>({
 constexpr auto kWays = std::to_array<CopyWays>(
     {CopyWays::kUpload, CopyWays::kDownload, CopyWays::kBoth, CopyWays::kLocal});
 
-// The first load is ours, the others are what it is held against.
+// The first load is ours; the others are its limits.
 BenchResult result_of(const CopyResult& result, const std::vector<std::unique_ptr<CopyLoad>>& loads,
                       const std::vector<CopyRates>& rates) {
   BenchResult out;

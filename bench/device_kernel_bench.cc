@@ -12,9 +12,9 @@
 namespace terrace {
 namespace {
 
-constexpr double kCopyGoal = 0.85;  // of what only moves bytes
+constexpr double kCopyGoal = 0.85;  // of kernels that only move bytes
 
-// A model's kernels, on activations that no cache of a GPU holds.
+// A model's kernels, on activations that are too large for any cache of a GPU.
 struct DeviceKernelScene {
   const char* preset;
   const char* prefix;
@@ -50,7 +50,7 @@ BenchResult result_of(const std::string& name, const KernelCase& kernel, const D
   return result;
 }
 
-// A device, and what it can do at most.
+// A device, and its limits.
 struct LimitedDevice {
   CaseDevice& device;
   DeviceLimits& limits;

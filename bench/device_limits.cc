@@ -34,7 +34,7 @@ DeviceWork product_work(CaseDevice& device, DeviceCaseMemory& memory, const Matm
           .enqueue = [&kernels, context, op] { kernels.matmul_forward(context, op); }};
 }
 
-// Operands of the largest serve all.
+// Returns the fastest product. The operands of the largest one serve all.
 DeviceWork best_product(CaseDevice& device, DeviceCaseMemory& memory, DType type, double seconds,
                         bool small) {
   const std::vector<std::int64_t> widths = product_widths(small);
@@ -65,7 +65,7 @@ int calls_for(double seconds, double one_call_s) {
 
 DeviceRate::DeviceRate(CaseDevice& device, DeviceWork work, double seconds)
     : device_(device), work_(std::move(work)) {
-  device_.seconds(work_.enqueue, 1);  // loads and chooses what the first call does
+  device_.seconds(work_.enqueue, 1);  // the first call loads and chooses code
   calls_ = calls_for(seconds, device_.seconds(work_.enqueue, 1));
 }
 
@@ -79,7 +79,7 @@ DeviceLimits::DeviceLimits(CaseDevice& device, DType type, double seconds, bool 
       product_(device, best_product(device, memory_, type, seconds, small), seconds) {}
 
 std::size_t device_limits_bytes(DType type, bool small) {
-  constexpr std::size_t kWorkspaces = 256 * kMiB;  // of the products, and what lies between pieces
+  constexpr std::size_t kWorkspaces = 256 * kMiB;  // of the products, and gaps between pieces
   const auto widest = static_cast<std::size_t>(product_widths(small).back());
   return 2 * copied_bytes(small) + 3 * widest * widest * size_of(type) + kWorkspaces;
 }

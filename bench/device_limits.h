@@ -9,21 +9,21 @@
 #include "bench/case_memory.h"
 #include "bench/samples.h"
 
-// What a device itself can do, measured on it.
+// The limits of a device, measured on it.
 namespace terrace {
 
-// Work of which so much is done with each call.
+// Work, and the amount of it that each call does.
 struct DeviceWork {
   std::string is;  // in words
   double amount = 0;
   std::function<void()> enqueue = {};
 };
 
-// Calls that take about so many seconds, as one that was timed took `one_call_s`: one at least, and
-// no more than a device queues gladly.
+// Returns the number of calls that take about `seconds`, if one that was timed took `one_call_s`:
+// at least one, and no more than a device queues gladly.
 int calls_for(double seconds, double one_call_s);
 
-// Work per second. A measurement takes about `seconds`; the first one also finds out how many calls
+// Work per second. A measurement takes about `seconds`; the constructor finds out how many calls
 // that is.
 class DeviceRate {
  public:
@@ -42,10 +42,11 @@ class DeviceRate {
 // and the best of some square products of a compute type, in operations.
 class DeviceLimits {
  public:
-  // Borrows the device. Tries the products, each for about `seconds`. `small`: as little as can be.
+  // Borrows the device. Tries the products, each for about `seconds`. `small`: with as little work
+  // as possible.
   DeviceLimits(CaseDevice& device, DType type, double seconds, bool small);
 
-  // Bytes, and operations, per second.
+  // Return bytes and operations per second.
   double copy() { return copy_.measure(); }
   double product() { return product_.measure(); }
   const std::string& copy_is() const { return copy_.work().is; }
@@ -57,7 +58,7 @@ class DeviceLimits {
   DeviceRate product_;
 };
 
-// Device memory that they take.
+// Returns the device memory that the limits take.
 std::size_t device_limits_bytes(DType type, bool small);
 
 }  // namespace terrace

@@ -16,13 +16,13 @@ namespace terrace {
 namespace {
 
 constexpr int kDeviceSteps = 6;  // of a measurement, four of them timed
-constexpr int kLongSteps = 4;    // likewise two, where a step has many tokens
+constexpr int kLongSteps = 4;    // where a step has many tokens; two of them timed
 constexpr std::int64_t kLongTokens = 1 << 17;
-constexpr int kLongRoundsMax = 3;     // of these: one of 512k tokens takes 10 s
-constexpr double kHostShare = 0.8;    // of what the host leaves, for the arena
+constexpr int kLongRoundsMax = 3;     // of such steps: one of 512k tokens takes 10 s
+constexpr double kHostShare = 0.8;    // of the host memory that is usable, for the arena
 constexpr double kTrySeconds = 0.05;  // of a product whose rate is looked for
 
-// Where states are at home: all on one tier, or the optimizer's alone on the host.
+// The homes of the states: all on one tier, or only the optimizer's on the host.
 enum class SceneHomes : std::uint8_t { kDevice, kHost, kOptimizerOnHost };
 
 std::string_view name_of(SceneHomes homes) {
@@ -61,7 +61,7 @@ std::vector<DeviceStepScene> all_scenes(bool small) {
   return scenes;
 }
 
-// Those that the options ask for.
+// Returns the scenes that the options ask for.
 std::vector<DeviceStepScene> device_step_scenes(const BenchOptions& options) {
   std::vector<DeviceStepScene> scenes = all_scenes(options.small);
   std::erase_if(scenes, [&](const DeviceStepScene& scene) {
@@ -90,7 +90,7 @@ ModelRuntimeOptions engine_options(const DeviceStepScene& scene, const BenchOpti
       scene.homes == SceneHomes::kDevice ? Tier::kDevice : Tier::kHost;
   placement.homes[StateClass::kParameters] = placement.homes[StateClass::kGradients] =
       scene.homes == SceneHomes::kHost ? Tier::kHost : Tier::kDevice;
-  // As they fit, as in training.
+  // Placed as they fit, as in training.
   placement.homes[StateClass::kActivations] = std::nullopt;
   placement.recompute = std::nullopt;
   placement.micro_batches = scene.micro_batches;
@@ -101,7 +101,7 @@ ModelRuntimeOptions engine_options(const DeviceStepScene& scene, const BenchOpti
   return engine;
 }
 
-// Model FLOPs utilisation of the measured rate, with whole squares of attention.
+// Returns the model FLOPs utilisation of the measured rate, counting whole squares of attention.
 Samples mfu_of(const StepFlops& flops, const std::vector<Samples>& samples) {
   Samples mfu;
   for (std::size_t i = 0; i < samples[0].values().size(); ++i) {
@@ -125,7 +125,7 @@ std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const Step
   return details;
 }
 
-// What a step finds of the device: its rates, and the bytes that are free.
+// The device as a step finds it: its rates, and the bytes that are free.
 struct StepDevice {
   DeviceLimits& limits;
   std::size_t free_bytes = 0;

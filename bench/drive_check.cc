@@ -38,7 +38,8 @@ void check_drives(const BenchOptions& options, std::uint64_t total_bytes, Log& l
   const std::vector<std::string> directories = bench_directories(options);
   std::vector<SpaceNeed> needs;
   for (const std::string& directory : directories) {
-    // What only making it can tell. Space that the dead have left is then free.
+    // Only making a job's directory can tell whether this is possible. It also frees space that
+    // dead jobs have left.
     const JobDirectory tried(directory, log);
     needs.push_back({.directory = directory,
                      .need_bytes = divide_up(total_bytes, std::uint64_t{directories.size()}),

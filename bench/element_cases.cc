@@ -14,19 +14,20 @@ namespace {
 
 using ArrayAccess = StreamedArray::Access;
 
-// Pieces that a copy takes at once.
+// The size of the pieces that a copy takes at once.
 constexpr std::size_t kElementPieceBytes = std::size_t{1} << 20;
 
-// What a kernel does with the bytes of a tensor.
+// A tensor, and how a kernel accesses its bytes.
 struct StreamedTensor {
   TensorView tensor;
   ArrayAccess access = ArrayAccess::kRead;
 };
 
-// Loops over the tensors of a kernel that move its bytes and compute nothing.
+// Returns loops over the tensors of a kernel that move its bytes and compute nothing.
 std::vector<KernelLimit> loops_over(const KernelContext& context,
                                     std::initializer_list<StreamedTensor> streams) {
-  // All have as many rows: an element of the narrowest stands for some bytes of the others.
+  // All tensors have the same number of rows, so an element of the narrowest one stands for some
+  // bytes of the others.
   std::int64_t elements = streams.begin()->tensor.elements();
   for (const StreamedTensor& one : streams) elements = std::min(elements, one.tensor.elements());
   std::vector<StreamedArray> arrays;
@@ -49,7 +50,7 @@ std::vector<KernelLimit> loops_over(const KernelContext& context,
   return loops;
 }
 
-// Copies between memory of their own that move as many bytes.
+// Returns copies, between memory of their own, that move the same number of bytes.
 std::vector<KernelLimit> copies_of(const KernelSetting& setting, CaseMemory& memory, double bytes) {
   const std::size_t half = std::max<std::size_t>(64, static_cast<std::size_t>(bytes) / 2);
   const auto source = memory.bytes(half);
@@ -91,7 +92,7 @@ double bytes_of(std::initializer_list<TensorView> tensors) {
   return bytes;
 }
 
-// The norms of a step: two in each block, one before the head.
+// Returns the number of norms in a step: two in each block, one before the head.
 int norms_of(const ModelConfig& model) { return static_cast<int>(2 * model.layers + 1); }
 
 KernelCase norm_forward_case(const KernelSetting& setting) {
@@ -203,17 +204,18 @@ KernelCase rope_case(const KernelSetting& setting) {
                   setting.batch.positions, model.head_width);
   op.sequence = setting.batch.positions;
   op.head_width = op.rotary_width = model.head_width;
-  // Twice in a block: forward and backward. Each reads and writes the heads that it turns.
+  // Two calls in a block, forward and backward. Each reads and writes the heads that it turns.
   KernelCase result = {.bytes = 2.0 * static_cast<double>(op.heads.rows * op.heads.width) *
                                 static_cast<double>(size_of(setting.type)),
                        .per_step = static_cast<int>(2 * model.layers)};
   result.run = [&kernels, context, op] { kernels.rope(context, op); };
-  // As many bytes as the heads have, one behind the other.
+  // Contiguous, with as many bytes as the heads have.
   const TensorView turned = view(op.heads.data, setting.type, op.heads.rows * op.heads.width);
   return against_streams(setting, std::move(result), memory, {{turned, ArrayAccess::kUpdate}});
 }
 
-// A product of so few rows with a weight that reading the weight is the work, as sampling has it.
+// Makes a case of a product of few rows with a weight, as in sampling: its work is to read the
+// weight.
 KernelCase few_rows_case(const KernelSetting& setting, std::int64_t rows, std::int64_t outputs) {
   auto memory = setting.make_memory();
   const KernelTable& kernels = setting.kernels();

@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-// What it says besides its document, which tells nothing of why there is no measurement.
+// Returns what fio says besides its document, which does not tell why there is no measurement.
 std::string remarks_of(const std::string& said) {
   std::string remarks;
   bool in_document = false;
@@ -63,13 +63,13 @@ std::optional<std::string> FioPeer::find() {
 
 std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, const FileRange& range,
                                             double seconds) const {
-  constexpr double kMilliseconds = 1e3;  // whole ones: of "58.8ms" fio takes seconds
+  constexpr double kMilliseconds = 1e3;  // whole ones: fio reads "58.8ms" as seconds
   std::vector<std::string> files;
   for (const int file : target_.files) files.push_back(fmt::format("/proc/self/fd/{}", file));
   std::vector<std::string> arguments = {
       "fio", "--name=terrace", fmt::format("--filename={}", fmt::join(files, ":")),
       fmt::format("--offset={}", range.begin), fmt::format("--size={}", range.bytes * files.size()),
-      // Of both directions fio says "rw".
+      // fio calls both directions "rw".
       fmt::format("--rw={}", mix == IoMix::kMixed ? "rw" : name_of(mix)),
       fmt::format("--bs={}", shape.block_bytes), fmt::format("--iodepth={}", shape.depth),
       fmt::format("--ioengine={}", engine_for(target_.way)),
@@ -83,8 +83,8 @@ std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, con
 }
 
 IoRate FioPeer::run(IoMix mix, const IoShape& shape, const FileRange& range, double seconds) const {
-  // With their alignment, its buffers then are on huge pages, without pages that the administrator
-  // has to set aside.
+  // With this and their alignment, fio's buffers are on huge pages, and the administrator need not
+  // set pages aside.
   return read_report(run_child({.command = arguments(mix, shape, range, seconds),
                                 .environment = {"GLIBC_TUNABLES=glibc.malloc.hugetlb=1"},
                                 .files = target_.files}));
@@ -92,7 +92,7 @@ IoRate FioPeer::run(IoMix mix, const IoShape& shape, const FileRange& range, dou
 
 IoRate FioPeer::read_report(const ChildOutcome& outcome) {
   if (outcome.code != 0 || outcome.signal != 0) refuse(outcome, "it said nothing");
-  // It may say something before the document.
+  // fio may say something before the document.
   const std::string& said = outcome.output;
   const std::size_t begin = std::min(said.find('{'), said.size());
   const auto document = nlohmann::json::parse(said.substr(begin), nullptr, false);

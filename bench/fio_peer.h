@@ -10,28 +10,29 @@
 
 namespace terrace {
 
-// fio (fio.readthedocs.io) as a child process: io_uring, O_DIRECT, registered files and buffers on
-// huge pages, and none of its own bookkeeping that costs time. It is given open files, which need
-// no names: whatever ends us, fio ends too, and nothing of what it measured is left.
+// fio (fio.readthedocs.io) as a child process: with io_uring, O_DIRECT, registered files and
+// buffers on huge pages, and without its own bookkeeping that costs time. It is given open files,
+// which need no names. Whatever ends us ends fio too, and no file that it measured is left.
 class FioPeer {
  public:
   struct Target {
-    // Descriptors of files of ours that were written before; read and written in turn.
+    // Descriptors of our files, which were written before. fio reads and writes them in turn.
     std::vector<int> files;
-    IoWay way = IoWay::kRegistered;  // threads: fio has libaio there, with as many in flight
+    IoWay way = IoWay::kRegistered;  // kThreads: fio has libaio, with as many in flight
     bool direct = true;              // O_DIRECT
   };
 
   explicit FioPeer(Target target) : target_(std::move(target)) {}
 
-  // "fio-3.33", or nothing where it is not installed.
+  // Returns "fio-3.33", or nothing if fio is not installed.
   static std::optional<std::string> find();
 
-  // Runs it for so long in a range of each file. Throws EnvironmentError with what it said where it
+  // Runs fio for `seconds` in a range of each file. Throws EnvironmentError with fio's output if it
   // fails.
   IoRate run(IoMix mix, const IoShape& shape, const FileRange& range, double seconds) const;
 
-  // Of a run that has ended; CPU time of its job without its start. Throws EnvironmentError.
+  // Reads the rate from the output of a run that has ended. The CPU time is of its job, without its
+  // start. Throws EnvironmentError.
   static IoRate read_report(const ChildOutcome& outcome);
 
  private:

@@ -4,11 +4,11 @@
 
 namespace terrace {
 
-// Ops whose work has been done already.
+// Bodies of ops whose work has been done already.
 class IdleBodies final : public OpBodies {
  public:
-  // `working`: the bodies of an equal program that does work; they outlive these. What they take
-  // the checksums of, the store does not take here either.
+  // `working`: the bodies of an equal program that does work; they outlive this. The checksums that
+  // they take themselves are not taken by the store here either.
   explicit IdleBodies(const OpBodies* working = nullptr) : working_(working) {}
 
   void run(const Op& /*op*/, const RunInput& /*input*/, NativeStream /*stream*/) override {}

@@ -19,21 +19,22 @@
 #include "bench/store_load.h"
 #include "bench/usage_clock.h"
 
-// Two steps for each mix of directions. First every shape of I/O is tried once by the bare loop and
-// by fio. Then the best few of each are measured again, in rounds with the store, which is asked
-// for requests of some shapes: the best median of the store is held against the best of theirs, and
-// processor time against the least that they need with requests of these shapes.
+// There are two steps for each mix of directions. First the bare loop and fio try every shape of
+// I/O once. Then the best few shapes of each are measured again, in rounds with the store, which is
+// asked for requests of some shapes. The best median of the store is compared with the best of
+// theirs, and its processor time with the least that they need for requests of these shapes.
 //
-// No place of the drive is used by two in a row: what was used a moment ago comes faster from the
-// host of a virtual drive, or from the memory of a real one. Nor has anything a place of its own,
-// since some are faster for minutes: those of the tools take turns with all regions, round by
-// round, and the store's requests with all of its stores.
+// No two measurements in a row use the same place of the drive, because data that was used a moment
+// ago comes faster, from the host of a virtual drive or from the memory of a real one. Nor does any
+// measurement keep a place of its own, because some places are faster for minutes: the tools take
+// turns with all regions, round by round, and the store's requests take turns with all of its
+// stores.
 namespace terrace {
 namespace {
 
 constexpr IoMix kIoMixes[] = {IoMix::kRead, IoMix::kWrite, IoMix::kMixed};
 
-// Without the wide requests, which are measured by themselves.
+// Returns the names without the wide requests, which are measured by themselves.
 std::vector<std::string> names_of_mix(IoMix mix) {
   std::vector<std::string> names;
   for (const char* const what : {"", "_unchecked", "_cpu", "_unchecked_cpu", "_checksums"}) {
@@ -46,7 +47,7 @@ std::string wide_name(IoMix mix) { return "store_" + name_of(mix) + "_wide"; }
 
 using Runner = std::function<IoRate(const BareDrives::Run& run)>;
 
-// Checksums of requests, one after another, of memory that is used again and again.
+// Takes the checksums of requests, one after another, of memory that is used again and again.
 IoRate take_checksums(std::span<const std::byte> memory, std::size_t request_bytes,
                       double seconds) {
   const UsageClock usage;
@@ -73,10 +74,10 @@ class IoBench {
   void run();
 
  private:
-  // That take turns with requests of some shapes, which have the same size.
+  // Stores that take turns with requests of some shapes, which have the same size.
   using Stores = std::vector<std::unique_ptr<StoreLoad>>;
 
-  // What is measured of one mix of directions, round by round.
+  // The measurements of one mix of directions, round by round.
   struct MixContest {
     IoMix mix;
     Contestants limits, checked, unchecked, sums;
@@ -92,23 +93,24 @@ class IoBench {
   using Part = std::function<void(const Rounds& rounds)>;
 
   void try_fio();
-  // Of all mixes, when the first begins.
+  // Makes the stores of all mixes, when the first mix begins.
   void make_stores();
-  // Shares the time that is left out to the parts that have not begun.
+  // Divides the time that is left among the parts that have not begun.
   void begin_part();
   std::unique_ptr<StoreLoad> make_store(bool checksums, std::span<const IoShape> requests);
   std::vector<IoShape> finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide);
   std::vector<IoShape> best_shapes(const std::string& tool, const Runner& run, IoMix mix,
                                    bool wide);
-  // The first of them begins in region `first`, the next in the one behind it.
+  // Returns contestants, the first of which begins in region `first`, the next in the one after it.
   Contestants contestants(const std::string& tool, const Runner& run, IoMix mix,
                           std::span<const IoShape> shapes, std::size_t first) const;
   Contestants contestants(const Stores& stores, std::span<const IoShape> requests, IoMix mix) const;
-  // Those of the bare loop and of fio, each with the shapes of the store besides its finalists.
+  // Returns the contestants of the bare loop and of fio, each with the shapes of the store besides
+  // its finalists.
   Contestants tools(IoMix mix);
   Contestants wide_loops(IoMix mix);
   Contestant checksums_alone() const;
-  // Each mix, and its wide requests, which have rounds of their own.
+  // Returns a part for each mix, and one for its wide requests, which have rounds of their own.
   std::vector<Part> parts();
   Part part_of_mix(IoMix mix);
   Part part_of_wide(IoMix mix);
@@ -131,7 +133,7 @@ class IoBench {
   Stores checked_, unchecked_, wide_;
   double parts_to_begin_ = 0;
   double seconds_ = 0;                         // of a measurement of the part that begins
-  std::vector<BenchResult::ShapeRate> tried_;  // since somebody took them
+  std::vector<BenchResult::ShapeRate> tried_;  // since they were last taken
 };
 
 IoBench::IoBench(const BenchOptions& options, const std::optional<std::string>& fio,
@@ -159,7 +161,7 @@ IoBench::IoBench(const BenchOptions& options, const std::optional<std::string>& 
   const UsageClock clock;
   regions_ = drives_.fill(record.end().part(kFillShare));
   if (regions_ == 0) throw TimeIsUp();
-  // The drive may be slower than a quick look told.
+  // The drive may be slower than the quick measurement told.
   if (record.end().is_set()) {
     const double bytes_per_s = static_cast<double>(regions_ * bytes_) / clock.wall_seconds();
     store_bytes_ = io_store_bytes(options, bytes_per_s, record.end());
@@ -180,7 +182,7 @@ void IoBench::begin_part() {
   --parts_to_begin_;
 }
 
-// What it cannot do is told before anything is written.
+// Tries fio, so that anything that it cannot do is told before anything is written.
 void IoBench::try_fio() {
   if (!fio_version_) {
     log_.info("bench io: fio is not installed; the limit is a bare loop");
@@ -239,7 +241,7 @@ Contestants IoBench::contestants(const std::string& tool, const Runner& run, IoM
 }
 
 Contestant IoBench::checksums_alone() const {
-  // What requests of the first shape have in flight, and what the store has the checksums of.
+  // The bytes that requests of the first shape have in flight, whose checksums the store takes.
   const IoShape& shape = store_shapes_.front();
   const std::size_t in_flight = shape.block_bytes * static_cast<std::size_t>(shape.depth);
   return {.name = fmt::format("xxh3 of {} of memory, 1 thread", format_size(in_flight)),
@@ -252,7 +254,7 @@ Contestant IoBench::checksums_alone() const {
           }};
 }
 
-// The shapes that were fastest in one try each, the fastest first.
+// Returns the shapes that were fastest in one try each, the fastest first.
 std::vector<IoShape> IoBench::best_shapes(const std::string& tool, const Runner& run, IoMix mix,
                                           bool wide) {
   struct Tried {

@@ -12,12 +12,12 @@ const Contestant& best_of(const Contestants& contestants) {
 }
 
 double cost_of(const Contestant& one) {
-  // fio counts whole milliseconds: of a run so short that it has none, it does not tell.
+  // fio counts whole milliseconds, so it does not tell the time of a run that has none.
   const double cpu = one.cpu.median();
   return cpu > 0 ? cpu : std::numeric_limits<double>::infinity();
 }
 
-// The one that needs the least of the processors, with one of these shapes.
+// Returns the contestant that needs the least processor time, with one of these shapes.
 const Contestant& cheapest_of(const Contestants& contestants, std::span<const IoShape> shapes) {
   const auto cost = [&](const Contestant& one) {
     return std::ranges::count(shapes, one.shape) != 0 ? cost_of(one)
@@ -26,7 +26,8 @@ const Contestant& cheapest_of(const Contestants& contestants, std::span<const Io
   return *std::ranges::min_element(contestants, {}, cost);
 }
 
-// Round by round. Where the noise is larger than the difference, a ratio is still made of it.
+// Returns the difference round by round. It stays positive if the noise is larger, so that a ratio
+// can still be made of it.
 Samples difference(const Samples& more, const Samples& less) {
   constexpr double kLeast = 1e-3;
   Samples result;

@@ -10,19 +10,19 @@ namespace terrace {
 // "read", "write", "mixed".
 std::string name_of(IoMix mix);
 
-// How drives are reached without the store: as the system allows.
+// The way in which drives are reached without the store, as the system allows.
 enum class IoWay : std::uint8_t {
   kRegistered,  // io_uring, memory registered with it
   kUring,       // io_uring, where the limit on locked memory is too small for that
   kThreads,     // pread and pwrite, where io_uring is forbidden
 };
 
-// What one measurement of I/O gave.
+// The figures of one measurement of I/O.
 struct IoRate {
   double gb_per_s = 0;       // both directions together
   double cpu_ms_per_gb = 0;  // of the whole process
-  // Seconds from the start of a request to its end that half of them, and 99 of 100, did not
-  // exceed; 0 of a tool that does not time its requests.
+  // Seconds from the start of a request to its end, which half of the requests, or 99 of 100, did
+  // not exceed; 0 for a tool that does not time its requests.
   double latency_p50_s = 0;
   double latency_p99_s = 0;
 };

@@ -21,7 +21,7 @@ constexpr IoShape kWithoutGrid = {kMiB, 32};
 constexpr double kMixes = 3;
 constexpr double kFioStartSeconds = 0.25;  // and its end
 
-// One measurement of each, of a mix of directions.
+// The numbers of measurements of a mix of directions.
 struct Measurements {
   double tries = 0;
   double tries_of_fio = 0;
@@ -128,7 +128,7 @@ double io_measurement_seconds(const BenchOptions& options, bool has_fio, const D
   return std::clamp(round_s / count.in_a_round, kLeast, std::max(kLeast, options.seconds));
 }
 
-// Of a mix of directions half is written.
+// In a mix of both directions half of the bytes are written.
 BenchCost cost_of_io(const BenchOptions& options, const MachineSpeed& speed) {
   const double mix_s = seconds_of_mix(options, FioPeer::find().has_value());
   const auto space = static_cast<double>(io_space(options));
@@ -140,8 +140,8 @@ BenchCost cost_of_io(const BenchOptions& options, const MachineSpeed& speed) {
                                                                   speed.drive_write_bytes_per_s)};
 }
 
-// Files are made in a part of the time, and the rest has a few rounds. A drive that takes a few MiB
-// fast may take GiB several times slower.
+// Leaves a part of the time for making the files, and the rest for a few rounds. A drive that takes
+// a few MiB fast may take GiB several times slower.
 void fit_io(BenchOptions& options, const MachineSpeed& speed) {
   constexpr double kFillShare = 0.08;
   constexpr double kFillBytesMax = 4.0 * kGiB;

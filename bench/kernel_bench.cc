@@ -10,12 +10,12 @@
 namespace terrace {
 namespace {
 
-// Work per second, in units of 1e9, besides the rate by the clock on the wall.
+// Work per second, in units of 1e9, besides the rate by wall-clock time.
 struct Rates {
   Samples processor;  // by the time of all processors, as if none had waited
 };
 
-// Calls until about `seconds` are over, once at least; the rate by the wall's clock.
+// Calls until about `seconds` are over, at least once. Returns the rate by wall-clock time.
 double rate_of(const std::function<void()>& call, double work, double seconds, int threads,
                Rates& rates) {
   const UsageClock clock;
@@ -28,7 +28,7 @@ double rate_of(const std::function<void()>& call, double work, double seconds, i
   return done / clock.wall_seconds();
 }
 
-// Of a kernel and of what limits it.
+// The rates of a kernel and of its limit.
 struct RatesBesideLimit {
   Rates value, limit;
 };
@@ -51,7 +51,7 @@ BenchResult result_of(const std::string& name, const KernelCase& kernel,
                                     value.processor.median() / limit.processor.median())}};
 }
 
-// Each case has two measurements a round, and there are some dozens: a tenth of the time each.
+// Each of some dozens of cases has two measurements a round, so each gets a tenth of the time.
 double measurement_seconds(const BenchOptions& options) { return options.seconds / 10; }
 
 void measure(const std::string& name, const KernelCase& kernel, const BenchOptions& options,
@@ -117,7 +117,8 @@ std::vector<KernelCaseMaker> wanted_makers(const BenchOptions& options, const Ke
   return makers;
 }
 
-// Of one call of each product that is wanted. The head is most of a small model's.
+// Returns the operations of one call of each product that is wanted. In a small model most of them
+// are the head's.
 double flops_of_wanted(const BenchOptions& options, const KernelScene& scene,
                        const KernelSetting& setting) {
   const std::int64_t tokens = scene.batch.rows();
@@ -161,8 +162,9 @@ std::vector<std::string> names_of_kernel(const BenchOptions& options) {
 }
 
 BenchCost cost_of_kernel(const BenchOptions& options, const MachineSpeed& speed) {
-  // Of a product: its first call, ways to do it that are tried, and two measurements a round of one
-  // call at least. All products of a step are its 6 operations for a parameter and token.
+  // A product has its first call, the tries of ways to do it, and two measurements a round, of at
+  // least one call. All products of a step together are its 6 operations for each parameter and
+  // token.
   constexpr double kTries = 8;
   BenchCost cost;
   for (const KernelScene& scene : kernel_scenes(options)) {
@@ -176,8 +178,8 @@ BenchCost cost_of_kernel(const BenchOptions& options, const MachineSpeed& speed)
   return cost;
 }
 
-// In a hurry a kernel has fewer tokens and is called for a shorter time, so that a round of all of
-// them fits half of the limit.
+// Gives a kernel fewer tokens in a hurry and calls it for a shorter time, so that a round of all
+// kernels fits half of the limit.
 void fit_kernel(BenchOptions& options, const MachineSpeed& speed) {
   constexpr double kMeasuredShare = 0.25;
   constexpr double kShare = 0.5;
@@ -207,7 +209,7 @@ void bench_kernel(const BenchOptions& options, BenchRecord& record, Log& log) {
     const KernelSetting setting = setting_of(scene, &workers);
     for (const KernelCaseMaker& maker : wanted_makers(options, scene, setting)) {
       record.check_time();
-      // Cases come from small to large, and to make one takes longer than a round in a hurry.
+      // Cases come from small to large, and in a hurry making one takes longer than a round.
       const double share = options.hurried ? kHurriedShare : 1;
       const Rounds rounds =
           record.rounds(options.repetitions, share / static_cast<double>(cases_left--));

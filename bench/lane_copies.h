@@ -12,11 +12,11 @@
 
 namespace terrace {
 
-// What a step copies at a time: a chunk of gradients.
+// The bytes that a step copies at a time: a chunk of gradients.
 inline constexpr std::size_t kGradientChunkBytes = 64 * kMiB;
 
 // Copies as the upload and the download lane of a step make them: streams of the device, host
-// memory as an arena's, pieces as large as chunks of gradients, and an event behind each.
+// memory as an arena's, pieces as large as chunks of gradients, and an event after each piece.
 class LaneCopies final : public CopyLoad {
  public:
   // `size_bytes` is even; `numa_nodes` as in HostMemoryOptions. Borrows the device. Throws

@@ -9,8 +9,9 @@ namespace {
 
 using Marks = std::vector<bool>;  // by op
 
-// The marked ones and those that wait for one, in `before`, of the iteration before, or here. Ops
-// of a lane start in their order, so what is behind such an op waits too.
+// Returns the marked ops, and the ops that wait for a marked one, which is in `before` (the
+// iteration before) or in `here`. Ops of a lane start in their order, so the ops behind such an op
+// wait too.
 Marks waiting(const Program& program, const Marks& before, Marks here) {
   std::array<bool, kLaneCount> lane_waits{};
   const auto lane_of = [&](std::size_t i) { return static_cast<std::size_t>(program.ops[i].lane); };
@@ -28,7 +29,7 @@ Marks waiting(const Program& program, const Marks& before, Marks here) {
   return here;
 }
 
-// Those that a marked one waits for, in the same iteration, and itself.
+// Returns the marked ops, and the ops of the same iteration that they wait for.
 Marks awaited(const Program& program, Marks marks) {
   std::array<bool, kLaneCount> lane_awaited{};
   for (std::size_t i = program.ops.size(); i-- > 0;) {

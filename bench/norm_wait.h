@@ -4,9 +4,9 @@
 
 namespace terrace {
 
-// Bytes of the reads and writes that a step can neither begin before it knows the norm of the step
-// before nor leave behind its last forward: what updates read where there is no room to read it
-// earlier, and what they write where its room is needed.
+// Returns the bytes of the reads and writes that a step can neither begin before it knows the norm
+// of the step before, nor leave until after its last forward. They are the reads of updates that
+// there is no room for earlier, and the writes of updates whose room is needed.
 double bytes_behind_norm(const Program& program);
 
 }  // namespace terrace

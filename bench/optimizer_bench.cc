@@ -20,7 +20,7 @@ constexpr const char* kNorm = "norm";
 constexpr const char* kStreamed = "streamed_update";
 const HostMemoryOptions kPages = {};  // as the arenas of training
 
-// Normal numbers of a size, the same in every run.
+// Fills `out` with normal numbers of this size, the same in every run.
 void fill_normal(std::span<float> out, float size, std::uint32_t stream, WorkerArena& workers) {
   const auto count = static_cast<std::int64_t>(out.size());
   workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
@@ -55,7 +55,7 @@ UpdateLoad::UpdateLoad(const UpdateForm& form, std::int64_t elements, int thread
   fill_normal(floats(gradient_), 0.1F, 0, workers_);
   std::ranges::fill(state_.bytes(), std::byte{0});
   std::ranges::fill(parameter_.bytes(), std::byte{0});
-  for (int step = 0; step < 3; ++step) update();  // from zeros to what training has
+  for (int step = 0; step < 3; ++step) update();  // from zeros to numbers as in training
 }
 
 double UpdateLoad::update() {
@@ -84,7 +84,8 @@ double UpdateLoad::traffic_bytes() const {
   return bytes;
 }
 
-// Scales of blocks, a hundredth of the least that is moved, are left out.
+// Returns the arrays that an update moves. Scales of blocks are left out: they are a hundredth of
+// the least that is moved.
 std::vector<StreamedArray> UpdateLoad::arrays() const {
   using Access = StreamedArray::Access;
   const StateLayout layout = format_.layout(elements_);
@@ -103,11 +104,11 @@ std::vector<StreamedArray> UpdateLoad::arrays() const {
 
 namespace {
 
-// Loops that do the same: some processors are quicker where nothing is asked for.
+// Two loops that do the same: some processors are quicker without prefetching.
 constexpr StreamForm kAsking = {};
 constexpr StreamForm kNotAsking = {.asks_ahead = false};
 
-// Of an update or a kernel, and of both loops in this order.
+// Makes a result. The samples are of an update or a kernel, then of both loops in this order.
 BenchResult held_against_loops(const std::string& name, const std::vector<Samples>& samples,
                                const std::string& loop_is) {
   const std::size_t best = highest_of(std::span(samples).subspan(1));
@@ -135,7 +136,7 @@ void bench_update(const UpdateForm& form, std::int64_t elements, const BenchOpti
   });
 }
 
-// The gradient's sums of squares, which an update waits for.
+// Measures the gradient's sums of squares, which an update waits for.
 void bench_norm(std::int64_t elements, const BenchOptions& options, const Rounds& rounds,
                 BenchRecord& record) {
   WorkerArena workers(options.threads);
@@ -164,7 +165,7 @@ void bench_norm(std::int64_t elements, const BenchOptions& options, const Rounds
   });
 }
 
-// Of gradient, parameter and the largest state.
+// The bytes of gradient, parameter and the largest state.
 constexpr std::size_t kBytesPerElement = 18;
 
 std::int64_t elements_of(const BenchOptions& options) {
@@ -174,8 +175,9 @@ std::int64_t elements_of(const BenchOptions& options) {
   return round_up(options.bytes == 0 ? usual : wanted, kBlockElements);
 }
 
-// An element has some 30 bytes to move in each of three measurements a round, and what it begins
-// with is drawn at random, which takes as long as a few of them. The norm is short.
+// Estimates the seconds of all updates. An element has some 30 bytes to move in each of three
+// measurements a round. Its first numbers are drawn at random, which takes as long as a few
+// measurements. The norm is short.
 double seconds_of_updates(std::int64_t elements, int rounds, const BenchOptions& options,
                           const MachineSpeed& speed) {
   constexpr double kMeasurements = 3;
@@ -203,7 +205,7 @@ BenchCost cost_of_optimizer(const BenchOptions& options, const MachineSpeed& spe
   return cost;
 }
 
-// Three rounds in a quarter of the time, of more than caches hold.
+// Fits three rounds into a quarter of the time, with more memory than caches hold.
 void fit_optimizer(BenchOptions& options, const MachineSpeed& speed) {
   constexpr std::int64_t kLeast = std::int64_t{4} * 1024 * 1024;
   constexpr int kRounds = 3;

@@ -7,7 +7,7 @@
 #include "memory/host/worker_arena.h"
 #include "optim/stream_pass.h"
 
-// Measures one update over state in memory, and the least that the same traffic takes.
+// Measures one update over state in memory, and the least time that the same traffic takes.
 namespace terrace {
 
 class UpdateLoad {
@@ -16,11 +16,11 @@ class UpdateLoad {
   // numbers as training has them. Throws OutOfMemory.
   UpdateLoad(const UpdateForm& form, std::int64_t elements, int threads);
 
-  // Each does one pass and gives GB/s, of the same bytes.
+  // Each does one pass over the same bytes, and returns GB/s.
   double update();
   double stream(const StreamForm& form);
 
-  // Bytes between memory and processor in a pass.
+  // Returns the bytes that a pass moves between memory and processor.
   double traffic_bytes() const;
 
  private:

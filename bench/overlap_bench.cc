@@ -1,5 +1,5 @@
-// Steps of gpt2-124m whose states are on NVMe beside the same steps in memory, from few tokens,
-// where the drive is the slower, to many, where compute is.
+// Measures steps of gpt2-124m whose states are on NVMe beside the same steps in memory, from few
+// tokens, where the drive is slower, to many, where compute is slower.
 
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ double seconds_of_ops(const StepRunner& runner, std::initializer_list<OpKind> ki
   return seconds;
 }
 
-// One batch size.
+// The engines of one batch size.
 class OverlapLoad {
  public:
   OverlapLoad(const BatchShape& batch, const BenchOptions& options, Log& log)
@@ -44,7 +44,7 @@ class OverlapLoad {
         unclipped_idle_(on_nvme(batch, options, 0, &unclipped_bodies_), log),
         clipped_idle_(on_nvme(batch, options, 1, &clipped_bodies_), log) {}
 
-  // Of the drives, for all its engines.
+  // Returns the bytes on the drives that all its engines take.
   static std::uint64_t space(const BatchShape& batch, const BenchOptions& options) {
     return 2 * (nvme_bytes(on_nvme(batch, options, 0, nullptr)) +
                 nvme_bytes(on_nvme(batch, options, 1, nullptr)));
@@ -67,24 +67,24 @@ class OverlapLoad {
   double clipped_s() { return clipped_.step_seconds(kOverlapSteps); }
   double drive_s() { return unclipped_idle_.step_seconds(kOverlapSteps); }
 
-  // What a clipped step cannot do without; of the last memory_s().
+  // Returns the least seconds that a clipped step needs, from the times of the last memory_s().
   double clipped_bound_s() {
     const double drive_s = clipped_idle_.step_seconds(kOverlapSteps);
     const double behind_norm_s = drive_s * part_behind_norm();
     return std::max(drive_s, backward_s_ + std::max(forward_s_, behind_norm_s));
   }
-  // Of all that a clipped step reads and writes.
+  // Returns which part of a clipped step's reads and writes has to wait for the norm.
   double part_behind_norm() const {
     const Program& program = clipped_idle_.program();
     return bytes_behind_norm(program) /
            (lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite));
   }
 
-  // Which part of an unclipped step its busiest lane was busy, once for each unclipped_s().
+  // The part of an unclipped step in which its busiest lane was busy, once for each unclipped_s().
   const Samples& busiest() const { return busiest_; }
-  // Of the last one's lanes.
+  // The busy seconds of the lanes in the last unclipped_s().
   const std::array<double, kLaneCount>& busy_s() const { return unclipped_.busy_s(); }
-  // Of all processors, for a step.
+  // The seconds of all processors, for a step.
   const Samples& processor_s() const { return unclipped_.processor_seconds(); }
   const Samples& memory_processor_s() const { return memory_.processor_seconds(); }
   void forget() {
@@ -172,7 +172,7 @@ void measure(const BatchShape& batch, const BenchOptions& options, double share,
   load.memory_s();
   load.unclipped_s();
   load.forget();
-  // A bound is made of the times of a step in memory: they are taken together.
+  // A bound is made of the times of a step in memory, so both are taken together.
   Samples compute_s, bound_s;
   const std::vector<Measurement> measurements = {[&] {
                                                    const double step_s = load.memory_s();
@@ -189,7 +189,7 @@ void measure(const BatchShape& batch, const BenchOptions& options, double share,
              });
 }
 
-// Batches, and the options that they are measured with.
+// A batch, and the options that it is measured with.
 struct OverlapPart {
   BatchShape batch;
   BenchOptions options;
@@ -212,7 +212,7 @@ std::vector<OverlapPart> all_parts(const BenchOptions& options) {
   return parts;
 }
 
-// Those of which a result is wanted.
+// Returns the parts of which a result is wanted.
 std::vector<OverlapPart> parts_of(const BenchOptions& options) {
   std::vector<OverlapPart> parts = all_parts(options);
   std::erase_if(parts,
@@ -220,8 +220,8 @@ std::vector<OverlapPart> parts_of(const BenchOptions& options) {
   return parts;
 }
 
-// Of so many rounds of a part. It has four engines on the drive; a step of each reads all its state
-// and writes it.
+// Returns the cost of `rounds` rounds of a part. It has four engines on the drive; a step of each
+// reads and writes all its state.
 BenchCost cost_of(const OverlapPart& part, int rounds, const MachineSpeed& speed) {
   const char* const preset = part.options.small ? "nano" : "gpt2-124m";
   const double step_s =
@@ -233,8 +233,8 @@ BenchCost cost_of(const OverlapPart& part, int rounds, const MachineSpeed& speed
           .written_bytes = static_cast<std::uint64_t>(bytes * (4 + 4 * kOverlapSteps * rounds))};
 }
 
-// Whether a round of it may end in time, if the machine is twice as fast as it seemed. Else its
-// files, of some GB, would be made for nothing, and take long to remove.
+// Returns whether a round of the part may end in time if the machine is twice as fast as it seemed.
+// If not, its files, of some GB, would be made for nothing, and take long to remove.
 bool may_fit(const OverlapPart& part, const BenchRecord& record) {
   constexpr double kHope = 0.5;
   const MachineSpeed* const speed = part.options.speed;

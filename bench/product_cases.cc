@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// y = x weight^positions of a block: so many columns out, so many in.
+// A product y = x weight^T of a block, with its numbers of columns out and in.
 struct Linear {
   const char* name;
   std::int64_t outputs, inputs;
@@ -167,8 +167,8 @@ AttentionTensors attention_tensors(const KernelSetting& setting, CaseMemory& mem
   return tensors;
 }
 
-// Each head's products over half of the sequence's square, by oneDNN and without a softmax:
-// `products` times for each head.
+// Returns a call of each head's products over half of the sequence's square, by oneDNN and without
+// a softmax: `products` times for each head.
 std::function<void()> head_products_alone(const KernelSetting& setting,
                                           const std::shared_ptr<CaseMemory>& memory, int products) {
   const std::int64_t head_width = setting.model.head_width;
@@ -238,7 +238,8 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
   return result;
 }
 
-// Of products that can be computed in the same ways: all of them in one of these.
+// Returns the ways to compute all products together. Each product can be computed in the same ways,
+// and all use one of them.
 std::vector<KernelLimit> one_after_another(const std::vector<std::vector<KernelLimit>>& products) {
   std::vector<KernelLimit> ways;
   for (std::size_t way = 0; way < products.front().size(); ++way) {
@@ -251,7 +252,8 @@ std::vector<KernelLimit> one_after_another(const std::vector<std::vector<KernelL
   return ways;
 }
 
-// The head's three products by oneDNN, chunk by chunk of rows, without a softmax.
+// Returns ways to compute the head's three products by oneDNN, chunk by chunk of rows, without a
+// softmax.
 std::vector<KernelLimit> head_alone(const KernelSetting& setting,
                                     const std::shared_ptr<CaseMemory>& memory, const HeadLoss& op) {
   const std::int64_t vocabulary = setting.model.vocabulary;

@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-// The product with fp32 operands, for a processor on which oneDNN multiplies no others.
+// Returns the product with fp32 operands, for a processor on which oneDNN multiplies no others.
 MatrixProduct in_fp32(CaseMemory& memory, MatrixProduct product) {
   GemmShape& shape = product.shape;
   shape.input = shape.output = DType::kF32;
@@ -37,7 +37,8 @@ struct Columns {
   std::int64_t begin = 0, count = 0;
 };
 
-// Lines of a cache, but for the last; fewer parts where there are fewer.
+// Returns the workers' parts, whole cache lines except for the last. There are fewer parts if there
+// are fewer lines than workers.
 std::vector<Columns> columns_of(const GemmShape& shape, int workers) {
   constexpr std::int64_t kUnit = 64;
   const std::int64_t part = (shape.n + workers * kUnit - 1) / (workers * kUnit) * kUnit;
@@ -48,7 +49,7 @@ std::vector<Columns> columns_of(const GemmShape& shape, int workers) {
   return parts;
 }
 
-// The part of the product that gives these columns.
+// Returns the part of the product that gives these columns.
 MatrixProduct part_of(MatrixProduct product, const Columns& columns) {
   GemmShape& shape = product.shape;
   shape.n = columns.count;

@@ -20,8 +20,8 @@
 namespace terrace {
 namespace {
 
-// The kernel finds a thread that never stops a core for itself; where one wakes up, a thread of
-// compute gives way.
+// The kernel gives a thread that never stops a core of its own. When a thread wakes up instead, a
+// thread of compute gives way.
 constexpr double kPausePerUpdateTime = 3;
 constexpr double kTransferSecondsMax = 60;  // beside the compute of a step, which ends them
 
@@ -47,7 +47,7 @@ Program every_second_recomputed(const TierPlan& plan) {
 
 }  // namespace
 
-// Updates of the embedding in memory of their own, where all is zero: nothing that they leave is
+// Updates of the embedding in memory of their own, where all is zero. Nothing that they write is
 // used.
 class OpsAlone::UpdatesBeside {
  public:
@@ -66,7 +66,7 @@ class OpsAlone::UpdatesBeside {
   }
   ~UpdatesBeside() { stopped_.request_stop(); }
 
-  // On average, as fast as when one follows another.
+  // Returns the seconds of an update on average, when one follows another.
   double seconds_of_one() {
     double least_s = std::numeric_limits<double>::infinity();
     for (int round = 0; round < 5; ++round) {
@@ -89,7 +89,7 @@ class OpsAlone::UpdatesBeside {
       return static_cast<double>(done) / clock.wall_seconds();
     });
   }
-  // Updates per second since start().
+  // Returns the updates per second since start().
   double stop() {
     stopped_.request_stop();
     return per_s_.get();
@@ -103,7 +103,7 @@ class OpsAlone::UpdatesBeside {
   StepBodies bodies_;
   std::vector<const Op*> updates_;
   std::stop_source stopped_;
-  std::future<double> per_s_;  // waits for the updates before it goes
+  std::future<double> per_s_;  // its destructor waits for the updates
 };
 
 OpsAlone::OpsAlone(ModelRuntimeOptions engine)
@@ -192,7 +192,7 @@ double OpsAlone::transfer_displacement(const MachineProfile& profile, StoreLoad&
   return 1 + std::max(0.0, left - had) / taken;
 }
 
-// Without updates, so the state stays as it is.
+// Returns the seconds of a step's compute. It runs no updates, so the state stays as it is.
 double OpsAlone::compute_seconds() {
   double seconds = 0;
   for (const Op& op : program_.ops) {
@@ -241,11 +241,11 @@ void CopiesAlone::measure(MachineProfile& profile) {
     const std::size_t begin = static_cast<std::size_t>(index) * part;
     streaming_copy(device.subspan(begin, part), host.subspan(begin, part));
   });
-  // Read once, written once.
+  // Every byte is read once and written once.
   profile.memory_bytes_per_s = 2 * static_cast<double>(threads * part) / clock.wall_seconds();
 }
 
-// A sum is read and written, what is added read.
+// Returns the seconds per byte. The sum is read and written, and the addend is read.
 double CopiesAlone::seconds_per_byte_added() {
   const auto floats = [](std::span<std::byte> bytes) {
     return view(bytes.data(), DType::kF32, static_cast<std::int64_t>(bytes.size() / sizeof(float)));
@@ -272,7 +272,7 @@ DriveRates measure_drive(StoreLoad& load, double seconds) {
 }
 
 double checksum_seconds_per_byte(double seconds) {
-  // What an update has before it: more than the first cache has.
+  // The memory that an update has before it: more than the first cache holds.
   constexpr std::size_t kBlocks = 16;
   const std::vector<std::byte> memory(kBlocks * kChecksumBytes, std::byte{1});
   const UsageClock usage;

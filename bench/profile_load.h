@@ -13,27 +13,28 @@
 #include "runtime/engine/step_bodies.h"
 #include "runtime/step/machine_profile.h"
 
-// Measures what a MachineProfile says, each thing alone.
+// Measures the figures of a MachineProfile, each alone.
 namespace terrace {
 
-// The ops of a step, one after the other and nothing beside them: the whole step in memory, with
-// two micro-batches and every second block recomputed, so that every class of ops is there but
-// those that need a device.
+// The ops of a step, run one after the other with nothing beside them. The whole step is in memory,
+// with two micro-batches and every second block recomputed, so that it has every class of ops
+// except those that need a device.
 class OpsAlone {
  public:
-  // Model, batch, precision, optimizer and threads are those of `engine`.
+  // Takes model, batch, precision, optimizer and threads from `engine`.
   explicit OpsAlone(ModelRuntimeOptions engine);
   ~OpsAlone();
 
-  // Runs them once and sets what a class of ops takes, and what starting one does.
+  // Runs the ops once, and sets the time that a class of ops takes and the time that starting one
+  // takes.
   void measure(MachineProfile& profile);
-  // What compute loses for each core that updates take (the profile's `update_displacement`), where
-  // together they want more than there are: the compute of a step once more, with updates of the
-  // embedding beside it, in memory of their own as large as the step's. `pauses`: between them, as
-  // where updates wait for a drive.
+  // Returns the cores that compute loses for each core that updates take (the profile's
+  // `update_displacement`), where together they want more cores than there are. Runs the compute of
+  // a step once more, with updates of the embedding beside it, in memory of their own as large as
+  // the step's. `pauses`: makes pauses between updates, as if they waited for a drive.
   double update_displacement(const MachineProfile& profile, bool pauses);
-  // Likewise, that transfers take (`transfer_displacement`): with reads and writes of `load`, whose
-  // rates are the profile's drive.
+  // Returns the same for each core that transfers take (`transfer_displacement`). They are reads
+  // and writes of `load`, whose rates are the profile's drive.
   double transfer_displacement(const MachineProfile& profile, StoreLoad& load);
 
  private:
@@ -63,12 +64,12 @@ class OpsAlone {
   std::unique_ptr<UpdatesBeside> updates_beside_;  // made by the first update_displacement()
 };
 
-// Copies between memory and the CPU device's, as its streams make them, and gradients that come
-// from there and are added on the host.
+// Copies between host memory and the CPU device's memory, as its streams make them, and sums on the
+// host of gradients that come from there.
 class CopiesAlone {
  public:
   CopiesAlone(std::size_t size_bytes, int threads);
-  // Sets the rates of copies, what sums take, and what the memory gives to all threads together.
+  // Sets the rates of copies, the time of sums, and the rate of memory for all threads together.
   void measure(MachineProfile& profile);
 
  private:
@@ -81,10 +82,11 @@ class CopiesAlone {
   WorkerArena workers_;
 };
 
-// The rates of the drive and the cores that it keeps busy; three measurements of `seconds`.
+// Returns the rates of the drive and the cores that it keeps busy. Takes three measurements of
+// `seconds`.
 DriveRates measure_drive(StoreLoad& load, double seconds);
 
-// What the checksum of a byte in a core's cache costs one thread.
+// Returns the seconds that the checksum of a byte in a core's cache takes one thread.
 double checksum_seconds_per_byte(double seconds);
 
 }  // namespace terrace

@@ -16,17 +16,17 @@
 #include "memory/state_class.h"
 #include "parallel/thread_communicator.h"
 
-// Steps of data-parallel ranks as threads: how much of a step the ranks wait for each other, what
-// they send, and what they keep.
+// Measures steps of data-parallel ranks as threads: how much of a step the ranks wait for each
+// other, what they send, and what they keep.
 namespace terrace {
 namespace {
 
 constexpr int kRankedSteps = 4;  // of a measurement
 
-// As one rank saw it.
+// The samples of one rank.
 struct RankedSamples {
   Samples step_s;
-  Samples compute_s;   // that its compute lane was busy
+  Samples compute_s;   // seconds in which its compute lane was busy
   Samples sent_bytes;  // in a step, gradients and parameters
   double parameters = 0;
   double home_bytes = 0;  // of parameters, gradients and optimizer state
@@ -46,12 +46,12 @@ double home_bytes(const Program& program) {
 
 class RankedSteps {
  public:
-  // Publishes what the first rank saw after each round.
+  // Publishes the first rank's samples after each round.
   RankedSteps(const ModelRuntimeOptions& engine, Rounds rounds,
               std::function<void(const RankedSamples&)> publish, Log& log)
       : engine_(engine), rounds_(std::move(rounds)), publish_(std::move(publish)), log_(log) {}
 
-  // Throws what failed a rank, and TimeIsUp.
+  // Throws the error that failed a rank, and TimeIsUp.
   void run(int ranks) {
     auto worlds = make_thread_communicators(ranks, "world");
     {
@@ -118,13 +118,15 @@ class RankedSteps {
   std::exception_ptr error_;  // of the rank that failed first; guarded by mutex_
 };
 
-// Bytes per parameter of bf16 parameters, fp32 gradients and split masters (10 of state).
+// Returns the bytes per parameter of bf16 parameters, fp32 gradients and split masters (10 of
+// state).
 double formula_of_states(int stage, double ranks) {
   return 2 / (stage >= 3 ? ranks : 1) + 4 / (stage >= 2 ? ranks : 1) +
          10 / (stage >= 1 ? ranks : 1);
 }
 
-// Parameters that stay from forward to backward, as there is room, are gathered once.
+// Returns the bytes per parameter that a rank sends. Parameters are gathered once, since there is
+// room for them to stay from forward to backward.
 double formula_of_sent(int stage, double ranks) {
   return (stage == 0 ? 8 : 4 + 2) * (ranks - 1) / ranks;
 }
@@ -160,7 +162,7 @@ void put_results(const RankedSamples& samples, int stage, int ranks, double toke
        .limit_is = "8 (stage 0) or 4 + 2 bytes for a parameter, times (N-1)/N"});
 }
 
-// What ranks do, and with what.
+// The ranks, their ZeRO stage, and the model and batch that they train.
 struct RankedScene {
   int ranks;
   int stage;

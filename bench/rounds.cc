@@ -12,7 +12,8 @@ double seconds_since(std::int64_t begin_ns) {
   return static_cast<double>(SystemClock().now_ns() - begin_ns) * 1e-9;
 }
 
-// Nanoseconds of a call, the mean of as many as begin within so long; one at least.
+// Returns the nanoseconds of a call: the mean of all calls that begin within `within_ns`, at least
+// one.
 double ns_of(const std::function<void()>& call, std::int64_t within_ns) {
   const SystemClock clock;
   const std::int64_t begin_ns = clock.now_ns();
@@ -26,12 +27,13 @@ double ns_of(const std::function<void()>& call, std::int64_t within_ns) {
   return static_cast<double>(end_ns - begin_ns) / calls;
 }
 
-// Whether the next measurement may begin.
+// The decision whether the next round or measurement may begin.
 class RoundsLeft {
  public:
   explicit RoundsLeft(const Rounds& rounds) : rounds_(rounds) {}
 
-  // Before the first, or after a complete one that took so long.
+  // Returns whether a round may begin: the first one, or one after a complete one that took
+  // `last_round_s`.
   bool begins_round(double last_round_s) {
     const double left_s = std::min(rounds_.end.seconds_left(), rounds_.own_end.seconds_left());
     return !any_ends(last_round_s > 0 && left_s < last_round_s);

@@ -18,33 +18,34 @@ class Communicator;
 // Takes one sample of something.
 using Measurement = std::function<double()>;
 
-// How many rounds there are, and when they end before that.
+// The number of rounds, and when they end earlier.
 struct Rounds {
   int most = 1;
-  // No measurement begins after it, and no further round that is not expected to end before it.
+  // No measurement begins after this time, and no further round that is not expected to end before
+  // it.
   Deadline end = {};
   // No further round begins that is not expected to end before it.
   Deadline own_end = {};
-  // Of ranks that measure together, which have to end in the same round: tells whether any of them
-  // wants to end. Empty: there is one.
+  // Tells whether any rank wants to end, for ranks that measure together and have to end in the
+  // same round. Empty: there is one rank.
   std::function<bool(bool wants_end)> agreed = {};
-  // Set where fewer rounds are measured than `most`. Null: nobody wants to know.
+  // Set if fewer rounds are measured than `most`. Null: nobody wants to know.
   std::atomic<bool>* cut_short = nullptr;
 };
 
-// For Rounds::agreed: whether any rank of the communicator wants to end.
+// Returns, for Rounds::agreed, whether any rank of the communicator wants to end.
 bool any_wants_end(Communicator& ranks, bool wants_end);
 
-// Returns the largest of what the ranks of the communicator have.
+// Returns the largest `seconds` of all ranks of the communicator.
 double longest_of(Communicator& ranks, double seconds);
 
-// Gets the samples of every complete round, as many of each measurement.
+// Gets the samples of all complete rounds, the same number for each measurement.
 using Publish = FunctionRef<void(const std::vector<Samples>& samples)>;
 
 // Takes every measurement once a round. The order turns by one place from round to round, so that
-// what drifts (the drive, the clock of the processor, other programs) meets all alike. A round that
-// is not complete is dropped. The rounds can be taken in several goes: parts of a benchmark that
-// share a time limit have one each first, and share what is left.
+// drift (of the drive, the clock of the processor, other programs) meets all alike. A round that is
+// not complete is dropped. The rounds can be taken in several goes: parts of a benchmark that share
+// a time limit first have one round each, and then share the time that is left.
 class InterleavedRounds {
  public:
   explicit InterleavedRounds(std::vector<Measurement> measurements)
@@ -66,9 +67,9 @@ class InterleavedRounds {
 // Takes all rounds of some measurements in one go.
 void interleave(std::span<const Measurement> measurements, const Rounds& rounds, Publish publish);
 
-// Which of several ways to do the same is the quickest, where to measure all of them in all rounds
-// would take too long: the least time of each counts, of a call and some more in turns. The first
-// calls are all where they take long.
+// Returns which of several ways to do the same is the quickest, where measuring all of them in all
+// rounds would take too long. The least time of each way counts, among a first call and some more
+// in turns. If all first calls take long, there are no more.
 std::size_t quickest_of(std::span<const std::function<void()>> ways);
 
 }  // namespace terrace

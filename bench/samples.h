@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-// What repeated measurements of one thing gave.
+// The values of repeated measurements of one thing.
 class Samples {
  public:
   Samples() = default;
@@ -18,29 +18,31 @@ class Samples {
   // In the order of the rounds.
   const std::vector<double>& values() const { return values_; }
 
-  // Of an even number: the mean of the two in the middle. Not of none.
+  // Returns the median; for an even number of values, the mean of the two in the middle. There must
+  // be a value.
   double median() const;
   double low() const;
   double high() const;
   // Returns high / low, and infinity where the lowest is 0 and the highest is not.
   double spread() const;
 
-  // map(value) of each.
+  // Returns map(value) of each value.
   Samples mapped(const std::function<double(double)>& map) const;
 
  private:
   std::vector<double> values_;
 };
 
-// Of every round, the first's value over the second's: a machine that goes slower for a while slows
-// both. They have as many rounds.
+// Returns for every round the value over the limit: a machine that goes slower for a while slows
+// both. Both have the same number of rounds.
 Samples ratios_of_rounds(const Samples& values, const Samples& limits);
 
-// Returns the least of the values that `percent` of them do not exceed: 50 of the values 1 to 4 is
-// 2. Of one value at least.
+// Returns the least of the values that `percent` % of them do not exceed: for the values 1 to 4, 50
+// gives 2. There must be at least one value.
 double percentile_of(std::span<const double> values, double percent);
 
-// Which of them has the highest median; the first of equals. Of one at least.
+// Returns the index of the samples with the highest median, the first of equals. There must be at
+// least one.
 std::size_t highest_of(std::span<const Samples> samples);
 
 }  // namespace terrace

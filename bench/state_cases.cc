@@ -12,7 +12,8 @@ double size_of_all(std::initializer_list<TensorView> tensors) {
   return bytes;
 }
 
-// A kernel from fp32 elements to others. `passes` over the target: 2 where it is read too.
+// Makes a case of a kernel from fp32 elements to others. `passes` over the target: 2 if it is read
+// too.
 template <typename Op>
 KernelCase source_case(const KernelSetting& setting,
                        void (*KernelTable::*kernel)(const KernelContext&, const Op&),
@@ -63,7 +64,7 @@ KernelCase norm_partials_case(const KernelSetting& setting, std::int64_t element
           .memory = memory};
 }
 
-// Rows of the embedding are read once a token, those of the positions once.
+// Rows of the embedding are read once a token, and rows of the position embedding once.
 KernelCase embedding_forward_case(const KernelSetting& setting) {
   const std::shared_ptr<CaseMemory> memory = setting.make_memory();
   const ModelConfig& model = setting.model;
@@ -125,7 +126,7 @@ KernelCase add_positions_case(const KernelSetting& setting) {
           .memory = memory};
 }
 
-// One update, the whole of it one kernel.
+// Makes a case of one update, the whole of which is one kernel.
 KernelCase update_case(const KernelSetting& setting, const UpdateForm& form,
                        std::int64_t elements) {
   const std::shared_ptr<CaseMemory> memory = setting.make_memory();

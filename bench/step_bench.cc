@@ -27,7 +27,7 @@ struct StepScene {
   const char* name;
   BatchShape batch;
   DType type;
-  // Changes to the preset, where all of it is more than the memory and the patience at hand.
+  // Changes to the preset, where the whole model needs more memory and patience than there is.
   ModelShape shape = {};
 
   bool is_small() const { return std::string_view(preset) == "nano"; }
@@ -69,7 +69,7 @@ class KernelsAlone {
   double elements_limit_seconds() const { return elements_.warm_limit_seconds(); }
 
  private:
-  // Each with its quickest limit.
+  // Kernels, each with its quickest limit.
   class Cases {
    public:
     void add(KernelCase kernel) {
@@ -83,8 +83,8 @@ class KernelsAlone {
     double limit_seconds() const {
       return sum([](const KernelCase& kernel) { return seconds_of(kernel.limits.front().run); });
     }
-    // Of bytes that have just been moved: in a step the kernel before has just written what one
-    // reads.
+    // Returns the seconds of the limits on bytes that have just been moved: in a step the kernel
+    // before has just written the bytes that a kernel reads.
     double warm_limit_seconds() const {
       return sum([](const KernelCase& kernel) {
         kernel.limits.front().run();
@@ -147,8 +147,8 @@ double flops_of(const Program& program) {
   return flops;
 }
 
-// What the simulator is told of this machine: measured on kernels alone, never on whole steps. An
-// all-in-memory step has no other lanes.
+// Returns what the simulator is told of this machine. It is measured on kernels alone, never on
+// whole steps. A step that is all in memory has no other lanes.
 MachineProfile profile_of(const Program& program, double compute_s, double update_bytes_per_s,
                           const BenchOptions& options, int update_threads) {
   MachineProfile profile;
@@ -197,7 +197,7 @@ class TimedSteps {
  public:
   explicit TimedSteps(StepRunner& runner) : runner_(runner) {}
 
-  // Seconds of a step.
+  // Returns the seconds of a step.
   double step_seconds() {
     std::array<double, kKernelParts> before{};
     for (std::size_t i = 0; i < kKernelParts; ++i) before[i] = kernel_seconds(KernelPart(i));
@@ -208,7 +208,7 @@ class TimedSteps {
     return step_s;
   }
 
-  // Of the kernels of a part in a step, once for each step_seconds().
+  // The seconds of a part's kernels in a step, once for each step_seconds().
   const Samples& in_step(KernelPart part) const { return in_step_[static_cast<std::size_t>(part)]; }
   void forget() {
     runner_.forget();
@@ -228,7 +228,7 @@ std::vector<std::string> names_of(const StepScene& scene) {
   return names;
 }
 
-// Each of them over its sample of the other.
+// Returns each part over the whole of the same sample.
 Samples shares(const Samples& parts, const Samples& wholes) {
   return ratios_of_rounds(parts, wholes);
 }
@@ -320,7 +320,7 @@ std::vector<StepScene> step_scenes(const BenchOptions& options) {
            {.layers = 2, .vocabulary = 8192}}};
 }
 
-// Those of which a result is wanted.
+// Returns the scenes of which a result is wanted.
 std::vector<StepScene> wanted_scenes(const BenchOptions& options) {
   std::vector<StepScene> scenes = step_scenes(options);
   std::erase_if(scenes,
@@ -328,7 +328,8 @@ std::vector<StepScene> wanted_scenes(const BenchOptions& options) {
   return scenes;
 }
 
-// Scenes and predictions, in this share of the time that is left. The predictions are two parts.
+// Measures scenes and predictions, in this share of the time that is left. The predictions count as
+// two parts.
 void measure_all(const BenchOptions& options, double share, BenchRecord& record, Log& log) {
   const std::vector<StepScene> scenes = wanted_scenes(options);
   auto parts_left = static_cast<double>(scenes.size()) + 2;

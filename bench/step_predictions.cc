@@ -1,4 +1,4 @@
-// Steps of ten configurations beside what the simulator says of them.
+// Measures steps of ten configurations beside what the simulator says of them.
 
 #include <fmt/format.h>
 
@@ -19,11 +19,11 @@
 namespace terrace {
 namespace {
 
-// Of a measurement, and of a simulation.
+// Returns the number of steps of a measurement, and of a simulation.
 int predicted_steps(const BenchOptions& options) { return options.small ? 3 : 8; }
 constexpr int kRounds = 5;  // at most: there are ten configurations
 
-// A model and a batch: what the ops of a step take depends on them and on nothing else.
+// A model and a batch. The time that the ops of a step take depends on them and on nothing else.
 struct Scene {
   const char* name;
   const char* model;  // a preset, or kSmallLlama
@@ -61,7 +61,7 @@ void accumulate(ModelRuntimeOptions& engine, std::int32_t micro_batches, MicroBa
 
 void without_clipping(ModelRuntimeOptions& engine) { engine.optimizer.max_grad_norm = 0; }
 
-// Everything at home on the host, and an arena of its own to compute in.
+// Leaves everything at home on the host, and computes in an arena of its own.
 void on_a_device(ModelRuntimeOptions& engine) {
   engine.placement.unified = false;
   engine.placement.homes[StateClass::kActivations] = Tier::kDevice;
@@ -135,7 +135,7 @@ std::size_t drive_extent_bytes(const BenchOptions& options) {
   return options.small ? kMiB : 64 * kMiB;
 }
 
-// Reads and writes that are on their way together each have extents of their own.
+// Returns the bytes of a load. Reads and writes in flight together each have extents of their own.
 std::uint64_t drive_load_bytes(std::uint64_t step_bytes, const BenchOptions& options) {
   return std::max<std::uint64_t>(step_bytes, 2 * kDriveRequests * drive_extent_bytes(options));
 }
@@ -169,7 +169,8 @@ class DriveLoads {
     return load;
   }
 
-  // A store serves a direction's requests in their order, so many blocks at a time.
+  // Returns how many transfers are in flight. A store serves a direction's requests in their order,
+  // a fixed number of blocks at a time.
   static int transfers_in_flight(const BlockStore& store, const Program& program) {
     double bytes_in_flight = 0;
     for (const StorePath& path : store.paths()) {
@@ -188,13 +189,13 @@ class DriveLoads {
   const int transfers_in_flight_;
 };
 
-// What a step runs on.
+// The machine that a step runs on.
 class Machine {
  public:
   explicit Machine(const BenchOptions& options)
       : options_(options), copies_(options.small ? kMiB : 256 * kMiB, options.threads) {}
 
-  // `drive`: null where the step uses none.
+  // `drive`: null if the step uses none.
   MachineProfile profile(OpsAlone& ops, int update_threads, DriveLoads* drive) {
     MachineProfile profile;
     profile.cores = std::max(options_.threads, read_host_limits().usable_cpus());
@@ -245,7 +246,7 @@ Details details_of(const StepRunner& runner, const MachineProfile& profile,
   return details;
 }
 
-// One of the ten, and the options that it is measured with.
+// One of the ten configurations, with the name of its result.
 struct PredictedPart {
   std::string name;
   std::size_t scene;
@@ -273,7 +274,7 @@ std::vector<PredictedPart> wanted_parts(const BenchOptions& options) {
 
 int rounds_of(const BenchOptions& options) { return std::min(kRounds, options.repetitions); }
 
-// A step that is predicted and measured, and what its ops and the machine are measured with alone.
+// A step that is predicted and measured, and the loads that measure its ops and the machine alone.
 struct PredictedStep {
   const std::string& name;
   const ModelRuntimeOptions& engine;
@@ -340,7 +341,7 @@ void run_step_predictions(const BenchOptions& options, double share, BenchRecord
 
 namespace {
 
-// Seconds of a step that computes and nothing else.
+// Returns the seconds of a step that computes and does nothing else.
 double compute_seconds(const ModelRuntimeOptions& engine, const MachineSpeed& speed) {
   return engine.placement.micro_batches * flops_of_model_step(engine.model, engine.batch.rows()) /
          speed.flops_per_s(engine.compute_type);
@@ -355,7 +356,8 @@ std::vector<std::string> step_prediction_names(const BenchOptions& options) {
 }
 
 BenchCost cost_of_step_predictions(const BenchOptions& options, const MachineSpeed& speed) {
-  // Ops alone, and compute beside updates and transfers, take about as many steps again.
+  // Measuring ops alone, and compute beside updates and transfers, takes about as long as this many
+  // more steps.
   constexpr double kStepsOfProfile = 8;
   constexpr double kWrittenOfMeasurements = 1.5;  // a write, and half of a mix
   const std::vector<Scene> scenes = scenes_for(options.small);
@@ -379,7 +381,7 @@ BenchCost cost_of_step_predictions(const BenchOptions& options, const MachineSpe
   return cost;
 }
 
-// A configuration has its engine and two loads, of as many bytes or more, at a time.
+// A configuration has its engine and two loads at a time. Each load has as many bytes or more.
 void check_step_predictions(const BenchOptions& options, Log& log) {
   const std::vector<Scene> scenes = scenes_for(options.small);
   std::uint64_t most = 0;

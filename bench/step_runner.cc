@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-// During which at least one of the ops was at work.
+// Returns the seconds during which at least one of the ops was at work.
 double seconds_between(std::vector<OpTime>& times, std::int64_t from_ns, std::int64_t until_ns) {
   std::ranges::sort(times, {}, &OpTime::start_ns);
   CoveredTime covered(from_ns);

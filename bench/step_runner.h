@@ -13,29 +13,31 @@ namespace terrace {
 // Whole steps of an engine, on tokens that were made up.
 class StepRunner {
  public:
-  // Plans, makes and fills the engine. Throws as it does.
+  // Plans, makes and fills the engine. Throws as the engine does.
   StepRunner(const ModelRuntimeOptions& options, Log& log);
 
-  // Runs so many steps, three or more, and the updates that the last one leaves. Seconds from the
-  // first compute op of one step to that of the next, the mean of the timed steps: those in the
-  // steady state. The first step has no updates under it, the last has no next.
+  // Runs `steps` steps, three or more, and the updates that the last one leaves. Returns the
+  // seconds from the first compute op of one step to the first of the next, as the mean of the
+  // timed steps, which are the steps in the steady state: the first step has no updates under it,
+  // and the last has no next one.
   double step_seconds(int steps);
 
   const StepModel& model() const { return plan_.model; }
   const Program& program() const { return plan_.training.program; }
-  // The engine's own, also where others run in their place.
+  // The engine's own bodies, also where others run in their place.
   const OpBodies& bodies() const { return engine_.bodies(); }
   int update_threads() const { return engine_.update_threads(); }
-  // Of all processors, for a step with its updates.
+  // The seconds of all processors, for a step with its updates.
   const Samples& processor_seconds() const { return processor_s_; }
-  // That the compute lane was at work in a timed step, once for each step_seconds().
+  // The seconds that the compute lane was at work in a timed step, once for each step_seconds().
   const Samples& compute_seconds() const { return compute_s_; }
   // Drops what was measured so far.
   void forget();
-  // Of the lanes, between the starts of the timed steps, whatever step an op belongs to; for one
-  // step.
+  // The busy seconds of the lanes for one step, between the starts of the timed steps, whatever
+  // step an op belongs to.
   const std::array<double, kLaneCount>& busy_s() const { return busy_s_; }
-  // When each op of program() ran in the last timed step; the updates are those of the step before.
+  // The times when each op of program() ran in the last timed step. The updates belong to the step
+  // before.
   const std::vector<OpTime>& op_times() const { return last_.times; }
 
  private:
@@ -53,11 +55,11 @@ class StepRunner {
   RunReport last_;
 };
 
-// Adds "<prefix>_compute" and so on: which part of a step each lane was busy.
+// Adds "<prefix>_compute" and so on: the part of a step in which each lane was busy.
 void add_busy(std::vector<BenchResult::Detail>& details, std::string_view prefix,
               const std::array<double, kLaneCount>& busy_s, double step_s);
 
-// Tokens and targets of so many micro-batches, as a step takes them.
+// Returns tokens and targets of `micro_batches` micro-batches, as a step takes them.
 std::vector<std::int32_t> made_up_tokens(std::int64_t rows, std::int32_t micro_batches);
 
 }  // namespace terrace

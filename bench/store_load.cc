@@ -41,20 +41,21 @@ StoreLoad::StoreLoad(const Options& options, Log& log)
 
 StoreLoad::~StoreLoad() = default;
 
-// The store's thread starts requests, and would wait for itself where the store is full.
+// Returns how many requests the store takes without blocking. The store's thread starts requests,
+// and would wait for itself if the store were full.
 std::size_t StoreLoad::slot_count() const {
   const std::size_t blocks = divide_up(options_.extent_bytes, store_->block_bytes());
   const std::size_t most = std::max<std::size_t>(1, kQueuedPiecesMax / (2 * blocks));
   return std::min(static_cast<std::size_t>(options_.requests), most);
 }
 
-// What comes next; false where nothing does.
+// Sets `request` to the next request. Returns false if there is none.
 bool StoreLoad::take_next(IoRequest& request) {
   const bool failed = failure_.kind != IoOutcome::Kind::kDone;
   const bool over = started_ >= requests_min_ &&
                     (SystemClock().now_ns() >= until_ns_ || run_.stopped.stop_requested());
   const bool mixed = run_.mix == IoMix::kMixed;
-  // Mixed: as many writes as reads.
+  // A mixed load has as many writes as reads.
   if (failed || (over && (!mixed || started_ % 2 == 0))) return false;
   const bool writes = run_.mix == IoMix::kWrite || (mixed && started_ % 2 == 1);
   const std::size_t half = extents_.size() / 2;

@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// The store as a training step uses it: whole chunks of state, several on their way at a time, from
+// The store as a training step uses it: whole chunks of state, several in flight at a time, from
 // and to memory that is registered.
 class StoreLoad {
  public:
@@ -20,7 +20,7 @@ class StoreLoad {
     NvmeStoreOptions store;  // is told what it will hold
     std::uint64_t total_bytes = 0;
     std::size_t extent_bytes = 0;
-    int requests = 4;  // on their way, or as many as the store takes without blocking
+    int requests = 4;  // in flight, or as many as the store takes without blocking
   };
 
   // Makes the store and writes every extent once. Throws as the store does.
@@ -32,26 +32,27 @@ class StoreLoad {
   struct Run {
     IoMix mix = IoMix::kRead;
     double seconds = 0;
-    int requests = 0;  // on their way, of the options' or fewer; 0: all of them
+    int requests = 0;  // in flight, at most the options'; 0: all of them
     std::stop_token stopped = {};
   };
-  // Starts requests for so long, or until a stop is requested, and waits for them. Mixed: reads of
-  // one half of the extents and writes of the other, in turn. Throws what failed a request.
+  // Starts requests for `run.seconds`, or until a stop is requested, and waits for them. A mixed
+  // run reads one half of the extents and writes the other, in turn. Throws the error that failed a
+  // request.
   IoRate run(const Run& run);
 
   const BlockStore& store() const { return *store_; }
-  // On their way at most.
+  // Returns how many requests are in flight at most.
   int requests() const { return static_cast<int>(slots_.size()); }
 
  private:
-  // One request on its way, in a part of the memory of its own. When it ends the next starts, on
-  // the store's thread.
+  // One request in flight, with a part of the memory of its own. When it ends, the next one starts
+  // on the store's thread.
   struct Slot final : IoCompletion {
     void done(const IoOutcome& outcome) noexcept override { load->ended(*this, outcome); }
 
     StoreLoad* load = nullptr;
     std::span<std::byte> memory;
-    std::int64_t start_ns = 0;  // of the request on its way
+    std::int64_t start_ns = 0;  // of the request in flight
   };
 
   std::size_t slot_count() const;
@@ -71,7 +72,7 @@ class StoreLoad {
   std::condition_variable all_ended_;
   Run run_;
   std::int64_t until_ns_ = 0;
-  std::size_t requests_min_ = 0;  // started also after that
+  std::size_t requests_min_ = 0;  // started even after that
   std::size_t started_ = 0;
   std::size_t ended_ = 0;
   IoOutcome failure_;                // the first

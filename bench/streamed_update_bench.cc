@@ -36,11 +36,11 @@ class StreamedUpdate {
  public:
   StreamedUpdate(const ModelRuntimeOptions& options, Log& log);
 
-  // Seconds for all parameters.
+  // Returns the seconds for all parameters.
   double streamed() { return drain(*executor_); }
-  // The same reads and writes in the same order, and nothing to be done between them.
+  // Does the same reads and writes in the same order, with nothing to do between them.
   double store_alone() { return drain(*idle_executor_); }
-  // The same updates, of state that is in memory.
+  // Does the same updates, on state that is in memory.
   double update_alone();
 
   double state_bytes() const { return state_bytes_; }
@@ -68,7 +68,7 @@ class StreamedUpdate {
   double state_bytes_ = 0;
   const RunInput input_;  // a drain has none of its own
   std::unique_ptr<StepBodies> bodies_;
-  std::unique_ptr<StepBodies> bodies_in_memory_;  // of state that nothing has been read to
+  std::unique_ptr<StepBodies> bodies_in_memory_;  // on state that nothing was read into
   std::unique_ptr<IdleBodies> idle_;
   std::unique_ptr<LaneExecutor> executor_;
   std::unique_ptr<LaneExecutor> idle_executor_;
@@ -117,8 +117,8 @@ void StreamedUpdate::fill_state() {
   for (std::int32_t unit = 0; unit < static_cast<std::int32_t>(plan_.model.unit_count()); ++unit) {
     for (std::int64_t chunk = 0; chunk < plan_.model.chunks(unit); ++chunk) {
       homes.write(StateClass::kOptimizer, unit, chunk, [](std::size_t, std::span<std::byte> piece) {
-        // Zeros, which updates leave as they are: those that are timed without the store change
-        // memory that the next ones write. The first drain writes them to the drive.
+        // Zeros, which updates leave as they are: the updates that are timed without the store
+        // change memory that the next ones write. The first drain writes the zeros to the drive.
         std::ranges::fill(piece, std::byte{0});
         return true;
       });
@@ -126,7 +126,7 @@ void StreamedUpdate::fill_state() {
   }
 }
 
-// What the step before leaves for its updates.
+// Sets the scalars that the step before leaves for its updates.
 void StreamedUpdate::set_scalars() {
   const OptimizerOptions optimizer;  // as options_for() leaves it
   const StepScalars scalars{.learning_rate = 3e-4F,
@@ -163,7 +163,7 @@ void check_streamed_update(const BenchOptions& options, Log& log) {
 BenchCost cost_of_streamed_update(const BenchOptions& options, const MachineSpeed& speed) {
   const auto bytes = static_cast<double>(nvme_bytes(options_for(options)));
   const double passes = 2.0 * options.repetitions;  // with updates, and the store alone
-  // Written once to begin with; each pass reads all and writes all.
+  // All state is written once to begin with; each pass reads and writes all of it.
   return {.seconds = (1 + 2 * passes) * bytes / speed.drive_write_bytes_per_s,
           .written_bytes = static_cast<std::uint64_t>((1 + passes) * bytes)};
 }

@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-// What a kernel is part of, as the benchmarks of a step tell it.
+// The part of a step that a kernel belongs to, as the benchmarks of a step tell it.
 enum class KernelPart : std::uint8_t {
   kMatmul,   // products with the weights of blocks
   kProduct,  // attention and the head
@@ -15,11 +15,11 @@ enum class KernelPart : std::uint8_t {
 };
 inline constexpr std::size_t kKernelParts = 4;
 
-// The CPU device with kernels each of which adds the time of its call to the sum of its part. The
-// sums are of the process: measure one engine at a time.
+// Returns the CPU device with kernels that add the time of each call to the sum of their part.
+// There is one set of sums in the process, so measure one engine at a time.
 const ComputeBackend& timed_backend();
 
-// Seconds of all calls so far.
+// Returns the seconds of all calls so far.
 double kernel_seconds(KernelPart part);
 
 }  // namespace terrace

@@ -180,7 +180,7 @@ def main():
         options.steps, options.rounds = 2, 2
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
-    # DeepSpeed tells of itself on the standard output.
+    # DeepSpeed prints messages about itself on standard output.
     with tempfile.TemporaryDirectory(dir=options.nvme) as drive, contextlib.redirect_stdout(sys.stderr):
         results = measure(options, drive)
     print(json.dumps({"schema": "terrace.torch_step/1", "layers": options.layers, "width": options.width,

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# bench collective between two hosts, which are network namespaces of this machine with a virtual
-# cable between them, beside the MPI library's own collectives over the same cable. What crosses it
-# is copied by the kernel on the processors that the ranks compute on: the ratios say how the two
-# compare, the rates say little of a real network.
+# Runs bench collective between two hosts, which are network namespaces of this machine with a
+# virtual cable between them, beside the MPI library's own collectives over the same cable. The
+# kernel copies the data that crosses it, on the processors that the ranks compute on. So the ratios
+# say how the two compare, and the rates say little of a real network.
 #
 # bench/two_hosts.sh PROGRAM [RANKS [OPTIONS of bench collective...]]
 #

@@ -16,10 +16,11 @@ struct UpdateForm {
   StateFormat state;
 };
 
-// Four for each rule.
+// Returns four forms for each rule.
 std::vector<UpdateForm> update_forms();
 
-// Bytes that an update of so many bf16 parameters with fp32 gradients reads and writes.
+// Returns the bytes that an update of `elements` bf16 parameters with fp32 gradients reads and
+// writes.
 double update_traffic_bytes(const StateFormat& format, std::int64_t elements);
 
 }  // namespace terrace

@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// Time on the wall and on all processors of this process since it was made.
+// Wall-clock time, and this process's time on all processors, since the clock was made.
 class UsageClock {
  public:
   UsageClock();

@@ -1,9 +1,10 @@
-# What TERRACE_CUDA adds: the language, cuBLASLt, NCCL, cuDNN's headers, and how .cu files are compiled.
+# Adds what TERRACE_CUDA needs: the language, cuBLASLt, NCCL, cuDNN's headers, and the options that .cu
+# files are compiled with.
 #
-# Neither the driver (libcuda) nor NVML is linked: a program that was built with CUDA starts on a
-# machine without a driver, and says there what is missing.
+# Neither the driver (libcuda) nor NVML is linked, so a program that was built with CUDA starts on a
+# machine without a driver too, and says what is missing there.
 
-# Code for A100 and H100, and the virtual instructions of H100 for what comes after it.
+# Compiles code for A100 and H100, and the virtual instructions of H100 for newer GPUs.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
 endif()
@@ -26,7 +27,8 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit REQUIRED)
 
-# The oldest of them, which the device asks GPUs for. The kernels need what sm_80 brought.
+# The oldest of the architectures, which the device requires of GPUs. The kernels need features that
+# sm_80 introduced.
 set(terrace_architectures ${CMAKE_CUDA_ARCHITECTURES})
 if(terrace_architectures STREQUAL native)
   set(terrace_architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
@@ -48,8 +50,8 @@ add_library(terrace_nccl INTERFACE)
 target_include_directories(terrace_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
 target_link_libraries(terrace_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart_static)
 
-# cuDNN's attention, where its headers and those of cudnn_frontend are: the wheel
-# nvidia-cudnn-frontend of pip has the latter beside python's packages. The library is not linked but
+# cuDNN's attention is built if cuDNN's headers and cudnn_frontend's headers are found. Pip's wheel
+# nvidia-cudnn-frontend installs the latter beside python's packages. The library is not linked but
 # loaded by name.
 set(terrace_python_includes "")
 find_program(TERRACE_PYTHON python3)
@@ -62,7 +64,7 @@ endif()
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
           HINTS ${CUDNN_FRONTEND_DIR} ${CUDNN_FRONTEND_DIR}/include ${terrace_python_includes})
-# The backward wants what cuDNN has since version 9.
+# The backward needs features that cuDNN has since version 9.
 set(terrace_cudnn_major 0)
 if(CUDNN_INCLUDE_DIR AND EXISTS ${CUDNN_INCLUDE_DIR}/cudnn_version.h)
   file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h terrace_cudnn_line REGEX "define CUDNN_MAJOR [0-9]+")
@@ -78,9 +80,9 @@ else()
                  "'${CUDNN_FRONTEND_INCLUDE_DIR}'; CUDNN_FRONTEND_DIR can name the latter's directory")
 endif()
 
-# No contraction: where a fused multiplication and addition is wanted the code says so, and the bits
-# are those of the same source on the host. Denormals are kept, divisions and roots are rounded
-# correctly (nvcc's defaults, written down because bits depend on them).
+# A multiplication and an addition are not contracted: where the code wants a fused one it says so, and
+# the same source gives the same bits on the host. Denormals are kept, and divisions and roots are
+# rounded correctly (nvcc's defaults, written down because bits depend on them).
 set(terrace_cuda_options
     --expt-relaxed-constexpr
     --fmad=false
@@ -89,7 +91,7 @@ set(terrace_cuda_options
     --prec-sqrt=true
     -Xcompiler=-Wall,-Wextra,-ffp-contract=off
     -Xcudafe=--display_error_number
-    # fmt 9 leaves constexpr out for every nvcc, and C++20 then does not compile.
+    # fmt 9 leaves constexpr out for every nvcc, so that C++20 does not compile.
     -DFMT_USE_CONSTEXPR=1)
 if(TERRACE_WERROR)
   list(APPEND terrace_cuda_options --Werror=all-warnings -Xcompiler=-Werror)

@@ -4,7 +4,7 @@ set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 
 set(terrace_missing "")
 
-# terrace_needs_package(NAME): find_package; notes what is missing.
+# terrace_needs_package(NAME): finds a package by find_package, and notes it if it is missing.
 macro(terrace_needs_package name)
   find_package(${name} QUIET)
   if(NOT ${name}_FOUND)
@@ -13,9 +13,9 @@ macro(terrace_needs_package name)
   endif()
 endmacro()
 
-# terrace_needs_module(NAME MODULE): pkg_check_modules; notes what is missing.
+# terrace_needs_module(NAME MODULE): finds a module by pkg_check_modules, and notes it if it is missing.
 macro(terrace_needs_module name module)
-  if(PKG_CONFIG_FOUND) # else it is all that is said to be missing
+  if(PKG_CONFIG_FOUND) # else only pkg-config is named as missing
     pkg_check_modules(${name} QUIET IMPORTED_TARGET GLOBAL ${module})
     if(NOT ${name}_FOUND)
       list(APPEND terrace_missing "${module}.pc")
@@ -53,7 +53,7 @@ if(terrace_missing)
                       "them elsewhere.")
 endif()
 
-# Asked for by who runs several processes; without it MpiSession refuses.
+# Users who run several processes ask for MPI by this option. Without it MpiSession refuses.
 if(TERRACE_MPI)
   find_package(MPI QUIET COMPONENTS CXX)
 endif()

@@ -1,8 +1,8 @@
-# terrace_headers_alone(): an object library with one source for each header of the project that no
-# source of its own name includes first. Each includes its header first and a second time, so a header
-# that leans on what others include, or that cannot be read twice, breaks the build. A header whose
-# source includes it first is proved by that source, which the preset release compiles by itself. The
-# list is written to headers_alone.txt for the test that compares it with the tree.
+# terrace_headers_alone(): defines an object library with one source for each header of the project that
+# no source of the same name includes first. Such a source includes its header first, and then a second
+# time. So a header that relies on other headers' includes, or that cannot be read twice, breaks the
+# build. A header that its own source includes first is proved by that source, which the preset release
+# compiles by itself. The list is written to headers_alone.txt for the test that compares it with the tree.
 function(terrace_headers_alone)
   set(folders base memory offload kernels optim parallel runtime)
   set(patterns ${folders})

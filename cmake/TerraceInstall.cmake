@@ -1,13 +1,13 @@
-# What cmake --install puts under the prefix, by component:
+# Says what cmake --install puts under the prefix, by component:
 #
 #   c        libterrace.so, terrace.h, terrace.pc, and the package that find_package(Terrace) finds
-#   cpp      the C++ libraries that are of use alone, with their headers in include/terrace
+#   cpp      the C++ libraries that are useful alone, with their headers in include/terrace
 #   program  the program terrace
 #   wheel    library and program where the Python package looks for them; pyproject.toml makes a wheel of
 #            them and of python/terrace
 #
-# A project that uses C++ libraries names them: find_package(Terrace CONFIG COMPONENTS offload). The
-# packages that they are linked with are then asked for, too; libterrace.so brings its own.
+# A project that uses C++ libraries names them: find_package(Terrace CONFIG COMPONENTS offload). Then it
+# also needs the packages that they are linked with. libterrace.so brings its own.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -72,7 +72,7 @@ install(
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
   COMPONENT c)
 
-# A wheel holds no links, so the library is there once, by the name that it is loaded by.
+# A wheel holds no links, so it has the library once, under the name that it is loaded by.
 install(
   FILES $<TARGET_FILE:terrace_c>
   DESTINATION terrace/lib

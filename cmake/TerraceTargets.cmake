@@ -1,7 +1,8 @@
-# How every library, program and test of the project is compiled.
+# Says how every library, program and test of the project is compiled.
 
-# What the headers are named from: in a build of the project the checkout, for another project a folder
-# that has the libraries' folders alone, so that it does not see tests/ or docs/ among its own.
+# The folder that headers are named from. In a build of the project itself it is the checkout. For
+# another project it is a folder that has only the libraries' folders, so that the project does not see
+# tests/ or docs/ among its own folders.
 if(PROJECT_IS_TOP_LEVEL)
   set(terrace_include_dir ${PROJECT_SOURCE_DIR})
 else()
@@ -12,7 +13,7 @@ else()
   endforeach()
 endif()
 
-# Of the project alone: who links its libraries gets none of these.
+# These flags are for this project only: a project that links its libraries gets none of them.
 add_library(terrace_flags INTERFACE)
 set(terrace_warnings -Wall -Wextra -Wconversion -Wno-sign-conversion $<$<BOOL:${TERRACE_WERROR}>:-Werror>)
 target_compile_options(
@@ -21,12 +22,13 @@ if(TERRACE_CUDA)
   target_compile_options(terrace_flags
                          INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${terrace_cuda_options}>")
 endif()
-# Source names in messages start in the checkout, so that another checkout compiles to the same bytes.
+# Source names in messages are relative to the checkout, so that another checkout compiles to the same
+# bytes.
 target_compile_options(
   terrace_flags
   INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 target_include_directories(terrace_flags INTERFACE ${PROJECT_SOURCE_DIR})
-# What is hidden in a file is then hidden in an included one.
+# In a unity build, names that are hidden in a file are hidden in an included file, which gcc warns of.
 if(CMAKE_UNITY_BUILD)
   target_compile_options(terrace_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endif()
@@ -36,8 +38,8 @@ if(TERRACE_SANITIZE)
   target_link_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE})
 endif()
 
-# The ThreadSanitizer of GCC before 14 does not start where mappings are randomised by more than 28 bits;
-# its tests then run with randomisation off.
+# The ThreadSanitizer of GCC before 14 does not start if mappings are randomised by more than 28 bits.
+# The tests under it then run with randomisation off.
 if(TERRACE_SANITIZE STREQUAL "thread" AND EXISTS /proc/sys/vm/mmap_rnd_bits)
   file(READ /proc/sys/vm/mmap_rnd_bits terrace_random_bits)
   find_program(TERRACE_SETARCH setarch)
@@ -46,7 +48,7 @@ if(TERRACE_SANITIZE STREQUAL "thread" AND EXISTS /proc/sys/vm/mmap_rnd_bits)
   endif()
 endif()
 
-# terrace_add_folders(names...): those of the folders that are there and say how they are built.
+# terrace_add_folders(names...): adds the named folders that exist and have a CMakeLists.txt.
 function(terrace_add_folders)
   foreach(folder IN LISTS ARGN)
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
@@ -55,13 +57,13 @@ function(terrace_add_folders)
   endforeach()
 endfunction()
 
-# terrace_folder(NAME SOURCES... DEPENDS targets...): the static library terrace_NAME of a folder, for
-# who builds Terrace as a part of another project Terrace::NAME. It brings the C++ standard that its
-# headers need, and the folder that they are named from.
+# terrace_folder(NAME SOURCES... DEPENDS targets...): defines the static library terrace_NAME of a folder.
+# A project that builds Terrace as a part of it calls the library Terrace::NAME. The library passes on the
+# C++ standard that its headers need, and the folder that they are named from.
 function(terrace_folder name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS")
   add_library(terrace_${name} STATIC ${arg_SOURCES})
-  # Highway includes such a file again for each instruction set, by its own name.
+  # Highway includes such a source again for each instruction set, by the source's own name.
   foreach(source IN LISTS arg_SOURCES)
     file(STRINGS ${source} highway REGEX "HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
     if(highway)
@@ -81,8 +83,8 @@ function(terrace_folder name)
     PRIVATE $<BUILD_INTERFACE:terrace_flags> ${arg_PRIVATE_DEPENDS})
 endfunction()
 
-# Each test of the program by its own name, as the program lists them when ctest starts: one that cannot
-# start fails the tests and not the build.
+# Adds each test of the program under its own name, as the program lists them when ctest starts. So a
+# program that cannot start fails the tests and not the build.
 function(terrace_discover_tests name environment labels timeout processors cost)
   if(environment)
     set(environment ENVIRONMENT ${environment})
@@ -93,8 +95,8 @@ function(terrace_discover_tests name environment labels timeout processors cost)
     DISCOVERY_TIMEOUT 120
     PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} COST ${cost} ${environment})
 
-  # The discovery passes on one label at most; this file, read after it, sets them all. A program that
-  # is not built stands for its tests, and is selected as they would be.
+  # The discovery passes on one label at most. This file, which is read after it, sets all labels. A
+  # program that is not built stands for its tests, and is selected as they would be.
   set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
   file(WRITE ${script} "if(NOT ${name}_TESTS)\n"
                        "  set(${name}_TESTS ${name}_NOT_BUILT)\n"
@@ -108,7 +110,7 @@ function(terrace_discover_tests name environment labels timeout processors cost)
     PROPERTY TEST_INCLUDE_FILES ${script})
 endfunction()
 
-# Runs the tests of the program in COUNT processes, each of which runs every COUNT-th test.
+# Adds the tests of the program as COUNT processes, each of which runs every COUNT-th test.
 function(terrace_add_shards name count environment labels timeout processors cost)
   math(EXPR last "${count} - 1")
   foreach(index RANGE ${last})
@@ -123,16 +125,17 @@ function(terrace_add_shards name count environment labels timeout processors cos
 endfunction()
 
 # terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds PROCESSORS count SHARDS count
-# COST seconds ONE_PROCESSOR): a GoogleTest program, each test known to ctest by its own name, and by how many
-# processors it keeps busy (1). With SHARDS, and always under the sanitizers, where a process takes long
-# to start, ctest knows parts of the program instead, each a process that runs several tests. COST is the
-# time of its longest test, where that is long: ctest starts such tests first, so that none is left alone at the end.
-# ONE_PROCESSOR is for programs that are not about threads, though many meet in them: each process stays
-# on a processor of its own (tests/one_processor.cc), which saves a tenth to a sixth of its time. A test has the labels
-# given here and the labels of its folder (TERRACE_FOLDER_LABELS, set by tests/CMakeLists.txt);
+# COST seconds ONE_PROCESSOR): defines a GoogleTest program. ctest knows each test by its own name, and by the
+# number of processors that it keeps busy (1). With SHARDS, and always under the sanitizers, where a process
+# takes long to start, ctest knows parts of the program instead, each a process that runs several tests. COST
+# is the time of the program's longest test, if that is long: ctest starts such tests first, so that none is
+# left alone at the end. ONE_PROCESSOR is for programs that do not test threads, though many meet in them: each
+# process stays on a processor of its own (tests/one_processor.cc), which saves a tenth to a sixth of its time.
+# A test has the labels given here and its folder's labels (TERRACE_FOLDER_LABELS, set by
+# tests/CMakeLists.txt);
 # docs/testing.md says what each label selects.
-# The target tests_LABEL builds the programs of a label; tests_sanitized builds the programs that the debug
-# preset runs, tests_threads the programs of the tsan preset.
+# The target tests_LABEL builds the programs of a label. tests_sanitized builds the programs that the debug
+# preset runs, and tests_threads the programs that the tsan preset runs.
 function(terrace_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_PROCESSOR" "TIMEOUT;PROCESSORS;SHARDS;COST"
                         "SOURCES;DEPENDS;LABELS")
@@ -155,7 +158,7 @@ function(terrace_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_flags ${arg_DEPENDS} GTest::gtest GTest::gmock
                                         GTest::gtest_main)
-  # Only the tests on a GPU see one: what --device auto would take is not what the others are about.
+  # Only the GPU tests see a GPU: the other tests are not about the device that --device auto would take.
   set(environment "")
   if(NOT "gpu" IN_LIST TERRACE_FOLDER_LABELS)
     set(environment CUDA_VISIBLE_DEVICES=)

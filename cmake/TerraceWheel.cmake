@@ -1,9 +1,9 @@
-# How scikit-build-core compiles what goes into the wheel of pyproject.toml: without the symbols that
-# nothing in it reads, and through ccache where that is installed. Files that another clone has compiled
-# are found again, since no path of the clone counts.
+# Says how scikit-build-core compiles the programs of pyproject.toml's wheel: without the symbols, which
+# nothing in the wheel reads, and through ccache if that is installed. ccache finds files again that
+# another clone has compiled, since no path of the clone counts.
 add_link_options(-s)
-# The wheel has what is built, as it is built: with no run path. One that CMake means to change when it
-# installs ends in an empty folder, which is whatever folder a process is in.
+# The wheel has the files as they are built, with no run path. A run path that CMake means to change when
+# it installs ends in an empty folder name, which stands for whatever folder a process is in.
 set(CMAKE_SKIP_RPATH ON)
 find_program(TERRACE_CCACHE ccache)
 if(TERRACE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -1,9 +1,9 @@
-// An optimizer whose state lives on a drive, under a trainer that keeps its activations to itself:
-// its units touch parameters and gradients alone. Parameters, gradients and what AdamW keeps of
-// them move chunk by chunk, beside the compute. The same updates in memory have to give the same
+// An optimizer whose state lives on a drive, for a trainer that keeps its activations to itself:
+// its units use parameters and gradients only. Parameters, gradients and AdamW's state for them
+// move chunk by chunk while the trainer computes. The same updates in memory must give the same
 // bits.
 //
-//   adamw_on_nvme DIRECTORY    a directory of the drive; what is written goes with the program
+//   adamw_on_nvme DIRECTORY    a directory of the drive; written files go away with the program
 
 #include <cstdio>
 
@@ -14,7 +14,7 @@ constexpr std::int32_t kUnits = 4;
 constexpr std::int64_t kElements = 1 << 20;  // of a unit
 constexpr std::int64_t kSteps = 3;
 
-// Its backward comes with a made-up gradient. A real trainer's would be what it has computed.
+// Its backward writes a made-up gradient. A real trainer would write the one that it has computed.
 struct Trainer final : StepCompute {
   void run(const KernelContext&, const ComputeTask& task, const UnitMemory& memory) override {
     auto* gradient = reinterpret_cast<float*>(memory.of(Role::kGradient));

@@ -1,13 +1,13 @@
-/* A trainer in C in the style of llm.c: one file, a small GPT on bytes, reference kernels of its
- * own. Terrace keeps the optimizer: AdamW's state is on a drive, and a step's updates run under the
- * next step's forward, which waits for each layer's parameters where it needs them.
+/* A trainer in C in the style of llm.c: one file, a small GPT on bytes, and its own reference
+ * kernels. Terrace runs the optimizer: AdamW's state is on a drive, and a step's updates overlap
+ * with the next step's forward, which waits for each layer's parameters where it needs them.
  *
- *   c_trainer TEXT DIRECTORY    trains on a file, with the state in DIRECTORY; halfway it saves,
+ *   c_trainer TEXT DIRECTORY    trains on a file, with the state in DIRECTORY. Halfway it saves,
  *                               ends the session, and goes on in another. A training in memory
- *                               without a stop has to give the same parameters, bit by bit.
+ *                               without a stop must give the same parameters, bit by bit.
  *
- * To build it with the installed library, whose terrace.pc is on PKG_CONFIG_PATH (-lm: its kernels
- * call tanhf() and others of libm):
+ * This builds it with the installed library, whose terrace.pc must be on PKG_CONFIG_PATH (-lm: its
+ * kernels call tanhf() and other functions of libm):
  *
  *   cc -O2 c_trainer.c -o c_trainer $(pkg-config --cflags --libs terrace) -lm
  */
@@ -35,7 +35,7 @@ typedef struct {
   float *value, *gradient;
 } Tensor;
 
-typedef struct { /* of a layer, for its backward */
+typedef struct { /* what a layer's forward keeps for its backward */
   float in[N * C], ln1[N * C], qkv[N * 3 * C], attention[B * H * T * T], mixed[N * C], mid[N * C];
   float ln2[N * C], fc[N * 4 * C], gelu[N * 4 * C], mean[2][N], scale[2][N];
 } Layer;
@@ -93,7 +93,7 @@ static void norm(float* y, const float* x, const Tensor* w, const Tensor* b, flo
   }
 }
 
-/* Adds to dx, which has the gradient of the residual. */
+/* Adds to dx, which already has the gradient of the residual. */
 static void norm_backward(float* dx, const float* dy, const float* x, Tensor* w, Tensor* b,
                           const float* mean, const float* scale) {
   for (int n = 0; n < N; n++, x += C, dx += C, dy += C) {
@@ -176,9 +176,9 @@ static float gelu_slope(float x) {
   return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGelu * (1 + 3 * 0.044715f * x * x);
 }
 
-/* ---- what Terrace is asked for --------------------------------------------------------------- */
+/* ---- calls of Terrace ------------------------------------------------------------------------ */
 
-/* The parameter, as the last step's update has left it. */
+/* Returns the parameter after the last step's update. */
 static Tensor* parameter(Trainer* t, int i) {
   done(terrace_wait_parameter(t->session, i));
   return &t->tensors[i];
@@ -257,7 +257,7 @@ static void forward_layer(Trainer* t, int l) {
   for (int i = 0; i < N * C; i++) t->x[i] = a->mid[i] + y[i];
 }
 
-/* dx has the gradient of the layer's output, and then that of its input. */
+/* Replaces the gradient of the layer's output in dx by the gradient of its input. */
 static void backward_layer(Trainer* t, int l, float* dx) {
   Layer* a = &t->layers[l];
   Tensor* p = &t->tensors[FIRST_LAYER + l * OF_LAYER];
@@ -273,7 +273,7 @@ static void backward_layer(Trainer* t, int l, float* dx) {
   for (int i = 0; i < OF_LAYER; i++) give_gradient(t, FIRST_LAYER + l * OF_LAYER + i);
 }
 
-/* Returns the mean loss; probabilities become the gradients of the logits. */
+/* Returns the mean loss. Turns the probabilities into the gradients of the logits. */
 static float forward(Trainer* t, const unsigned char* tokens) {
   const Tensor *wte = parameter(t, WTE), *wpe = parameter(t, WPE);
   for (int i = 0; i < N * C; i++) {
@@ -347,7 +347,7 @@ static Trainer* make_trainer(void) {
   return t;
 }
 
-/* With a drive: state there, and a stop halfway. */
+/* Trains a model. With a drive the state is there, and the training stops and resumes halfway. */
 static Trainer* train(const unsigned char* text, size_t size, const char* drive) {
   Trainer* t = make_trainer();
   char saved[4096];

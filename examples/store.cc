@@ -1,7 +1,7 @@
-// The NVMe store alone: extents are written from memory, and read back with their checksums
+// The NVMe store alone. Extents are written from memory, and read back with their checksums
 // compared.
 //
-//   store DIRECTORY    any directory of the drive; what is written goes when the program ends
+//   store DIRECTORY    any directory of the drive; written files go away when the program ends
 
 #include <algorithm>
 #include <cstdio>
@@ -20,7 +20,7 @@ using namespace terrace;
 constexpr std::size_t kExtents = 4;
 constexpr std::size_t kExtentBytes = 16 * kMiB;
 
-// What a request tells when it has ended, for who waits for it.
+// Passes the outcome of a request, when it has ended, to the thread that waits for it.
 class Waiting final : public IoCompletion {
  public:
   void done(const IoOutcome& outcome) noexcept override { outcome_.set_value(outcome); }
@@ -30,7 +30,7 @@ class Waiting final : public IoCompletion {
   std::promise<IoOutcome> outcome_;
 };
 
-// All extents at once: the store keeps several requests in flight.
+// Transfers all extents at once: the store keeps several requests in flight.
 void transfer(BlockStore& store, IoRequest::Direction direction,
               const std::vector<ExtentId>& extents, std::span<std::byte> memory) {
   std::vector<Waiting> waiting(extents.size());

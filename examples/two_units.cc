@@ -1,7 +1,7 @@
-// Another trainer's two units, with loops of their own, trained with all state on NVMe. The same
-// training with everything in memory has to give the same losses, bit by bit.
+// Two units of another trainer, with loops of their own, trained with all state on NVMe. The same
+// training with everything in memory must give the same losses, bit by bit.
 //
-//   two_units DIRECTORY    any directory of the drive; what is written goes when the program ends
+//   two_units DIRECTORY    any directory of the drive; written files go away when the program ends
 #include <cstdio>
 
 #include "runtime/engine/tier_runtime.h"
@@ -10,8 +10,9 @@ using namespace terrace;
 using enum Role;
 constexpr int kRows = 16, kIn = 64, kWidth = 256, kMicroBatches = 2, kSteps = 30;
 constexpr std::int64_t kElements[] = {padded_elements(kWidth * kIn), padded_elements(kWidth)};
-// h = W x, then w . max(h, 0), which is to be x[0] - x[1]; the loss is half the squared error. Says
-// what each pass reads and writes. The second unit is a head: its backward has its forward in it.
+// Describes what each pass reads and writes. The model is h = W x, then w . max(h, 0), which should
+// be x[0] - x[1]; the loss is half the squared error. The second unit is a head: its backward
+// includes its forward.
 ComputeModel describe() {
   UnitModel first = {UnitKind::kBlock, kElements[0]}, second = {UnitKind::kHead, kElements[1]};
   first.forward = {{.reads = {{kTokens}}, .writes = {{kHiddenOut}}}};

@@ -23,12 +23,12 @@ class GroupedRows {
   }
 
   bool empty() const { return data_ == nullptr; }
-  // The first element of a unit.
+  // Returns the first element of a unit.
   T* at(std::int64_t unit) const {
     if (groups_ == 1) return data_ + unit * stride_;
     return data_ + unit / groups_ * stride_ + unit % groups_ * width_;
   }
-  // Likewise; null where the view is empty.
+  // Returns the first element of a unit, or null where the view is empty.
   T* at_or_null(std::int64_t unit) const { return empty() ? nullptr : at(unit); }
 
  private:
@@ -36,7 +36,8 @@ class GroupedRows {
   std::int64_t stride_, width_, groups_;
 };
 
-// The units of a norm's rows, after checking that rows are whole groups of `width` elements.
+// Returns the number of units in a norm's rows, after checking that rows are whole groups of
+// `width` elements.
 inline std::int64_t checked_units(const StridedRows& rows, std::int64_t width) {
   TERRACE_CHECK_LT(0, width);
   TERRACE_CHECK_EQ(rows.width % width, 0);
@@ -50,8 +51,8 @@ inline void check_same_rows(const StridedRows& other, const StridedRows& rows) {
   TERRACE_CHECK(other.dtype == rows.dtype);
 }
 
-// The parts of a divided norm in `sums` [parts, rows]; 0 where it is empty. One group is then the
-// whole row, and the whole width is known.
+// Returns the number of parts of a divided norm in `sums` [parts, rows], or 0 where it is empty. In
+// a divided norm one group is the whole row, and the whole width is known.
 inline std::int64_t checked_parts(const TensorView& sums, const StridedRows& rows,
                                   std::int64_t width, std::int64_t total_width) {
   if (sums.empty()) return 0;

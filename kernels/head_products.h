@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// The call of the whole vocabulary whose chunks and products are those of a part.
+// Returns the call for a whole vocabulary that has the same chunks and products as this part.
 inline HeadLoss products_of(const HeadSums& op) {
   HeadLoss products;
   products.h = op.h;

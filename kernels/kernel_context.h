@@ -12,7 +12,7 @@ namespace terrace {
 class CudaProducts;    // kernels/cuda/cuda_products.h
 class CudnnAttention;  // kernels/cuda/cudnn_attention.h
 
-// What a kernel call may use besides its arguments.
+// The resources that a kernel call may use besides its arguments.
 struct KernelContext {
   WorkerArena* workers = nullptr;    // CPU kernels; never null there
   NativeStream stream;               // CUDA kernels
@@ -22,7 +22,7 @@ struct KernelContext {
 };
 
 // Whether a gradient replaces what is in its buffer or is added to it. Either way the new gradient
-// is first complete by itself in fp32 and is then stored as 0 + g, or added once, so that the two
+// is first completed by itself in fp32. Then it is stored as 0 + g or added once, so that the two
 // ways give the same bits (docs/numerics.md).
 enum class GradientMode : std::uint8_t { kAssign, kAccumulate };
 

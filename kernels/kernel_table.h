@@ -15,8 +15,9 @@
 // and parameters are all fp32, all bf16 or all fp16 (the "compute type"); statistics, weight
 // gradients and losses are wider as stated. In bf16 and fp16, the softmax weights of attention and
 // the gradients of scores and logits may be rounded to that type before they enter a matrix
-// product, as matrix units demand, and gradients of keys and values where heads share these for
-// each query head before they are added. In fp16 what is too large becomes infinite.
+// product, because matrix units demand it. Where query heads share keys and values, each query
+// head's gradient of these may be rounded before it is added. In fp16 a number that is too large
+// becomes infinite.
 // Reference: naive scalar code, the definition of correct. cpu: tile and vector registers, oneDNN;
 // it has no fp16.
 //
@@ -33,8 +34,8 @@ struct MatmulBackwardInput {
   TensorView dy, weight, dx;
 };
 // dweight[N,K] (fp32) = dy[R,N]^T x[R,K]; dbias[N] (fp32) = column sums of dy, rows in a fixed tree
-// of the shape; dbias may be empty. Of dweight the data alone may be null, where it is not wanted:
-// then x is not looked at, and there is no product. dy may be columns of a wider matrix.
+// of the shape; dbias may be empty. dweight.data may be null, with the shape set, if dweight is not
+// wanted: x is then not read, and no product is computed. dy may be columns of a wider matrix.
 struct MatmulBackwardWeight {
   TensorView dy, x, dweight, dbias;
   GradientMode mode = GradientMode::kAssign;
@@ -45,16 +46,17 @@ struct MatmulBackwardWeight {
 enum class RmsNormForm : std::uint8_t {
   kRoundThenMultiply,  // y = round(w * round(x * rstd)): llama and most
   kMultiplyThenRound,  // y = round(w * (x * rstd)), the product in fp32: olmo2
-  kMultiplyByOnePlus,  // y = round((1 + w) * (x * rstd)), likewise: gemma
+  kMultiplyByOnePlus,  // y = round((1 + w) * (x * rstd)), also in fp32: gemma
 };
 
-// The root-mean-square norm of groups of C = weight's elements, side by side in each of R rows: one
-// group is the whole row, several are heads, each normed by itself. x, y: rows of groups * C
-// elements. rstd[R*groups] (fp32) = 1/sqrt(mean(x^2) + epsilon), the groups of a row together.
+// The root-mean-square norm of groups of C = weight's elements, side by side in each of R rows: if
+// there is one group, it is the whole row; if there are several, they are heads, each normed by
+// itself. x, y: rows of groups * C elements. rstd[R*groups] (fp32) = 1/sqrt(mean(x^2) + epsilon);
+// the values of a row's groups are next to each other.
 //
 // Where tensor-parallel ranks divide the width of a norm, groups is 1, x, weight and y are this
-// rank's columns, and total_width is the whole width. `squares` (fp32 [parts, R]) then has the sum
-// of squares that RowSquares gave each part; the parts are added in order.
+// rank's columns, and total_width is the whole width. `squares` (fp32 [parts, R]) then has the sums
+// of squares that RowSquares computed for each part; the parts are added in order.
 struct RmsNormForward {
   StridedRows x;
   TensorView weight;
@@ -66,9 +68,10 @@ struct RmsNormForward {
   std::int64_t total_width = 0;  // with squares
 };
 // dx = dresidual + the norm's input gradient, rounded once. dresidual may be empty. dx may be the
-// same memory as dresidual or as dy. dweight[C] is fp32: from the rounded x * rstd where the
-// forward multiplied that, else from x * rstd in fp32. `along` (fp32 [parts, R]; may be empty): the
-// sums that NormAlong gave each part of a divided width, added in order.
+// same memory as dresidual or as dy. dweight[C] is fp32: it is computed from the rounded x * rstd
+// if the forward multiplied the weight by that, else from x * rstd in fp32. `along` (fp32 [parts,
+// R]; may be empty) has the sums that NormAlong computed for each part of a divided width; they are
+// added in order.
 struct RmsNormBackward {
   StridedRows dy, x;
   TensorView weight, rstd;
@@ -85,7 +88,7 @@ struct RowSquares {
   TensorView sums;
 };
 // sums[R] (fp32) = the sum over a row's columns of dy * w' * x * rstd, with w' = w, or 1 + w where
-// the form says so: what the ranks of a divided norm add before its backward.
+// the form says so. The ranks of a divided norm add these sums before its backward.
 struct NormAlong {
   StridedRows dy, x;
   TensorView weight, rstd, sums;
@@ -102,12 +105,12 @@ struct LayerNormBackward {
   GradientMode mode = GradientMode::kAssign;
 };
 
-// Rotary embedding in place, half-split form, on heads [R, n * head_width]: of each head the first
-// rotary_width elements are rotated, element i with element i + rotary_width/2; the rest stay.
-// table [P, rotary_width] in fp32: the cosines of rotary_width/2 angles, then their sines, both
-// perhaps times a factor. Row r takes row positions[r] of the table (i32 [R], each in [0, P)), or,
-// where positions is empty, row first_position + r mod sequence. `inverse` is the gradient: the
-// sines are negated. rotary_width is even.
+// Rotary embedding in place, half-split form, on heads [R, n * head_width]. The first rotary_width
+// elements of each head are rotated, element i with element i + rotary_width/2; the rest stay.
+// table [P, rotary_width] in fp32: each row has the cosines of rotary_width/2 angles, then their
+// sines, both perhaps times a factor. Row r uses row positions[r] of the table (i32 [R], each in
+// [0, P)), or, where positions is empty, row first_position + r mod sequence. `inverse` computes
+// the gradient: the sines are negated. rotary_width is even.
 struct Rope {
   StridedRows heads;
   TensorView table;
@@ -120,12 +123,12 @@ struct Rope {
 struct AttentionShape {
   std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, key_value_heads = 0, head_width = 0;
 };
-// Which keys a query sees, and what becomes of its scores. Query i of a sequence stands at position
-// keys - queries + i and sees the keys up to its own position, of which there is one at least. With
-// a window W > 0 it sees only the last W of them: key > position - W. With first_keys (i32 [batch,
-// queries]) it sees none before that number, where its document starts: at most its position, and
-// never less than that of the query before. A score is scale * q.k; with soft_cap > 0 it then
-// becomes soft_cap * tanh(score / soft_cap).
+// Which keys a query sees, and how its scores are scaled and capped. Query i of a sequence stands
+// at position keys - queries + i and sees the keys up to its own position, at least one. With a
+// window W > 0 it sees only the last W of them: key > position - W. With first_keys (i32 [batch,
+// queries]) it sees no key before its own first key, where its document starts. A first key is at
+// most the query's position, and never less than the first key of the query before it. A score is
+// scale * q.k; with soft_cap > 0 it then becomes soft_cap * tanh(score / soft_cap).
 struct AttentionRule {
   float scale = 1.0F;
   float soft_cap = 0.0F;
@@ -142,8 +145,8 @@ struct AttentionForward {
   StridedRows q, k, v;
   TensorView out, log_sum_exp;
 };
-// dq, dk and dv have the shapes of q, k and v. queries == keys: who keeps keys of earlier calls
-// does not train.
+// dq, dk and dv have the shapes of q, k and v. queries == keys, because a caller that keeps the
+// keys of earlier calls does not train.
 struct AttentionBackward {
   AttentionShape shape;
   AttentionRule rule;
@@ -192,15 +195,16 @@ struct ScaleRows {
   float factor = 1;
   bool adds = false;
 };
-// Of each of N columns, given the sum of the squares of its weights: norms = the root of squares,
-// rounded to the type of magnitude; inverses = 1 / norms; factors = magnitude / norms. All but
-// magnitude fp32 [N]. Both results are 0 where a norm is.
+// Computes for each of N columns, from the sum of the squares of its weights: norms = the root of
+// squares, rounded to the type of magnitude; inverses = 1 / norms; factors = magnitude / norms. All
+// are fp32 [N] except magnitude. Both results are 0 where a norm is 0.
 struct MagnitudeFactors {
   TensorView squares, magnitude, inverses, factors;
 };
-// y = factor * (x - bias) + bias, with a factor (fp32) and a bias of each column; with `times`,
-// y = factor * ((x - bias) * times) instead. bias and times may be empty. In fp32, rounded once to
-// the compute type. Rows of x, times and y may be columns of a wider matrix. y may be x.
+// y = factor * (x - bias) + bias, with a factor (fp32) and a bias for each column; with `times`,
+// the result is factor * ((x - bias) * times) instead. bias and times may be empty. Computed in
+// fp32 and rounded once to the compute type. Rows of x, times and y may be columns of a wider
+// matrix. y may be x.
 struct ScaleColumns {
   StridedRows x, times;
   TensorView factors, bias;
@@ -210,8 +214,8 @@ struct ScaleColumns {
 struct AccumulateGradient {
   TensorView source, target;
 };
-// target (bf16) = source (fp32), to nearest even: a finished gradient that is kept and sent in half
-// the bytes.
+// target (bf16) = source (fp32), rounded to nearest even: a finished gradient is kept and sent in
+// half the bytes.
 struct RoundGradient {
   TensorView source, target;
 };
@@ -219,15 +223,15 @@ struct RoundGradient {
 struct FillZero {
   TensorView target;
 };
-// fp32 -> bf16 (ties away from zero: parameters) or fp16 (to nearest even), from these to fp32, or
-// a copy of equal types.
+// fp32 -> bf16 (ties away from zero: parameters) or fp16 (to nearest even), from either to fp32, or
+// a copy between equal types.
 struct CastParameters {
   TensorView source, target;
 };
 
-// target = the numbers of a quantised matrix, or of a part of one: level times factor in fp32,
-// rounded once to the compute type. `bytes` (u8) as quantized_matrix.h has them, on a boundary of
-// 4; target has shape.elements elements.
+// target = the numbers of a quantised matrix, or of a part of one: each is level times factor in
+// fp32, rounded once to the compute type. `bytes` (u8) has the format of quantized_matrix.h and
+// begins on a boundary of 4; target has shape.elements elements.
 struct Dequantize {
   TensorView bytes;
   QuantizedShape shape;
@@ -236,8 +240,8 @@ struct Dequantize {
 
 // h[R,C] = scale * wte[token] (+ wpe[position]), rounded once; tokens i32 [R] in [0, V). wpe [P,C]
 // may be empty. The position of row r is positions[r] (i32 [R], in [0, P)), or r mod T where
-// positions is empty. Where wte is a part of the vocabulary, first_token is set: its rows are those
-// of the tokens from there on, and h is zero for tokens of other parts.
+// positions is empty. Where wte is a part of the vocabulary, first_token is set: the rows of wte
+// belong to the tokens from first_token on, and h is zero for tokens of other parts.
 struct EmbeddingForward {
   TensorView tokens, wte, wpe, h;
   std::int64_t sequence = 0;
@@ -255,10 +259,10 @@ struct AddPositions {
 // For all micro-batches of a step at once. Per micro-batch and vocabulary row, the rows of dh are
 // added from zero in row order, then the micro-batches in order; the sum is multiplied by scale and
 // then stored (dwte = 0 + sum, rows that no token names become 0) or added once to dwte
-// (kAccumulate: a tied head's gradient is already there). Likewise dwpe, without scale, which is
-// always assigned: of a position all its rows, in order. Both fp32. first_token: as above; tokens
-// of other parts are passed over, and so is padding_token, which is counted in the whole
-// vocabulary. Of dwte the data alone may be null, where it is not wanted.
+// (kAccumulate: a tied head's gradient is already there). dwpe is computed in the same way from all
+// rows of each position in order, without scale, and is always assigned. Both are fp32.
+// first_token: as above; tokens of other parts are skipped, and so is padding_token, which is a
+// number in the whole vocabulary. dwte.data may be null, with the shape set, if dwte is not wanted.
 struct EmbeddingBackward {
   std::span<const TensorView> tokens;  // one [R] per micro-batch
   std::span<const TensorView> dh;      // one [R,C] per micro-batch
@@ -271,13 +275,14 @@ struct EmbeddingBackward {
   std::int64_t padding_token = -1;             // adds nothing to dwte (Hugging Face's padding_idx)
 };
 
-// The language-model head with its loss, in parts fixed by the shape: logits are never all there at
-// once. A logit is logit_scale * (h . weight), and with soft_cap > 0 then soft_cap * tanh(logit /
-// soft_cap); loss, gradients and the logits that are written are those of this number, in fp32.
-// target i32 [R], negative: not counted. Writes the sum of -log p(target) over the counted rows, in
-// fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also the gradients of
-// (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32), which may be empty. With logits
-// not empty ([R,V] fp32, for sampling) those are written and targets may be empty.
+// The language-model head with its loss, computed in parts that the shape fixes: the logits never
+// all exist at once. A logit is logit_scale * (h . weight), and with soft_cap > 0 then soft_cap *
+// tanh(logit / soft_cap); the loss, the gradients and the logits that are written use this number,
+// in fp32. target is i32 [R]; a row with a negative target is not counted. Writes the sum of -log
+// p(target) over the counted rows, in fp64 by a fixed tree over rows, to *loss_sum; if dh is not
+// empty, also writes the gradients of (gradient_scale * loss_sum): dh[R,C], and dweight[V,C]
+// (fp32), which may be empty. If logits is not empty ([R,V] fp32, for sampling), it is written and
+// targets may be empty.
 struct HeadLoss {
   TensorView h, weight, target, dh, dweight, logits;
   float gradient_scale = 1.0F;
@@ -288,11 +293,11 @@ struct HeadLoss {
 };
 
 // The same with a vocabulary in N parts: weight has the V rows of the tokens from first_token on. A
-// first pass tells of each row what the parts must know of each other; rows that are not counted
-// are {0, 0, 0}.
+// first pass computes for each row the numbers that the parts must exchange; they are {0, 0, 0} for
+// rows that are not counted.
 struct LogitSums {
   float max = 0;     // the largest logit of the part
-  float sum = 0;     // of exp(logit - max)
+  float sum = 0;     // the sum of exp(logit - max)
   float target = 0;  // the target's logit; 0 where another part has it
 };
 inline constexpr std::int64_t kLogitSums = 3;
@@ -303,9 +308,10 @@ struct HeadSums {
   float logit_scale = 1;  // as in HeadLoss
   float soft_cap = 0;
 };
-// The second, with the sums of all parts. loss_sum is that of the whole vocabulary, the same in
-// every part; dh is this part's share of it, to be added over the parts. dh may be empty; then h
-// and weight are not looked at, and dweight is empty too. With dh, dweight may be empty.
+// The second pass, given the sums of all parts. loss_sum is the loss over the whole vocabulary, the
+// same in every part; dh is this part's share of the gradient, to be added over the parts. dh may
+// be empty; then h and weight are not read, and dweight is empty too. With dh, dweight may be
+// empty.
 struct HeadPartLoss {
   TensorView h, weight, target, dh, dweight;
   TensorView sums;  // fp32 [N,R,3], parts in order
@@ -362,9 +368,9 @@ struct KernelTable {
   void (*head_part_loss)(const KernelContext&, const HeadPartLoss&);
   void (*norm_partials)(const KernelContext&, const NormPartials&);
 
-  // Makes what ops of these shapes would make when they first come: loads libraries, finds plans.
-  // By one thread, while no op is called, on the device that is current in it; data pointers are
-  // not followed. Null: there is nothing to make.
+  // Does the work that the first ops of these shapes would do: loads libraries, finds plans. Called
+  // by one thread, while no op runs, for the device that is current in that thread; data pointers
+  // are not followed. Null if there is nothing to prepare.
   void (*prepare_attention)(const KernelContext&, const AttentionForward&,
                             const AttentionBackward&) = nullptr;
 
@@ -373,7 +379,8 @@ struct KernelTable {
   std::size_t (*matmul_forward_workspace)(const MatmulForward&, int workers);
   std::size_t (*matmul_backward_input_workspace)(const MatmulBackwardInput&, int workers);
   std::size_t (*matmul_backward_weight_workspace)(const MatmulBackwardWeight&, int workers);
-  // Of a norm of groups, `rows` counts each group of each row, and `width` is that of a group.
+  // For a norm of groups, `rows` counts each group of each row, and `width` is the width of a
+  // group.
   std::size_t (*norm_backward_workspace)(std::int64_t rows, std::int64_t width, int workers);
   std::size_t (*attention_forward_workspace)(const AttentionForward&, int workers);
   std::size_t (*attention_backward_workspace)(const AttentionBackward&, int workers);

@@ -13,10 +13,10 @@
 //
 //   nf4   a number is nf4_level(code) * scale. Codes of 4 bits (NormalFloat: Dettmers et al. 2023,
 //         arXiv:2305.14314, appendix E). The scales are quantised too ("double quantisation",
-//         section 3): their mean over the matrix is taken off, and of each group of 256 blocks the
-//         rest is a code of 8 bits times the group's largest magnitude. The 8-bit numbers are those
-//         of dynamic_level(): dynamic tree quantisation (Dettmers et al. 2021, arXiv:2110.02861),
-//         as the library bitsandbytes has it.
+//         section 3): their mean over the matrix is subtracted, and the rest of each scale is the
+//         number of an 8-bit code times the largest magnitude in its group of 256 blocks.
+//         dynamic_level() gives the numbers of 8-bit codes: dynamic tree quantisation (Dettmers et
+//         al. 2021, arXiv:2110.02861), as in the library bitsandbytes.
 //   int8  a number is code * (scale / 127), with codes from -127 to 127 and scales in fp32.
 //
 // The bytes, each part padded to 64:
@@ -33,8 +33,8 @@ inline constexpr std::int64_t kQuantizedBlock = 64;  // numbers that share a sca
 inline constexpr std::int64_t kScaleGroup = 256;     // scales that share a factor
 
 // The sizes of a matrix, or of a tensor-parallel rank's part of one. A part has whole blocks of the
-// matrix: runs of `run_blocks`, of which each rank has one by turns. Groups and the mean are of the
-// whole matrix, so that a part has the numbers that the matrix has.
+// matrix: runs of `run_blocks` blocks are dealt to the ranks in turn. Groups and the mean belong to
+// the whole matrix, so that a part has the same numbers as the matrix.
 struct QuantizedShape {
   QuantizedForm form = QuantizedForm::kNf4;
   std::int64_t elements = 0;  // of the part
@@ -46,7 +46,7 @@ struct QuantizedShape {
     return (elements + kQuantizedBlock - 1) / kQuantizedBlock;
   }
   constexpr std::int64_t whole_blocks() const { return blocks() * ranks; }
-  // The number in the whole matrix of a block of the part.
+  // Returns the number that a block of the part has in the whole matrix.
   constexpr std::int64_t whole_block(std::int64_t block) const {
     return (block / run_blocks * ranks + rank) * run_blocks + block % run_blocks;
   }
@@ -54,7 +54,7 @@ struct QuantizedShape {
   constexpr std::int64_t block_bytes() const {
     return form == QuantizedForm::kNf4 ? kQuantizedBlock / 2 : kQuantizedBlock;
   }
-  // Where the parts begin, in bytes.
+  // The byte offsets at which the sections begin.
   constexpr std::int64_t scales_begin() const { return padded(blocks() * block_bytes()); }
   constexpr std::int64_t factors_begin() const { return scales_begin() + padded(blocks()); }
   constexpr std::int64_t size_bytes() const {
@@ -69,8 +69,8 @@ struct QuantizedShape {
   static constexpr std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 };
 
-// The number of a 4-bit code in [0, 16), ascending: quantiles of a normal distribution in [-1, 1],
-// with an exact zero.
+// Returns the number that a 4-bit code in [0, 16) stands for, ascending: quantiles of a normal
+// distribution in [-1, 1], with an exact zero.
 constexpr float nf4_level(int code) {
   constexpr float kLevels[] = {
       -1.0F,
@@ -96,8 +96,8 @@ constexpr float nf4_level(int code) {
 inline constexpr int kDynamicZero = 127;  // the code of 0
 inline constexpr int kDynamicOne = 255;   // the code of 1, which has no negative
 
-// The number of an 8-bit code in [0, 256), ascending. A magnitude is 10^(e - 6) times a fraction of
-// e bits, from the middles of 2^e equal parts of [0.1, 1].
+// Returns the number of an 8-bit code in [0, 256), ascending. Its magnitude is 10^(e - 6) times a
+// fraction of e bits, from the middles of 2^e equal parts of [0.1, 1].
 constexpr float dynamic_level(int code) {
   if (code == kDynamicZero) return 0.0F;
   if (code == kDynamicOne) return 1.0F;
@@ -110,11 +110,11 @@ constexpr float dynamic_level(int code) {
   return code > kDynamicZero ? magnitude : -magnitude;
 }
 
-// Where a part of a matrix has what; of its bytes, which begin on a boundary of 4.
+// Where the sections of a part of a matrix begin within its bytes, which start on a boundary of 4.
 struct QuantizedBytes {
   const std::uint8_t* codes = nullptr;
   const std::uint8_t* scale_codes = nullptr;  // of nf4
-  const float* scales = nullptr;              // of nf4: the factors of groups, then the mean
+  const float* scales = nullptr;              // nf4: the factors of groups, then the mean
 
   QuantizedBytes(const std::byte* bytes, const QuantizedShape& shape)
       : codes(reinterpret_cast<const std::uint8_t*>(bytes)),
@@ -124,7 +124,7 @@ struct QuantizedBytes {
                                                            : shape.scales_begin()))) {}
 };
 
-// What the levels of a block's codes are multiplied with.
+// Returns the factor that the levels of a block's codes are multiplied by.
 constexpr float block_factor(const QuantizedBytes& bytes, const QuantizedShape& shape,
                              std::int64_t block) {
   if (shape.form == QuantizedForm::kInt8) return bytes.scales[block] / 127.0F;
@@ -132,7 +132,7 @@ constexpr float block_factor(const QuantizedBytes& bytes, const QuantizedShape& 
   return dynamic_level(bytes.scale_codes[block]) * factor + bytes.scales[shape.groups()];
 }
 
-// The number `i` of a block, before it is multiplied.
+// Returns number `i` of a block, before it is multiplied by the block's factor.
 constexpr float block_level(const QuantizedBytes& bytes, const QuantizedShape& shape,
                             std::int64_t block, int i) {
   const std::uint8_t* const codes = bytes.codes + block * shape.block_bytes();

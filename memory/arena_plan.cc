@@ -13,24 +13,25 @@
 #include "base/check.h"
 #include "memory/sorted_keys.h"
 
-// First as an allocator would place them, in order of time, each in the lowest free gap: a step's
-// buffers are much like a stack, for which that is the lower bound, in a time that hardly grows
-// faster than the number of items. Where it is not, items are placed one after the other, in some
-// order, each at the lowest or the tightest gap between those placed before that live at the same
-// time. No one order is good for all programs, so several are tried; then the items that stick out
-// above the lower bound are moved to the front, a few times.
+// The first attempt places items as an allocator would, in order of time, each in the lowest free
+// gap. A step's buffers behave much like a stack, and for a stack this reaches the lower bound, in
+// a time that hardly grows faster than the number of items. If it does not, items are placed one
+// after the other in some order, each in the lowest or the tightest gap between the earlier placed
+// items that live at the same time. No single order is good for all programs, so several are tried.
+// Then the items that stick out above the lower bound are moved to the front, a few times.
 namespace terrace {
 namespace {
 
-// Placed items looked at before no further attempt begins. Deterministic, unlike a limit on time.
+// The number of placed items examined before no further attempt begins. Deterministic, unlike a
+// limit on time.
 constexpr std::int64_t kLooksMax = 80'000'000;
 constexpr int kRepairRoundsMax = 40;
-// Repairs end after as many rounds in a row that gained nothing: those that help, help soon.
+// Repairs end after this many rounds in a row that gained nothing. Rounds that help do so soon.
 constexpr int kRepairRoundsInVain = 6;
 constexpr std::size_t kBucketCount = 128;
-constexpr std::size_t kOrderCount = 7;  // that are tried
+constexpr std::size_t kOrderCount = 7;  // the number of orders tried
 
-// Times are ranks: positions among all the begins and ends there are.
+// A span of time in ranks, which are positions among all begins and ends.
 struct Span {
   std::int32_t begin = 0;
   std::int32_t end = 0;
@@ -39,10 +40,10 @@ struct Span {
 struct Item {
   std::size_t size = 0;
   Span hull;                   // from the first begin to the last end
-  std::uint32_t first = 0;     // of its spans
-  std::uint32_t count = 0;     // of its spans
+  std::uint32_t first = 0;     // index of the first of its spans
+  std::uint32_t count = 0;     // number of its spans
   std::int64_t length = 0;     // in the caller's time, holes left out
-  std::size_t contention = 0;  // the most that lives at any one time of its life
+  std::size_t contention = 0;  // the most bytes alive at any one time of its life
 };
 
 struct Problem {
@@ -106,7 +107,7 @@ Item read_item(const PackItem& from, std::size_t alignment, std::span<const std:
   return item;
 }
 
-// Fills in how much lives when: the lower bound, and each item's contention.
+// Fills in how many bytes are alive at each time: the lower bound, and each item's contention.
 void measure_contention(Problem& problem) {
   std::vector<std::size_t> live(static_cast<std::size_t>(problem.ranks) + 1);
   for (const Item& item : problem.items) {
@@ -117,7 +118,7 @@ void measure_contention(Problem& problem) {
   }
   std::partial_sum(live.begin(), live.end(), live.begin());
   problem.live_bytes = *std::ranges::max_element(live);
-  // Maxima over power-of-two windows answer a range with two looks.
+  // With maxima over power-of-two windows, a range needs only two looks.
   std::vector<std::vector<std::size_t>> windows = {std::move(live)};
   for (std::size_t width = 1; 2 * width <= windows[0].size(); width *= 2) {
     const auto& half = windows.back();
@@ -148,7 +149,7 @@ Problem read_problem(std::span<const PackItem> items, std::size_t alignment) {
   return problem;
 }
 
-// Free places below the highest that was ever taken, as an allocator keeps them.
+// Free places below the highest end ever taken, as an allocator keeps them.
 class Gaps {
  public:
   std::size_t take(std::size_t size) {
@@ -182,7 +183,7 @@ class Gaps {
   std::int64_t looks() const { return looks_; }
 
  private:
-  // Above all that is taken now.
+  // Takes a place above everything that is taken now.
   std::size_t take_at_top(std::size_t size) {
     std::size_t offset = top_;
     if (!sizes_.empty()) {
@@ -205,7 +206,8 @@ enum class Fit : std::uint8_t { kLowest, kTightest };
 
 using Order = std::vector<std::uint32_t>;
 
-// One attempt: items placed so far, by offset, in all and by the stretch of time they live in.
+// One attempt. It holds the items placed so far, by offset: all of them, and by the stretch of time
+// they live in.
 class Placer {
  public:
   explicit Placer(const Problem& problem)
@@ -253,7 +255,7 @@ class Placer {
     Span hull;
   };
 
-  // Every bucket that a span of the item touches, each once.
+  // Visits every bucket that a span of the item touches, each once.
   template <typename Visit>
   void for_each_bucket(const Item& item, Visit visit) {
     std::int32_t next = 0;
@@ -271,7 +273,8 @@ class Placer {
            problem_.meet(item, problem_.items[other]);
   }
 
-  // Looks at all that may meet the item, by offset: one bucket, those of a few, or simply all.
+  // Looks at all placed items that may meet the item, by offset: at one bucket, at a few merged
+  // buckets, or simply at all items.
   template <typename Look>
   bool any_candidate(const Item& item, Look look) {
     std::size_t total = 0;
@@ -289,7 +292,7 @@ class Placer {
     return std::ranges::any_of(merged_, look);
   }
 
-  // Fills merged_ with what the buckets of the item have, by offset, some of it several times.
+  // Fills merged_ with the keys of the item's buckets, by offset; some keys appear several times.
   void merge_buckets(const Item& item) {
     merged_.clear();
     run_ends_.assign(1, 0);
@@ -321,14 +324,14 @@ class Placer {
     return gap.tightest == std::numeric_limits<std::size_t>::max() ? gap.top : gap.offset;
   }
 
-  // The tightest gap so far, and the top of what meets the item.
+  // The tightest gap so far, and the highest end of the items seen so far that meet the item.
   struct Gap {
     std::size_t top = 0;
     std::size_t tightest = std::numeric_limits<std::size_t>::max();
     std::size_t offset = 0;
   };
 
-  // Goes on to the next placed item. Returns whether the gap is the one that is wanted.
+  // Goes on to the next placed item. Returns whether the gap found is the one that is wanted.
   bool look(const Item& item, std::uint32_t other, Fit fit, Gap& gap) {
     ++looks_;
     const Placed& placed = placed_[other];
@@ -342,17 +345,17 @@ class Placer {
     return false;
   }
 
-  // Looks that bringing one more candidate into order is worth.
+  // The cost of sorting in one more candidate, in looks.
   static constexpr std::size_t kMergeCost = 8;
 
   const Problem& problem_;
   const std::int32_t ranks_per_bucket_;
   std::vector<Placed> placed_;  // by item
-  SortedKeys all_;              // by offset, as are the others
+  SortedKeys all_;              // by offset, as are the next two
   std::array<SortedKeys, kBucketCount> buckets_;
   std::vector<PlacedKey> merged_;
-  std::vector<PlacedKey> scratch_;     // of merging
-  std::vector<std::size_t> run_ends_;  // of merged_, while it is merged
+  std::vector<PlacedKey> scratch_;     // scratch for merging
+  std::vector<std::size_t> run_ends_;  // ends of the sorted runs in merged_ while it is merged
   std::size_t packed_bytes_ = 0;
   std::int64_t looks_ = 0;
 };
@@ -388,12 +391,12 @@ class Search {
  private:
   using OrderKey = std::array<std::int64_t, 3>;
 
-  // Of the one attempt that is there and all others.
+  // Returns the lowest result of `in_time`, which has been tried, and all other attempts.
   PackResult lowest(PackResult in_time) {
     result_.live_bytes = problem_.live_bytes;
     result_.packed_bytes = std::numeric_limits<std::size_t>::max();
     if (in_time.packed_bytes <= lowest_wanted()) return in_time;
-    std::array<Order, kOrderCount> orders;  // made when needed: the first often suffices
+    std::array<Order, kOrderCount> orders;  // made when needed, because the first often suffices
     for (const Fit fit : {Fit::kLowest, Fit::kTightest}) {
       for (std::size_t number = 0; number < kOrderCount && !is_done(); ++number) {
         if (fit == Fit::kLowest) orders.at(number) = order_of_attempt(number);
@@ -417,12 +420,12 @@ class Search {
            (!result_.offsets.empty() && placer_.looks() > kLooksMax);
   }
 
-  // The lower bound, or what is said to be enough.
+  // The lower bound, or the bytes that are said to be enough.
   std::size_t lowest_wanted() const {
     return std::max({problem_.live_bytes, fixed_end_, enough_bytes_});
   }
 
-  // The free items by ascending key; equal keys in the caller's order.
+  // Returns the free items by ascending key. Items with equal keys keep the caller's order.
   template <typename KeyOf>
   Order order_by(KeyOf key_of) const {
     std::vector<std::pair<OrderKey, std::uint32_t>> keyed;
@@ -435,14 +438,15 @@ class Search {
     return order;
   }
 
-  // One of the orders that are tried.
+  // Returns one of the orders that are tried.
   Order order_of_attempt(std::size_t number) const {
     const auto size = [](const Item& item) { return -static_cast<std::int64_t>(item.size); };
     const auto contention = [](const Item& item) {
       return -static_cast<std::int64_t>(item.contention);
     };
     const auto area = [](const Item& item) {
-      // A double as an integer keeps its order, and this product does not fit an integer.
+      // The product does not fit an integer, and the bits of a double read as an integer keep its
+      // order.
       return -std::bit_cast<std::int64_t>(static_cast<double>(item.size) *
                                           static_cast<double>(item.length));
     };
@@ -458,9 +462,10 @@ class Search {
     });
   }
 
-  // As an allocator does it: each item in the lowest gap when its life begins. Those with holes in
-  // their lives come last, each in the lowest gap that is there in all of them. Not where items
-  // have fixed offsets: an allocator's gap does not know who comes there later.
+  // Places items as an allocator does: each in the lowest gap when its life begins. Items with
+  // holes in their lives come last, each in the lowest gap that is free in all parts of its life.
+  // Not used where items have fixed offsets, because an allocator's gap does not take into account
+  // which items come there later.
   PackResult in_order_of_time() const {
     PackResult result;
     result.live_bytes = problem_.live_bytes;
@@ -484,8 +489,8 @@ class Search {
     return result;
   }
 
-  // Items without holes, in order of their begins. Returns the end of the highest; of lives that
-  // leave too many gaps, no number that could be one.
+  // Places the items without holes, in order of their begins. Returns the end of the highest, or
+  // the largest number of std::size_t if the lives leave too many gaps.
   std::size_t allocate(std::span<const std::uint32_t> order,
                        std::vector<std::size_t>& offsets) const {
     Order ends(order.begin(), order.end());
@@ -504,7 +509,7 @@ class Search {
     return gaps.top();
   }
 
-  // Between those of `placed` that live at the same time.
+  // Returns the lowest gap between those items of `placed` that live at the same time.
   std::size_t lowest_gap(std::uint32_t index, std::span<const std::uint32_t> placed,
                          const std::vector<std::size_t>& offsets) const {
     const Item& item = problem_.items[index];
@@ -521,7 +526,7 @@ class Search {
     return top;
   }
 
-  // By item: its fixed offset, also of one without a life; 0 where it has none.
+  // Returns, by item, its fixed offset, even if it has no life; 0 where it has none.
   std::vector<std::size_t> fixed_offsets() const {
     std::vector<std::size_t> offsets;
     offsets.reserve(items_.size());
@@ -529,7 +534,8 @@ class Search {
     return offsets;
   }
 
-  // `gives_up`: ends where it is no better than the best so far, and returns that.
+  // Makes an attempt and returns its packed bytes. With `gives_up` it ends once it is no better
+  // than the best so far, and returns the best.
   std::size_t attempt(const Order& order, Fit fit, bool gives_up) {
     place_fixed(false);
     std::vector<std::size_t> offsets = fixed_offsets();
@@ -548,7 +554,8 @@ class Search {
     return packed;
   }
 
-  // What sticks out above the lower bound came too late: it goes first, in the next attempt.
+  // Repeats the best attempt a few times. Items that stick out above the lower bound came too late,
+  // so they go first in the next attempt.
   void repair() {
     Order order = best_order_;
     latest_ = result_.offsets;

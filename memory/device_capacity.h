@@ -5,12 +5,12 @@
 
 namespace terrace {
 
-// What a device has given out of its capacity. Thread-safe.
+// The part of a device's capacity that has been given out. Thread-safe.
 class DeviceCapacity {
  public:
   explicit DeviceCapacity(std::size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
-  // Throws OutOfMemory naming what was asked and what is free.
+  // Throws OutOfMemory naming the bytes asked for and the bytes free.
   void take(std::size_t size_bytes);
   void give_back(std::size_t size_bytes) { used_bytes_.fetch_sub(size_bytes); }
   std::size_t free_bytes() const { return capacity_bytes_ - used_bytes_.load(); }

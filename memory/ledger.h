@@ -7,12 +7,13 @@
 
 #include "memory/tier.h"
 
-// What a program will use of each tier, against what it may: known before the first allocation.
+// The bytes that a program will use of each tier, against its budget; known before the first
+// allocation.
 namespace terrace {
 
 struct TierLedger {
   std::optional<std::size_t> budget_bytes;                    // unset: no limit
-  std::size_t peak_bytes = 0;                                 // as packed: what is allocated
+  std::size_t peak_bytes = 0;                                 // after packing: the bytes allocated
   std::size_t live_peak_bytes = 0;                            // the largest sum alive at any time
   std::array<std::size_t, kAccountCount> charged_bytes = {};  // by account, at the live peak
 
@@ -33,14 +34,14 @@ struct Ledger {
   const TierLedger& operator[](Tier tier) const { return tiers.at(static_cast<std::size_t>(tier)); }
 };
 
-// Whether no tier's packed peak is above its budget.
+// Returns whether every tier's packed peak is within its budget.
 bool fits(const Ledger& ledger);
 
-// An aligned table for a console: a line of titles, then a line per tier.
+// Returns an aligned table for a console: a line of titles, then a line per tier.
 std::string to_text(const Ledger& ledger);
 
-// For an OutOfMemory: the tiers over budget, by how much, and the largest accounts there, a clause
-// per tier. Empty if the ledger fits.
+// Returns text for an OutOfMemory: the tiers over budget, by how much, and the largest accounts
+// there, one clause per tier. Empty if the ledger fits.
 std::string describe_shortfall(const Ledger& ledger);
 
 }  // namespace terrace

@@ -10,10 +10,10 @@
 
 namespace terrace {
 
-// Where an item of the packer (memory/arena_plan.h) was placed: its offset, and which it is.
+// The place of an item of the packer (memory/arena_plan.h): its offset, and the item's index.
 using PlacedKey = std::pair<std::size_t, std::uint32_t>;
 
-// Keys in order. They lie in blocks, so that an insertion moves few of them.
+// Sorted keys. They lie in blocks, so that an insertion moves only few of them.
 class SortedKeys {
  public:
   void clear() {
@@ -34,7 +34,7 @@ class SortedKeys {
 
   std::size_t size() const { return size_; }
 
-  // Calls visit for each key until it returns true, which this then does.
+  // Calls visit for each key until it returns true, and then returns true.
   template <typename Visit>
   bool any_of(Visit visit) const {
     for (const std::uint32_t block : order_) {
@@ -58,7 +58,7 @@ class SortedKeys {
     order_.push_back(block);
   }
 
-  // Memory of blocks is kept when all are cleared.
+  // The memory of blocks is kept when all are cleared.
   std::uint32_t new_block() {
     const auto used = static_cast<std::uint32_t>(order_.size());
     if (used == blocks_.size()) blocks_.emplace_back().reserve(kBlockKeys);
@@ -77,7 +77,7 @@ class SortedKeys {
   }
 
   std::vector<std::vector<PlacedKey>> blocks_;  // the first order_.size() are in use
-  std::vector<std::uint32_t> order_;            // of blocks; none is empty
+  std::vector<std::uint32_t> order_;            // of block indices; no block is empty
   std::size_t size_ = 0;
 };
 

@@ -9,21 +9,22 @@
 
 #include "memory/tier.h"
 
-// The kinds of training state that have a home: a tier in which they live between uses. What every
-// kind is to placement, ledger, ranks and reports stands in one table; docs/adding.md says what
-// another kind takes.
+// The kinds of training state that have a home: a tier in which they live between uses. One table
+// says how placement, ledger, ranks and reports treat each kind; docs/adding.md says how to add
+// another.
 namespace terrace {
 
 enum class StateClass : std::uint8_t { kParameters, kGradients, kOptimizer, kActivations };
 inline constexpr std::size_t kStateClassCount = 4;
 
-// What in a step uses a state, and so which units have it. The longer a step can do without it, the
-// earlier it stands here: in this order states give way where a tier lacks room.
+// The part of a step that uses a state, and so which units have it. States are listed by how long a
+// step can do without them, the longest first. Where a tier lacks room, states give way in this
+// order.
 enum class StateUse : std::uint8_t {
-  kUpdate,      // read and written by the update alone; of what trains
-  kGradient,    // made by the backward, used up by the update; of what trains
-  kEveryPass,   // forward and backward of each micro-batch; of what trains and what is frozen
-  kMicroBatch,  // from the forward of a micro-batch to its backward; of blocks
+  kUpdate,      // only the update reads and writes it; trained units
+  kGradient,    // made by the backward, used up by the update; trained units
+  kEveryPass,   // forward and backward of each micro-batch; trained and frozen units
+  kMicroBatch,  // from the forward of a micro-batch to its backward; blocks
 };
 inline constexpr std::array<StateUse, 4> kStateUses = {StateUse::kUpdate, StateUse::kGradient,
                                                        StateUse::kEveryPass, StateUse::kMicroBatch};
@@ -32,10 +33,10 @@ inline constexpr std::int32_t kNeverDivided = std::numeric_limits<std::int32_t>:
 
 struct StateClassInfo {
   StateClass state;
-  std::string_view name;  // in sentences
-  Account account;        // what its bytes are charged to, at home and on the way
+  std::string_view name;  // for use in sentences
+  Account account;        // charged with its bytes, at home and on the way
   StateUse use;
-  // The ZeRO stage from which on each data-parallel rank has a part of it.
+  // The first ZeRO stage in which each data-parallel rank has only a part of it.
   std::int32_t divided_from;
 };
 
@@ -52,7 +53,7 @@ constexpr const StateClassInfo& info_of(StateClass state) {
   return kStateClasses.at(static_cast<std::size_t>(state));
 }
 
-// Whether what is charged there is read and written by updates alone.
+// Returns whether the bytes charged to the account are read and written only by updates.
 constexpr bool is_of_updates(Account account) {
   return std::ranges::any_of(kStateClasses, [account](const StateClassInfo& info) {
     return info.account == account && info.use == StateUse::kUpdate;

@@ -7,8 +7,8 @@
 
 namespace terrace {
 
-// A call as the work of a stream: `call` gets the stream in the vendor's words. What it throws is
-// kept until the stream was synchronized and rethrow() is called. Borrows the call.
+// A call as the work of a stream: `call` gets the stream as the vendor's handle. An exception from
+// it is kept until the stream has been synchronized and rethrow() is called. Borrows the call.
 class StreamCall final : public StreamTask {
  public:
   explicit StreamCall(FunctionRef<void(NativeStream)> call) : call_(call) {}

@@ -42,8 +42,8 @@ struct DTypeOf<std::byte> {
   static constexpr DType value = DType::kU8;
 };
 
-// A view of row-major, dense elements in some tier. Owns nothing; whoever made it says how long the
-// bytes live. Up to four dimensions; unused ones are 1.
+// A view of row-major, dense elements in some tier. It owns nothing; the code that made it decides
+// how long the bytes live. Up to four dimensions; unused ones are 1.
 struct TensorView {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
@@ -53,7 +53,7 @@ struct TensorView {
   std::size_t size_bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
   bool empty() const { return data == nullptr; }
 
-  // The elements as T; T must be the view's dtype.
+  // Returns the elements as T; T must be the view's dtype.
   template <typename T>
   T* as() const {
     TERRACE_CHECK(DTypeOf<std::remove_const_t<T>>::value == dtype);
@@ -73,8 +73,8 @@ TensorView view(std::span<T> elements) {
                     {static_cast<std::int64_t>(elements.size()), 1, 1, 1}};
 }
 
-// Rows of `width` elements, whose starts are `stride` elements apart: some columns of a matrix.
-// Owns nothing.
+// Rows of `width` elements whose starts are `stride` elements apart, such as some columns of a
+// matrix. Owns nothing.
 struct StridedRows {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
@@ -85,7 +85,7 @@ struct StridedRows {
   bool empty() const { return data == nullptr; }
 };
 
-// The columns [first, first + width) of a matrix, whose rows are its first dimension.
+// Returns the columns [first, first + width) of a matrix whose rows are its first dimension.
 inline StridedRows columns_of(const TensorView& matrix, std::int64_t first, std::int64_t width) {
   const std::int64_t stride = matrix.elements() / matrix.shape[0];
   TERRACE_CHECK_LE(first + width, stride);
@@ -95,7 +95,7 @@ inline StridedRows columns_of(const TensorView& matrix, std::int64_t first, std:
   return {begin, matrix.dtype, matrix.shape[0], width, stride};
 }
 
-// All columns of a matrix. Of an empty view, no rows.
+// Returns all columns of a matrix, or no rows if the view is empty.
 inline StridedRows whole_rows(const TensorView& matrix) {
   if (matrix.empty()) return {};
   return columns_of(matrix, 0, matrix.elements() / matrix.shape[0]);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-// Where bytes live, fastest first, and what they are kept for.
+// Tiers, where bytes live, fastest first; and accounts, the purposes they are kept for.
 namespace terrace {
 
 enum class Tier : std::uint8_t { kDevice, kHost, kNvme };
@@ -17,7 +17,7 @@ constexpr std::string_view name_of(Tier tier) {
   return kNames.at(static_cast<std::size_t>(tier));
 }
 
-// What a byte is charged to in the ledger.
+// The account that a byte is charged to in the ledger.
 enum class Account : std::uint8_t {
   kParameters,
   kGradients,
@@ -25,7 +25,7 @@ enum class Account : std::uint8_t {
   kActivations,
   kStaging,    // bytes on their way between tiers
   kWorkspace,  // scratch of kernels, constants, step inputs
-  kSlack,      // kept free around transfers: what a budget leaves, not what a step needs
+  kSlack,      // kept free around transfers: left by a budget, not needed by a step
 };
 inline constexpr std::size_t kAccountCount = 7;
 

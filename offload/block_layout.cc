@@ -12,8 +12,8 @@ namespace terrace {
 
 namespace {
 
-// The turns of a round, each stripe's as far apart as can be: whose share is furthest behind is
-// next.
+// Returns the turns of a round, with each stripe's turns as far apart as possible: the next turn
+// goes to the stripe that is furthest behind its share.
 std::vector<std::size_t> turns_of(const StripeShares& shares) {
   const auto sum = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
   std::vector<std::int64_t> behind(shares.size());
@@ -27,7 +27,7 @@ std::vector<std::size_t> turns_of(const StripeShares& shares) {
   return turns;
 }
 
-// Alike, however they are written.
+// Reduces shares to lowest terms, so that equal shares are the same however they are written.
 StripeShares reduced(StripeShares shares) {
   std::uint32_t divisor = 0;
   for (const std::uint32_t share : shares) divisor = std::gcd(divisor, share);
@@ -63,8 +63,8 @@ ExtentId BlockLayout::add(std::size_t size_bytes) {
   TERRACE_CHECK_LT(0U, size_bytes);
   const ExtentId id{static_cast<std::uint32_t>(extents_.size())};
   const std::size_t bytes = round_up(size_bytes, shape_.alignment);
-  // The turns go on from extent to extent: those of one block would otherwise all lie in the first
-  // directory.
+  // The turns go on from extent to extent. Otherwise all extents of one block would lie in the
+  // first directory.
   extents_.push_back({.bytes = bytes, .first_number = blocks_});
   starts_.insert(starts_.end(), stripe_bytes_.begin(), stripe_bytes_.end());
   const std::size_t blocks = divide_up(bytes, shape_.block_bytes);
@@ -90,7 +90,7 @@ BlockLayout::Place BlockLayout::place(ExtentId extent, std::size_t block_in_exte
   TERRACE_CHECK_LT(begin, facts.bytes);
   const std::size_t number = facts.first_number + block_in_extent;
   const std::size_t stripe = turns_[number % turns_.size()];
-  const std::size_t before =  // of this extent, in this stripe
+  const std::size_t before =  // blocks of this extent in this stripe
       blocks_before(number, stripe) - blocks_before(facts.first_number, stripe);
   return {
       .stripe = stripe,

@@ -38,11 +38,12 @@ void ChecksumThread::push(Line& line, ChecksumJob& job) noexcept {
   ++line.count;
   if (!idle_) return;
   idle_ = false;
-  // With the lock held: without it the job may have ended, and the thread with it.
+  // Notifies with the lock held: without it, the job may already have ended, and the thread with
+  // it.
   came_.notify_one();
 }
 
-// Null where nothing waits.
+// Returns null where no job waits.
 ChecksumJob* ChecksumThread::pop() {
   Line& line = reads_.count != 0 ? reads_ : writes_;
   if (line.count == 0) return nullptr;

@@ -13,28 +13,29 @@ namespace terrace {
 class ChecksumJob {
  public:
   virtual ~ChecksumJob() = default;
-  // Called once for each time the job was handed in, on the thread.
+  // Called on the thread, once for each time the job was handed in.
   virtual void take_checksum() noexcept = 0;
 };
 
-// A thread that takes checksums of blocks, beside whoever has them written and the thread that
-// keeps the drive busy. Of each direction in the order they come; those of blocks that have been
-// read first, because somebody waits for them.
+// A thread that takes checksums of blocks, in addition to the thread that submits writes and the
+// thread that keeps the drive busy. Jobs of each direction run in the order they come. Blocks that
+// have been read go first, because someone waits for them.
 class ChecksumThread {
  public:
-  // At most `capacity` wait at a time. Throws EnvironmentError where the thread does not start.
+  // At most `capacity` jobs of a direction wait at a time. Throws EnvironmentError where the thread
+  // does not start.
   explicit ChecksumThread(std::size_t capacity);
-  // After everything that was handed in.
+  // Ends the thread after everything that was handed in.
   ~ChecksumThread();
   ChecksumThread(const ChecksumThread&) = delete;
   ChecksumThread& operator=(const ChecksumThread&) = delete;
 
-  // Any thread; allocates nothing. A job lives until it has been called.
+  // Any thread; allocates nothing. A job must live until it has been called.
   void push_read(ChecksumJob& job) noexcept { push(reads_, job); }
   void push_write(ChecksumJob& job) noexcept { push(writes_, job); }
 
  private:
-  // Those that wait, in a ring.
+  // The jobs that wait, in a ring.
   struct Line {
     std::vector<ChecksumJob*> places;
     std::size_t first = 0;
@@ -49,7 +50,7 @@ class ChecksumThread {
   std::condition_variable came_;
   Line reads_;         // guarded by mutex_
   Line writes_;        // guarded by mutex_
-  bool idle_ = false;  // guarded by mutex_: the thread waits to be told
+  bool idle_ = false;  // guarded by mutex_: the thread waits to be notified
   bool stop_ = false;  // guarded by mutex_
   std::thread thread_;
 };

@@ -33,8 +33,8 @@ bool is_memory_file_system(int descriptor) {
   return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
 }
 
-// What direct I/O on the file takes multiples of, in memory or in the file; 0: no direct I/O;
-// nothing where the system does not say.
+// Returns the size that transfers of direct I/O on the file must be multiples of, in memory and in
+// the file. 0 means no direct I/O; nothing means that the system does not say.
 std::optional<std::size_t> reported_alignment([[maybe_unused]] int descriptor) {
 #ifdef STATX_DIOALIGN
   struct statx facts = {};
@@ -47,9 +47,9 @@ std::optional<std::size_t> reported_alignment([[maybe_unused]] int descriptor) {
 #endif
 }
 
-// Asks a file system that copies what is written to another place (btrfs) to write this file, which
-// is empty, in place: otherwise the space that is reserved for it is not what is written to, and a
-// drive runs full in the middle of a run. Others refuse, and need not be asked.
+// Asks a copy-on-write file system (btrfs) to write this file, which is empty, in place. Otherwise
+// writes would not go to the space that was reserved for the file, and a drive could run full in
+// the middle of a run. Other file systems refuse the request, and do not need it.
 void ask_to_write_in_place(int descriptor) {
   int flags = 0;
   if (::ioctl(descriptor, FS_IOC_GETFLAGS, &flags) != 0) return;
@@ -82,7 +82,8 @@ DirectFile::DirectFile(std::string path, SystemFaults* faults)
 
 DirectFile::~DirectFile() { ::close(descriptor_); }
 
-// O_DIRECT is set on the open file, not at open(2): one that refuses it then keeps its descriptor.
+// O_DIRECT is set on the open file, not at open(2), so that a file that refuses it keeps its
+// descriptor.
 void DirectFile::settle_direct() {
   if (is_memory_file_system(descriptor_)) return give_up_direct("the file system is memory");
   const std::optional<std::size_t> reported = reported_alignment(descriptor_);
@@ -110,8 +111,8 @@ void DirectFile::give_up_direct(const std::string& reason) {
   remark_ = fmt::format("through the page cache: {}", reason);
 }
 
-// Writes and reads the smallest transfer there is, because a file system may allow O_DIRECT and
-// then refuse it; leaves the file empty. Returns 0 or an errno.
+// Writes and reads the smallest possible transfer, because a file system may accept O_DIRECT and
+// then refuse to transfer. Leaves the file empty. Returns 0 or an errno.
 int DirectFile::try_direct() const {
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
@@ -162,7 +163,7 @@ int DirectFile::preallocate(std::uint64_t size_bytes) {
     refusal = refusal_of(faults_, SystemCall::Kind::kReserve);
     if (refusal == 0 && ::fallocate(descriptor_, 0, 0, size) != 0) refusal = errno;
   } while (refusal == EINTR);
-  // Of a file of our own a sandbox alone says that it is not permitted.
+  // For a file of our own, only a sandbox says that this is not permitted.
   const bool is_not_there = refusal == EOPNOTSUPP || refusal == ENOSYS || refusal == EPERM;
   if (!is_not_there) return refusal;
   if (::ftruncate(descriptor_, size) != 0) return errno;

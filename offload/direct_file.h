@@ -7,13 +7,13 @@
 
 namespace terrace {
 
-// A new file of our own, opened past the page cache (O_DIRECT) where the file system carries
-// transfers of kTransferAlignment so: where it reports by statx that it does, or does not say, and
-// a first transfer succeeds. Elsewhere transfers go through the page cache, which takes any.
+// A new file of our own. It is opened past the page cache (O_DIRECT) where the file system supports
+// that for transfers of kTransferAlignment: statx reports that it does, or does not say, and a
+// first transfer succeeds. Elsewhere transfers go through the page cache, which accepts any.
 class DirectFile final : public RawFile {
  public:
-  // Makes the file; it must not be there. Throws naming the path, as throw_not_made() does.
-  // `faults` outlives it.
+  // Makes the file, which must not exist. Throws naming the path, as throw_not_made() does.
+  // `faults` outlives the file.
   explicit DirectFile(std::string path, SystemFaults* faults = nullptr);
   ~DirectFile() override;
   DirectFile(const DirectFile&) = delete;
@@ -25,18 +25,18 @@ class DirectFile final : public RawFile {
 
   // Gives the file its size, with space reserved for it. Returns 0 or an errno.
   int preallocate(std::uint64_t size_bytes);
-  // Gives its space back. Returns 0 or an errno.
+  // Gives the file's space back. Returns 0 or an errno.
   int clear();
 
   int descriptor() const { return descriptor_; }
-  // What an engine that transfers by itself must ask; null for none.
+  // The faults that an engine which makes its own transfers must ask; null for none.
   SystemFaults* faults() const { return faults_; }
   const std::string& path() const { return path_; }
   bool direct() const { return direct_; }
-  // Extents begin at multiples of this, a power of two: a file system serialises direct writes that
-  // begin inside of its blocks.
+  // Extents begin at multiples of this, a power of two, because a file system serialises direct
+  // writes that begin inside of its blocks.
   std::size_t spacing() const { return spacing_; }
-  // Why I/O goes through the page cache, or space is not reserved; empty otherwise.
+  // Says why I/O goes through the page cache, or why space is not reserved; empty otherwise.
   const std::string& remark() const { return remark_; }
 
  private:

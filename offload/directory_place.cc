@@ -27,9 +27,9 @@ struct KnownType {
   FileSystemKind kind;
 };
 
-// linux/magic.h lacks many of them.
+// linux/magic.h lacks many of these types.
 constexpr auto kKnownTypes = std::to_array<KnownType>({
-    {0xEF53, "ext4", FileSystemKind::kLocal},  // ext2 and ext3 have its number
+    {0xEF53, "ext4", FileSystemKind::kLocal},  // ext2 and ext3 have the same number
     {0x58465342, "xfs", FileSystemKind::kLocal},
     {0x9123683E, "btrfs", FileSystemKind::kLocal},
     {0xF2F52010, "f2fs", FileSystemKind::kLocal},
@@ -61,7 +61,7 @@ constexpr auto kKnownTypes = std::to_array<KnownType>({
     {0x786F4256, "vboxsf", FileSystemKind::kNetwork},
 });
 
-// The first line of a small file, without the spaces around it that fill a model's field.
+// Returns the first line of a small file, without the spaces that pad a model's field.
 std::string line_of(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -74,7 +74,7 @@ bool is_memory(std::string_view name) {
   return name.starts_with("zram") || (name.starts_with("ram") && name.size() > 3);
 }
 
-// Virtio and Xen say of every disk that it turns. A loop device is a file, wherever that lies.
+// Virtio and Xen report every disk as rotating. A loop device is a file, wherever that file lies.
 bool is_virtual(const std::string& path, std::string_view name) {
   return path.find("/virtio") != path.npos || path.find("/vbd-") != path.npos ||
          name.starts_with("loop");
@@ -89,7 +89,7 @@ DriveKind kind_of(const fs::path& device) {
   return turns == "0" ? DriveKind::kSolidState : DriveKind::kTurns;
 }
 
-// The devices that this one is made of.
+// Returns the devices that this one is made of.
 std::vector<fs::path> parts_of(const fs::path& device) {
   std::vector<fs::path> parts;
   std::error_code none;

@@ -31,14 +31,14 @@ static_assert(std::ranges::all_of(kShapes, [](const DriveShape& shape) {
          2 * shape.block_bytes <= kProbeBytesMin;
 }));
 
-// On huge pages where there are any, as the arenas of training are.
+// Memory on huge pages where there are any, like the arenas of training.
 class ProbeMemory {
  public:
   ProbeMemory()
       : bytes_(static_cast<std::byte*>(std::aligned_alloc(kHugePageBytes, kMemoryBytes))) {
     TERRACE_CHECK(bytes_ != nullptr);
     ::madvise(bytes_.get(), kMemoryBytes, MADV_HUGEPAGE);
-    // Not zeros, which a drive may keep without writing them.
+    // The bytes are not zeros, which a drive may keep without writing them.
     std::uint8_t value = 0;
     for (std::size_t i = 0; i < kMemoryBytes; ++i) bytes_.get()[i] = std::byte{value += 37};
   }
@@ -52,8 +52,8 @@ class ProbeMemory {
   std::unique_ptr<std::byte, Free> bytes_;
 };
 
-// Keeps as many blocks in flight as the shape says, in the order of the file. All of the memory is
-// used in turn, whatever the shape: what is in the caches should not decide.
+// Keeps as many blocks in flight as the shape says, in the order of the file. Uses all of the
+// memory in turn, whatever the shape, so that the result does not depend on what is in the caches.
 class PieceLoop {
  public:
   PieceLoop(IoEngine& engine, const DriveShape& shape, std::span<std::byte> memory)
@@ -66,7 +66,7 @@ class PieceLoop {
 
   struct Bounds {
     std::uint64_t file_bytes = 0;
-    std::uint64_t bytes_min = 0;  // carried also when the time is over
+    std::uint64_t bytes_min = 0;  // transferred even when the time is over
     std::uint64_t bytes_max = 0;
     double seconds = 0;
   };
@@ -139,7 +139,7 @@ class PieceLoop {
 
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::deque<std::span<std::byte>> rested_;  // guarded by mutex_: nothing is in flight for them
+  std::deque<std::span<std::byte>> rested_;  // guarded by mutex_: memory with nothing in flight
   std::uint64_t started_bytes_ = 0;          // guarded by mutex_
   std::size_t in_flight_ = 0;                // guarded by mutex_
   bool failed_ = false;                      // guarded by mutex_

@@ -11,20 +11,20 @@
 
 namespace terrace {
 
-// What a probe works on.
+// The file and engine that a probe works on.
 struct ProbeTarget {
-  // An engine of that depth; its only file is one of `file_bytes`, all of it reserved.
+  // Makes an engine of that depth. Its only file has `file_bytes`, all of them reserved.
   std::function<std::unique_ptr<IoEngine>(int depth)> make_engine;
   std::uint64_t file_bytes = 0;  // kProbeBytesMin or more
 };
 
-// A file that is smaller says nothing.
+// Measuring a smaller file tells nothing.
 inline constexpr std::uint64_t kProbeBytesMin = 32 * kMiB;
 
-// Measures a drive: writes the file once, or as much of it as can be written in a quarter of a
-// second, but kProbeBytesMin; then reads that in several shapes, in turns, for half a second.
-// Nothing where a transfer fails. Takes some 32 MiB of memory while it runs. Throws what the engine
-// throws when it is made.
+// Measures a drive. Writes the file once, or as much of it as can be written in a quarter of a
+// second, but at least kProbeBytesMin. Then reads that in several shapes, in turns, for half a
+// second. Returns nothing where a transfer fails. Takes some 32 MiB of memory while it runs. Throws
+// whatever making the engine throws.
 std::optional<DriveFacts> probe_drive(const ProbeTarget& target);
 
 }  // namespace terrace

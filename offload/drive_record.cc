@@ -34,7 +34,7 @@ std::uint64_t hash_text(std::string_view text) {
   return hash_bytes(std::as_bytes(std::span(text)));
 }
 
-// False where somebody else has held it for long.
+// Returns false if another process has held the lock for long.
 bool lock_alone(int descriptor) {
   constexpr auto kPause = std::chrono::milliseconds(20);
   constexpr int kTries = 500;
@@ -79,7 +79,7 @@ DriveRecord::~DriveRecord() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-// Lines: what it is, the drive, the facts, a checksum of those before.
+// The lines are the first line, the drive, the facts, and a checksum of the lines before.
 std::string DriveRecord::text_of(const DriveFacts& facts) const {
   const std::string text =
       fmt::format("{}\n{}\n{} {} {} {}\n", kFirstLine, key_, facts.shape.block_bytes,
@@ -100,7 +100,8 @@ std::optional<DriveFacts> DriveRecord::facts() const {
   DriveFacts facts;
   lines >> facts.shape.block_bytes >> facts.shape.depth >> facts.read_gb_per_s >>
       facts.write_gb_per_s;
-  // Whatever differs in a byte from what would be written for these facts is not ours.
+  // The file must have exactly the bytes that would be written for these facts. Otherwise it is not
+  // ours.
   if (!lines || !plausible(facts) || text != text_of(facts)) return std::nullopt;
   return facts;
 }

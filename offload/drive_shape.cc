@@ -41,7 +41,7 @@ StripeShares stripe_shares(std::span<const StripeRoom> stripes, std::uint64_t to
   }
   const auto sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   for (std::size_t i = 0; i < stripes.size(); ++i) {
-    // Each may be ahead of its share by a round.
+    // Each stripe may be ahead of its share by a round.
     const std::uint64_t part = divide_up(total_bytes, sum) * shares[i];
     if (stripes[i].room_bytes < part) return alike;
   }

@@ -17,7 +17,7 @@ struct DriveShape {
   friend bool operator==(const DriveShape&, const DriveShape&) = default;
 };
 
-// What a drive was measured to do, in GB = 1e9 bytes per second.
+// The measured performance of a drive, in GB = 1e9 bytes per second.
 struct DriveFacts {
   DriveShape shape;  // the best for reads
   double read_gb_per_s = 0;
@@ -31,20 +31,21 @@ struct TriedShape {
   double gb_per_s = 0;
 };
 
-// Of those that are as fast as the fastest, but for a twentieth, the one with the most bytes in
-// flight, because they keep the drive busy while the processors do something else; of these, the
-// one with the largest blocks, because a block costs time on a processor. Of one or more.
+// Picks, among the shapes within 5 % of the fastest, the one with the most bytes in flight, because
+// they keep the drive busy while the processors do something else. Among equals, picks the one with
+// the largest blocks, because each block costs processor time. `tried` has one or more shapes.
 TriedShape best_shape(std::span<const TriedShape> tried);
 
-// A stripe's directory, for its share of the blocks.
+// The directory of a stripe, described for sharing out the blocks.
 struct StripeRoom {
   double gb_per_s = 0;           // 0: not known
-  std::uint64_t room_bytes = 0;  // so much fits
+  std::uint64_t room_bytes = 0;  // how much fits there
 };
 
-// Shares by speed, so that all stripes end at the same time. Alike where a speed is not known, and
-// where a part of `total_bytes` by speed would not fit. Speeds that differ by less than a fifth are
-// the same: drives drift by as much.
+// Returns shares in proportion to speed, so that all stripes end at the same time. The shares are
+// equal where a speed is not known, and where a stripe's part of `total_bytes` would not fit. A
+// stripe that is less than a fifth slower than the fastest counts as equally fast: drives drift by
+// as much.
 StripeShares stripe_shares(std::span<const StripeRoom> stripes, std::uint64_t total_bytes);
 
 }  // namespace terrace

@@ -5,10 +5,10 @@
 
 namespace terrace {
 
-// Another file, with faults in its transfers.
+// Wraps another file and injects faults into its transfers.
 class FaultyFile final : public RawFile {
  public:
-  // Both outlive this.
+  // Both outlive this object.
   FaultyFile(RawFile& upstream, SystemFaults& faults) : upstream_(upstream), faults_(faults) {}
 
   std::int64_t read_at(std::span<std::byte> memory, std::uint64_t offset) noexcept override;

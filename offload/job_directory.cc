@@ -57,8 +57,9 @@ struct LockedParent {
   bool is_locked = true;
 };
 
-// Makes sweeping and making one step for everybody who uses `parent`, so that nobody removes a
-// directory whose owner has not yet locked it. Where there are no locks nobody sweeps.
+// Locks `parent`, so that sweeping and making are one step for all processes that use it, and no
+// process removes a directory whose owner has not yet locked it. Where there are no locks, no
+// process sweeps.
 LockedParent lock_parent(const std::string& parent, Log& log) {
   Descriptor descriptor(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() < 0) refuse(parent, errno);
@@ -81,7 +82,7 @@ LockedParent lock_parent(const std::string& parent, Log& log) {
       "end that program, or name another directory");
 }
 
-// "terrace-<decimal>-<16 hexadecimal digits>", and nothing else.
+// Returns whether the name is "terrace-<decimal>-<16 hexadecimal digits>", and nothing else.
 bool is_job_name(std::string_view name) {
   if (!name.starts_with(kPrefix)) return false;
   name.remove_prefix(kPrefix.size());
@@ -107,8 +108,9 @@ std::vector<std::string> job_directories(const std::string& parent) {
 
 enum class Owner { kAlive, kDead };
 
-// The lock file says whether its owner lives. A directory without one was left between two steps of
-// its making; one whose lock file cannot be opened belongs to another user and is left alone.
+// Finds out from the lock file whether the owner lives. A directory without a lock file was left
+// between two steps of its making. One whose lock file cannot be opened belongs to another user and
+// is left alone.
 Owner owner_of(const std::string& path) {
   const std::string lock_path = fmt::format("{}/{}", path, kLockName);
   const Descriptor lock(::open(lock_path.c_str(), O_RDWR | O_CLOEXEC));
@@ -116,7 +118,7 @@ Owner owner_of(const std::string& path) {
   return try_lock(lock.get()).kind == FileLock::Kind::kTaken ? Owner::kDead : Owner::kAlive;
 }
 
-// Only the files we make are removed: a directory that holds anything else stays.
+// Removes only the files that we make: a directory that holds anything else stays.
 bool remove_job_directory(const std::string& path) noexcept {
   const int directory = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory < 0) return false;
@@ -158,7 +160,8 @@ JobDirectory::JobDirectory(const std::string& parent, Log& log) {
     remove_job_directory(path_);
     refuse(parent, error_number);
   }
-  // It is new, so nobody else has it. Without locks it holds nothing, as nobody sweeps.
+  // The directory is new, so no other process has it. Where there are no locks this takes none, and
+  // no process sweeps.
   try_lock(lock.get());
   lock_ = lock.release();
 }

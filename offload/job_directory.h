@@ -6,23 +6,23 @@
 
 namespace terrace {
 
-// A directory "terrace-<pid>-<random>" of this process inside one that the user named, held by a
-// lock file for as long as it lives. Making one removes those whose owner is dead, naming them in
-// the log.
+// A directory "terrace-<pid>-<random>" of this process inside a directory that the user named. A
+// lock file marks it as in use for as long as it lives. Making one removes the directories whose
+// owner is dead, and names them in the log.
 class JobDirectory {
  public:
   // Throws as throw_not_made() does where no directory can be made in `parent`. Where the file
-  // system has no locks it says so in the log, and removes nothing.
+  // system has no locks, it says so in the log and removes nothing.
   JobDirectory(const std::string& parent, Log& log);
-  // Removes the directory with the files that belong in it; never throws. What cannot be removed is
-  // removed by the next start.
+  // Removes the directory with the files that belong in it; never throws. If something cannot be
+  // removed, the next start removes it.
   ~JobDirectory();
   JobDirectory(const JobDirectory&) = delete;
   JobDirectory& operator=(const JobDirectory&) = delete;
 
   const std::string& path() const { return path_; }
   std::string slot_file() const;
-  // What the destructor does, earlier.
+  // Does now what the destructor would do.
   void remove() noexcept;
 
  private:

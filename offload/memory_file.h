@@ -8,10 +8,10 @@
 
 namespace terrace {
 
-// A file that is memory: for tests. Transfers that do not overlap may be made by several threads.
+// A file in memory, for tests. Several threads may make transfers that do not overlap.
 class MemoryFile final : public RawFile {
  public:
-  // The same demands as a drive makes, so that misuse shows in tests too.
+  // The same alignment as a drive demands, so that misuse shows in tests too.
   static constexpr std::size_t kAlignment = kTransferAlignment;
 
   std::int64_t read_at(std::span<std::byte> memory, std::uint64_t offset) noexcept override;

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// Smaller than a drive's, so that small tests have many blocks.
+// Smaller than a drive's blocks, so that small tests have many of them.
 constexpr std::size_t kBlockBytes = 64 * kKiB;
 constexpr int kDepth = 8;
 
@@ -24,7 +24,7 @@ class MemoryStripe final : public StripeFiles {
         faulty_(file_, faults_),
         engine_({&faulty_}, InFlight{.pieces_max = kDepth}, "memory") {}
 
-  // Nobody waits for memory.
+  // The log is for stalled transfers, and memory does not stall.
   Log& log() { return log_; }
   std::size_t count() const override { return 1; }
   void prepare(std::span<const std::uint64_t> sizes) override { file_.resize(sizes[0]); }

@@ -16,10 +16,11 @@
 namespace terrace {
 namespace {
 
-// So many pieces may be in flight in place of a block, where requests are smaller than one.
+// The number of pieces that may be in flight in place of a block, where requests are smaller than
+// one.
 constexpr int kPiecesOfABlock = 8;
 
-// Of the drive below a device of the files, by what its first directory allows.
+// Measures the drive below a device of the files, using its first directory.
 class DriveMeasurement {
  public:
   DriveMeasurement(const NvmeStoreOptions& options, SlotFiles& files, std::size_t device, Log& log)
@@ -94,7 +95,7 @@ class DriveMeasurement {
   Log& log_;
 };
 
-// So much of the directory can be used, but for a few blocks that a stripe may be ahead.
+// Returns how much of the directory can be used, less a few blocks that a stripe may be ahead.
 std::uint64_t room_of(const NvmeDirectory& directory, std::size_t sharing) {
   constexpr std::uint64_t kSlack = 64 * kMiB;
   struct statvfs space = {};
@@ -104,7 +105,7 @@ std::uint64_t room_of(const NvmeDirectory& directory, std::size_t sharing) {
   return room - std::min(room, kSlack);
 }
 
-// Of reads and writes of as many bytes.
+// Returns the rate for an equal number of bytes read and written.
 double both_ways(const DriveFacts& facts) {
   return 2 / (1 / facts.read_gb_per_s + 1 / facts.write_gb_per_s);
 }
@@ -132,7 +133,7 @@ NvmeShape nvme_shape(const NvmeStoreOptions& options, SlotFiles& files, Log& log
                      .depths = {},
                      .shares = stripe_shares(rooms, options.expected_bytes),
                      .in_flight = {}};
-  // One size of block for all: each drive has as many bytes in flight as it does best with.
+  // All drives use one block size, and each has as many bytes in flight as it does best with.
   for (const DriveFacts& drive : drives) {
     const std::size_t bytes = drive.shape.block_bytes * static_cast<std::size_t>(drive.shape.depth);
     const auto blocks = static_cast<int>(divide_up(bytes, block_bytes));

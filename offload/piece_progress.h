@@ -6,23 +6,24 @@
 
 #include "offload/io_engine.h"
 
-// What a transfer's result means for its piece. A result may be complete, short, interrupted or
-// failed: every engine asks here, and nowhere else is that decided.
+// Decides what a transfer's result means for its piece. A result may be complete, short,
+// interrupted or failed. Every engine asks here; this is decided nowhere else.
 namespace terrace {
 
 class PieceProgress {
  public:
   enum class Next : std::uint8_t { kComplete, kAgain, kFailed };
 
-  // So often in a row a transfer may be interrupted, or carry nothing, before the piece fails.
+  // How many times in a row a transfer may be interrupted, or transfer nothing, before the piece
+  // fails.
   static constexpr int kMaxFruitless = 100;
 
   PieceProgress() = default;
   PieceProgress(const Piece& piece, std::size_t alignment);
 
-  // Takes what the system returned for a transfer of rest(): bytes, or a negative errno. kAgain:
-  // the caller transfers the (new) rest(). A short result is rounded down to the alignment, because
-  // a direct transfer cannot start in between.
+  // Takes the system's result for a transfer of rest(): bytes, or a negative errno. On kAgain the
+  // caller transfers the (new) rest(). A short result is rounded down to the alignment, because a
+  // direct transfer cannot start in between.
   Next advance(std::int64_t result);
 
   std::span<std::byte> rest() const { return piece_.memory.subspan(carried_); }

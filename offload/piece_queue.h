@@ -8,26 +8,27 @@
 
 namespace terrace {
 
-// Pieces that wait for their turn, of each direction in the order they came. The directions take
-// turns, so that neither waits for all of the other's. Bounded; allocates nothing after it is made.
+// Pieces that wait for their turn. Pieces of one direction keep the order they came in. The
+// directions take turns, so that neither waits for all pieces of the other. Bounded; allocates
+// nothing after it is made.
 class PieceQueue {
  public:
   explicit PieceQueue(std::size_t capacity) : reads_(capacity), writes_(capacity) {}
 
   bool empty() const { return reads_.count == 0 && writes_.count == 0; }
 
-  // At most `capacity` of one direction.
+  // At most `capacity` pieces of one direction may wait.
   void push(const Piece& piece) {
     (piece.direction == IoDirection::kRead ? reads_ : writes_).push(piece);
   }
 
-  // Whose turn it is. Not where it is empty.
+  // Returns the piece whose turn it is. The queue must not be empty.
   const Piece& next() const {
     TERRACE_CHECK(!empty());
     return (reads_next() ? reads_ : writes_).next();
   }
 
-  // Takes next() out.
+  // Removes next() and returns it.
   Piece pop() {
     TERRACE_CHECK(!empty());
     const bool read = reads_next();

@@ -65,7 +65,7 @@ void PosixEngine::run() {
     if (!may_start()) return;
     const Piece piece = queue_.pop();
     bytes_in_flight_ += piece.memory.size();
-    // Who ends a piece may find room for several: each that starts one calls the next.
+    // The end of a piece may make room for several: each thread that starts one wakes the next.
     if (may_start()) work_came_.notify_one();
     lock.unlock();
     carry(piece);

@@ -12,11 +12,11 @@
 
 namespace terrace {
 
-// Threads that make blocking transfers on the files of a device: where io_uring is forbidden, and
-// under the fakes.
+// Threads that make blocking transfers on the files of a device. Used where io_uring is forbidden,
+// and by the fakes.
 class PosixEngine final : public IoEngine {
  public:
-  // `files` outlive the engine. Pieces are in flight on a thread each, kMaxThreads at most. Throws
+  // `files` outlive the engine. Each piece in flight takes a thread, at most kMaxThreads. Throws
   // EnvironmentError where a thread does not start.
   PosixEngine(std::vector<RawFile*> files, const InFlight& limit, std::string name);
   ~PosixEngine() override;
@@ -30,7 +30,7 @@ class PosixEngine final : public IoEngine {
 
   void stop();
   void run();
-  bool may_start() const;  // mutex_ is held
+  bool may_start() const;  // called with mutex_ held
   void carry(const Piece& piece);
 
   const std::vector<RawFile*> files_;

@@ -18,7 +18,7 @@ namespace terrace {
 
 namespace {
 
-// One of an engine's files.
+// An engine restricted to one of its files.
 class FileOfEngine final : public IoEngine {
  public:
   FileOfEngine(IoEngine& engine, std::size_t file) : engine_(engine), file_(file) {}
@@ -48,7 +48,7 @@ void SlotFiles::add(const NvmeDirectory& directory, SystemFaults* faults, Log& l
   slot.directory = directory;
   slot.job = std::make_unique<JobDirectory>(directory.path, log);
   slot.file = std::make_unique<DirectFile>(slot.job->slot_file(), faults);
-  if (!named_) slot.job->remove();  // before anything is measured in it
+  if (!named_) slot.job->remove();  // before anything in it is measured
   const std::string name = device_of(directory.path);
   const auto found = std::ranges::find(devices_, name, &Device::name);
   slot.device = static_cast<std::size_t>(found - devices_.begin());

@@ -18,12 +18,12 @@ class SlotFiles final : public StripeFiles {
   // Makes the directories and the (empty) files. Throws as make_nvme_store() does.
   SlotFiles(const NvmeStoreOptions& options, Log& log);
 
-  // A block device, with those of the directories that lie on it.
+  // A block device, with the stripes whose directories lie on it.
   struct Device {
     std::string name;
     std::vector<std::size_t> stripes;
     std::unique_ptr<IoEngine> engine;
-    std::string remark;  // why it is not the engine that was asked for
+    std::string remark;  // why it is not the requested engine
     int depth = 0;       // whole blocks in flight
   };
   std::size_t device_count() const { return devices_.size(); }
@@ -31,10 +31,11 @@ class SlotFiles final : public StripeFiles {
   const NvmeDirectory& directory(std::size_t stripe) const { return slots_[stripe].directory; }
   DirectFile& file(std::size_t stripe) { return *slots_[stripe].file; }
 
-  // An engine for the device's files that is nobody's yet.
+  // Makes an engine for the device's files. The caller owns it.
   std::unique_ptr<IoEngine> make_engine(std::size_t device, const InFlight& in_flight,
                                         std::string& remark) const;
-  // Makes the engine of the device; before prepare(). `depth` is in flight when blocks are whole.
+  // Makes the engine of the device. Called before prepare(). `depth` is the number of whole blocks
+  // in flight.
   void open(std::size_t device, int depth, const InFlight& in_flight);
 
   std::size_t count() const override { return slots_.size(); }
@@ -51,7 +52,7 @@ class SlotFiles final : public StripeFiles {
     std::unique_ptr<JobDirectory> job;
     std::unique_ptr<DirectFile> file;
     std::size_t device = 0;
-    std::unique_ptr<IoEngine> way;  // to the file, by the device's engine
+    std::unique_ptr<IoEngine> way;  // access to the file, by the device's engine
   };
 
   void add(const NvmeDirectory& directory, SystemFaults* faults, Log& log);
@@ -60,7 +61,7 @@ class SlotFiles final : public StripeFiles {
   const IoEngineKind engine_kind_;
   const bool named_;
   std::vector<Slot> slots_;
-  std::vector<Device> devices_;  // their engines are destroyed before the files
+  std::vector<Device> devices_;  // last, so their engines are destroyed before the files
 };
 
 }  // namespace terrace

@@ -21,7 +21,7 @@ void check_budget(const SpaceNeed& need) {
                     "raise the budget, or name more directories");
 }
 
-// Otherwise found out in the middle of the run.
+// Checks a limit that would otherwise be found out in the middle of the run.
 void check_file_limit(const SpaceNeed& need) {
   struct rlimit limit = {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
@@ -32,7 +32,7 @@ void check_file_limit(const SpaceNeed& need) {
       "raise it with ulimit -f");
 }
 
-// The need of all directories that share the file system of `directory`.
+// Returns the need of all directories that share the file system `device`.
 std::uint64_t need_of_file_system(std::span<const SpaceNeed> needs, dev_t device) {
   std::uint64_t sum = 0;
   for (const SpaceNeed& need : needs) {

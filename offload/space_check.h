@@ -14,13 +14,13 @@ struct SpaceNeed {
   std::optional<std::size_t> budget_bytes;
 };
 
-// Throws OutOfMemory naming the directory, what is there and what is needed, where a budget, a
-// limit on the size of files, or free space is too small. Directories on one file system are
-// counted together.
+// Throws OutOfMemory naming the directory, the bytes that are there and the bytes needed, where a
+// budget, a limit on the size of files, or free space is too small. Directories on one file system
+// are counted together.
 void check_space(std::span<const SpaceNeed> needs);
 
-// Returns what is free on the file systems of these directories together, each counted once. Throws
-// IoError for a directory that is not there.
+// Returns the free bytes of the file systems of these directories together, each counted once.
+// Throws IoError for a directory that does not exist.
 std::uint64_t free_space(std::span<const std::string> directories);
 
 }  // namespace terrace

@@ -57,7 +57,7 @@ void StallWatch::look(std::int64_t now_ns) {
                              .offset = transfer.offset_.load(std::memory_order_relaxed),
                              .size_bytes = transfer.size_bytes_.load(std::memory_order_relaxed),
                              .seconds = static_cast<double>(now_ns - since_ns) * 1e-9};
-    // It ended, and the place may be of the next, meanwhile.
+    // The transfer has ended meanwhile, and the slot may already hold the next one.
     if (transfer.since_ns_.load(std::memory_order_acquire) != since_ns) continue;
     reported_[i] = since_ns;
     report_(stalled);

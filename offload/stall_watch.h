@@ -25,17 +25,17 @@ class TransferInFlight {
   std::atomic<std::size_t> size_bytes_{0};
 };
 
-// A thread that names transfers which do not end: each once.
+// A thread that reports transfers which do not end, each once.
 class StallWatch {
  public:
   struct Stalled {
-    std::size_t transfer = 0;  // its place among those that are watched
+    std::size_t transfer = 0;  // index among the watched transfers
     std::uint64_t offset = 0;  // in its file
     std::size_t size_bytes = 0;
     double seconds = 0;  // since the system was asked
   };
 
-  // The transfers outlive the watch. `report` is called on its thread. Throws
+  // The transfers outlive the watch. `report` is called on the watch's thread. Throws
   // EnvironmentError where the thread does not start.
   StallWatch(std::vector<const TransferInFlight*> transfers, double seconds,
              std::function<void(const Stalled&)> report);
@@ -50,7 +50,7 @@ class StallWatch {
   const std::vector<const TransferInFlight*> transfers_;
   const std::int64_t limit_ns_;
   const std::function<void(const Stalled&)> report_;
-  std::vector<std::int64_t> reported_;  // by transfer: when the last one reported was begun
+  std::vector<std::int64_t> reported_;  // by transfer: start of the last one reported
 
   std::mutex mutex_;
   std::condition_variable stopped_;

@@ -9,8 +9,8 @@
 
 namespace terrace {
 
-// What the blocks of a striped store lie in: one file per stripe, each with an engine of its own.
-// Real: files in job directories. Fake: memory.
+// The files that hold the blocks of a striped store: one per stripe, each with an engine of its
+// own. The real ones are files in job directories; the fake is memory.
 class StripeFiles {
  public:
   // Destroys the engines before the files. Nothing is in flight.
@@ -20,11 +20,11 @@ class StripeFiles {
   // Gives every file its size. Throws OutOfMemory and leaves nothing behind.
   virtual void prepare(std::span<const std::uint64_t> sizes) = 0;
   virtual IoEngine& engine(std::size_t stripe) = 0;
-  // The name of the file, for outcomes.
+  // Returns the name of the file, for outcomes.
   virtual const std::string& file_name(std::size_t stripe) const = 0;
-  // A multiple of what every file asks for, a power of two.
+  // A power of two that is a multiple of the alignment of every file.
   virtual std::size_t alignment() const = 0;
-  // What extents begin at multiples of in the files: a power of two, the alignment or more.
+  // Extents begin in the files at multiples of this: a power of two, the alignment or more.
   virtual std::size_t spacing() const = 0;
   virtual std::vector<StorePath> paths() const = 0;
 };

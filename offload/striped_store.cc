@@ -177,13 +177,13 @@ void StripedStore::start_block(BlockSlot& slot) noexcept {
                .completion = &slot});
 }
 
-// On another thread, as all completions come.
+// Runs on another thread, because all completions do.
 void StripedStore::read_zeros(BlockSlot& slot) noexcept {
   const bool has_own = checksum_threads_.empty();
   (has_own ? zeros_thread_ : checksum_threads_[slot.place.stripe])->push_read(slot);
 }
 
-// On the stripe's thread for that.
+// Runs on the stripe's checksum thread.
 void StripedStore::take_checksum(BlockSlot& slot) noexcept {
   if (slot.is_zero) std::ranges::fill(slot.memory, std::byte{0});
   if (slot.direction == IoDirection::kRead) return block_done(slot, {.complete = true});
@@ -191,7 +191,7 @@ void StripedStore::take_checksum(BlockSlot& slot) noexcept {
   start_block(slot);
 }
 
-// On a thread that keeps the drive busy: a checksum would hold it up.
+// Runs on a thread that keeps the drive busy, and taking a checksum here would hold that thread up.
 void StripedStore::block_ended(BlockSlot& slot, PieceResult result) noexcept {
   const bool compares = slot.direction == IoDirection::kRead && result.complete &&
                         slot.checksums == IoRequest::Checksums::kByStore;

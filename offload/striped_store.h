@@ -16,18 +16,18 @@
 
 namespace terrace {
 
-// The block store, whatever the files are: cuts requests into blocks, hands them to the stripes'
-// engines, and checks what has been read. Everything a request needs is made in advance; a request
-// that succeeds allocates nothing.
+// The block store over any kind of files. It cuts requests into blocks, hands them to the stripes'
+// engines, and checks the bytes that have been read. Everything that a request needs is made in
+// advance, so a request that succeeds allocates nothing.
 class StripedStore final : public BlockStore {
  public:
   struct Options {
     std::size_t block_bytes = 0;
     bool checksums = true;
-    double stall_seconds = 10;  // a transfer that takes longer is named; 0: none is
-    // Checksums are taken on a thread per stripe, not in submit() and on the engine's thread.
+    double stall_seconds = 10;  // a transfer that takes longer is reported; 0: never
+    // Whether a thread per stripe takes checksums, instead of submit() and the engine's thread.
     bool checksums_apart = false;
-    StripeShares shares = {};  // of the blocks; empty: all stripes alike
+    StripeShares shares = {};  // of the blocks; empty: all stripes have equal shares
   };
 
   // `log` outlives the store. Throws EnvironmentError where a thread does not start.
@@ -55,8 +55,8 @@ class StripedStore final : public BlockStore {
   struct RequestSlot {
     IoCompletion* completion = nullptr;
     std::size_t blocks_left = 0;
-    // Of the first block, in the order of the extent, that failed: the order in which blocks end
-    // must not show.
+    // The outcome of the first block, in the order of the extent, that failed. The order in which
+    // blocks end must not matter.
     IoOutcome outcome;
     std::size_t failed_block = 0;
   };
@@ -74,7 +74,7 @@ class StripedStore final : public BlockStore {
     BlockLayout::Place place;
     IoDirection direction = IoDirection::kRead;
     IoRequest::Checksums checksums = IoRequest::Checksums::kByStore;
-    bool is_zero = false;  // a read of zeros, which no engine sees
+    bool is_zero = false;  // a read of zeros, which does not go to an engine
     std::span<std::byte> memory;
     TransferInFlight in_flight;
   };
@@ -91,7 +91,7 @@ class StripedStore final : public BlockStore {
   IoOutcome judge(const BlockSlot& slot, PieceResult result);
   IoOutcome outcome_at(const BlockLayout::Place& place, IoOutcome::Kind kind, const char* operation,
                        int error_number = 0) const;
-  // Calls body(place, offset in the block, part) for what `bytes` have of each block.
+  // Calls body(place, offset in the block, part) for the part of `bytes` in each block.
   template <typename Body>
   void for_each_part(ExtentId extent, std::size_t offset, std::span<const std::byte> bytes,
                      const Body& body) const;
@@ -111,9 +111,9 @@ class StripedStore final : public BlockStore {
   std::deque<BlockSlot> block_slots_;                 // stripe after stripe
   std::vector<RequestSlot*> free_requests_;           // guarded by mutex_
   std::vector<std::vector<BlockSlot*>> free_blocks_;  // of each stripe; guarded by mutex_
-  std::vector<std::unique_ptr<ChecksumThread>> checksum_threads_;  // of each stripe, or none
+  std::vector<std::unique_ptr<ChecksumThread>> checksum_threads_;  // of each stripe; may be empty
   std::unique_ptr<ChecksumThread> zeros_thread_;  // fills in zeros where there are no such threads
-  std::unique_ptr<StallWatch> watch_;             // null where none is watched
+  std::unique_ptr<StallWatch> watch_;             // null where none is needed
 };
 
 }  // namespace terrace

@@ -20,12 +20,12 @@ std::int64_t answer_with(const SystemFault& fault, std::int64_t answer,
     const std::uint64_t bit = *fault.flipped_bit % (static_cast<std::uint64_t>(answer) * 8);
     read[bit / 8] ^= std::byte{1} << (bit % 8);
   }
-  // The system's own failure stays.
+  // The system's own failure is kept.
   if (answer < 0 || !fault.shown) return answer;
   if (*fault.shown <= 0) return *fault.shown;
   const std::int64_t shown = std::min(answer, *fault.shown);
   if (!read.empty()) {
-    // What was not carried must not be taken for data.
+    // Bytes that were not transferred must not be taken for data.
     std::ranges::fill(read.subspan(static_cast<std::size_t>(shown)), std::byte{0xA5});
   }
   return shown;
@@ -64,7 +64,8 @@ SystemFault SeededFaults::fate_of(const SystemCall& call) noexcept {
   return fault;
 }
 
-// From nothing to all but the last byte: also sizes that no aligned transfer can go on from.
+// Keeps anything from no bytes to all but the last one, including sizes from which no aligned
+// transfer can go on.
 SystemFault SeededFaults::shortened(const SystemCall& call, std::uint32_t dice) const {
   const std::size_t kept = dice % 4 == 0 ? 0 : (dice >> 2) % call.size_bytes;
   if (kept == 0) return {.shown = -EINTR};

@@ -7,9 +7,9 @@
 #include <optional>
 #include <span>
 
-// Between the engines and the system, for tests: what the system is asked may be made shorter or
-// held back, and what it answers may be changed. Both engines ask here, before and after every
-// transfer; real stores have none.
+// A layer between the engines and the system, for tests. Requests to the system may be made shorter
+// or held back, and the system's answers may be changed. Both engines ask here before and after
+// every transfer; real stores have no such layer.
 namespace terrace {
 
 struct SystemCall {
@@ -20,13 +20,13 @@ struct SystemCall {
 };
 
 struct SystemFault {
-  // How much of it the system is asked for: transfers only, a multiple of the file's alignment. 0:
-  // the system is not asked, and `shown` says what it would have answered.
+  // How many bytes the system is asked for: for transfers only, a multiple of the file's alignment.
+  // 0: the system is not asked, and `shown` is taken for its answer.
   std::size_t asked_bytes = 0;
-  // What the caller is told instead of the system's answer: bytes, or a negative errno. Of a read,
-  // what lies behind so many bytes is made unusable.
+  // The answer that the caller gets instead of the system's: bytes, or a negative errno. In a read,
+  // the bytes after that number are made unusable.
   std::optional<std::int64_t> shown = {};
-  // Counted from the first bit of what was read.
+  // The bit to flip, counted from the first bit of the bytes read.
   std::optional<std::uint64_t> flipped_bit = {};
   std::int64_t delay_us = 0;  // before the system is asked
 
@@ -36,17 +36,19 @@ struct SystemFault {
 class SystemFaults {
  public:
   virtual ~SystemFaults() = default;
-  // What happens to a call. Any thread.
+  // Returns the fault for a call. Any thread.
   virtual SystemFault fate_of(const SystemCall& call) noexcept = 0;
 };
 
-// Takes its time, where the fault says so.
+// Sleeps as long as the fault says.
 void hold_back(const SystemFault& fault) noexcept;
-// What the caller of a transfer is told, given the system's answer; changes `read`, what was read.
+// Returns the answer that the caller of a transfer gets, given the system's answer. Changes `read`,
+// the bytes that were read.
 std::int64_t answer_with(const SystemFault& fault, std::int64_t answer,
                          std::span<std::byte> read) noexcept;
 
-// A blocking transfer that may meet faults: `transfer` asks the system for so many bytes.
+// Makes a blocking transfer that may meet faults: `transfer` asks the system for the bytes it is
+// given.
 template <typename Transfer>
 std::int64_t transfer_with(SystemFaults* faults, const SystemCall& call, std::span<std::byte> read,
                            Transfer transfer) {
@@ -57,21 +59,21 @@ std::int64_t transfer_with(SystemFaults* faults, const SystemCall& call, std::sp
   return answer_with(fault, answer, read);
 }
 
-// The errno that a call without bytes is refused with; 0 if it is not.
+// Returns the errno that a call without bytes is refused with, or 0 if it is not refused.
 int refusal_of(SystemFaults* faults, SystemCall::Kind kind);
 
-// What happens, drawn from a seed. Rates are per transfer of (the rest of) a block.
+// The faults to inject, drawn from a seed. Rates are per transfer of (the rest of) a block.
 struct FaultPlan {
   std::uint64_t seed = 0;
   double fail_rate = 0;     // the request fails with `error_number`
   int error_number = 5;     // EIO
   double corrupt_rate = 0;  // one bit of the bytes read is flipped
   double delay_rate = 0;    // the completion comes late, after others
-  double short_rate = 0;    // only a part is carried, or the transfer is interrupted (EINTR)
+  double short_rate = 0;    // only a part is transferred, or it is interrupted (EINTR)
 };
 
-// Transfers only. A draw depends on the seed, the place in the file and how often that place was
-// used, not on the order in which threads arrive.
+// Faults for transfers only. A draw depends on the seed, the place in the file and how often that
+// place was used, not on the order in which threads arrive.
 class SeededFaults final : public SystemFaults {
  public:
   SeededFaults(const FaultPlan& plan, std::size_t alignment) : plan_(plan), alignment_(alignment) {}

@@ -15,8 +15,8 @@ class GradientNorm {
   double sum_ = 0.0;
 };
 
-// What gradients are multiplied by: 1 where max_norm is 0 (off) or the norm is within it, else
-// max_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ has it.
+// Returns the factor that gradients are multiplied by: 1 if max_norm is 0 (off) or the norm is
+// within it, else max_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_.
 float clip_coefficient(double norm, double max_norm);
 
 }  // namespace terrace

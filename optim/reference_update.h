@@ -10,8 +10,8 @@
 #include "optim/rule_number.h"
 #include "optim/update_state.h"
 
-// An update element by element, by a rule of optim/rules/rules.h: the definition. Vectors have the
-// same bits, and so has a GPU, which compiles the same text without contraction.
+// The definition of an update by a rule of optim/rules/rules.h, element by element. Vectors give
+// the same bits, and so does a GPU, which compiles the same text without contraction.
 namespace terrace {
 
 template <typename Rule>
@@ -20,7 +20,7 @@ inline constexpr std::size_t kSlotCount = Rule::kSlots.size();
 template <typename Rule>
 using ElementOf = rules::Element<kSlotCount<Rule>>;
 
-// Of element i, whose slots are given as numbers: sets its parameter, and gives the new slots.
+// Updates element i, whose slots are given as numbers. Sets its parameter, and gives the new slots.
 template <typename Rule>
 void update_element(const ParameterUpdate& update, std::int64_t i, ElementOf<Rule>& element) {
   const StepScalars& scalars = *update.scalars;
@@ -37,7 +37,7 @@ inline std::uint32_t random_for(const ParameterUpdate& update, std::int64_t i) {
   return rounding_bits(update.rounding, update.scalars->step, i);
 }
 
-// Slots in fp32 or bf16.
+// Updates an element with slots in fp32 or bf16.
 template <typename Rule>
 void reference_of_element(const ParameterUpdate& update, std::int64_t i) {
   const bool rounds = slot_type(update, kSlotCount<Rule>) == DType::kBF16;
@@ -58,7 +58,7 @@ void reference_of_element(const ParameterUpdate& update, std::int64_t i) {
   }
 }
 
-// A block of elements whose slots are codes.
+// Updates a block of elements whose slots are codes.
 template <typename Rule>
 void reference_of_block(const ParameterUpdate& update, std::int64_t first) {
   std::array<ElementOf<Rule>, kMomentBlock> next;
@@ -86,7 +86,7 @@ void reference_of_block(const ParameterUpdate& update, std::int64_t first) {
   }
 }
 
-// Of the elements [begin, end): whole blocks where the slots are codes.
+// Updates the elements [begin, end), which are whole blocks if the slots are codes.
 template <typename Rule>
 void reference_of_range(const ParameterUpdate& update, std::int64_t begin, std::int64_t end) {
   if (slot_type(update, kSlotCount<Rule>) == DType::kU8) {
@@ -96,7 +96,7 @@ void reference_of_range(const ParameterUpdate& update, std::int64_t begin, std::
   for (std::int64_t i = begin; i < end; ++i) reference_of_element<Rule>(update, i);
 }
 
-// UpdateRule::reference.
+// The function UpdateRule::reference.
 template <typename Rule>
 void reference_update(const ParameterUpdate& update) {
   check_update(update, kSlotCount<Rule>);

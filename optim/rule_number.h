@@ -8,15 +8,16 @@
 #include "base/half.h"
 #include "optim/update_rule.h"
 
-// What the texts in optim/rules are written in, for a rule that updates one element: the reference,
-// and a thread of a GPU. optim/cpu/rule_number.inl has the same names for vectors of elements.
+// The names that the texts in optim/rules are written in, for a rule that updates one element: for
+// the reference, and for a thread of a GPU. optim/cpu/rule_number.inl has the same names for
+// vectors of elements.
 
 // Begins each function of a rule's text that an update calls.
 #define TERRACE_RULE_FUNCTION TERRACE_HOST_DEVICE inline __attribute__((always_inline))
 
 namespace terrace {
 
-// What a rule makes of its hyperparameters once, on the host.
+// The constants that a rule makes of its hyperparameters once, on the host.
 using RuleConstants = std::array<float, kMostHyperparameters>;
 
 namespace rules {
@@ -24,10 +25,10 @@ namespace rules {
 using Number = float;
 
 TERRACE_HOST_DEVICE inline Number number(float value) { return value; }
-// a * b + c, rounded once.
+// Returns a * b + c, rounded once.
 TERRACE_HOST_DEVICE inline Number fused(Number a, Number b, Number c) { return ::fmaf(a, b, c); }
 TERRACE_HOST_DEVICE inline Number square_root(Number x) { return ::sqrtf(x); }
-// 1 or -1; of zeros and NaN, themselves.
+// Returns 1 or -1; a zero or NaN is returned as it is.
 TERRACE_HOST_DEVICE inline Number sign(Number x) {
   return ::fabsf(x) > 0.0F ? ::copysignf(1.0F, x) : x;
 }

@@ -6,16 +6,16 @@
 
 #include "base/dtype.h"
 
-// How the optimizer state of a range of parameters is stored: slot by slot the numbers that the
-// update rule keeps of all its elements, then what the parameters lack of their exact fp32 values,
-// then, slot by slot, the exponents that blocks of 8-bit numbers share.
+// The form in which the optimizer state of a range of parameters is stored: slot by slot the
+// numbers that the update rule keeps of all its elements, then what the parameters lack of their
+// exact fp32 values, then, slot by slot, the exponents that blocks of 8-bit numbers share.
 namespace terrace {
 
 inline constexpr std::size_t kMostSlots = 2;
 
 enum class MasterForm : std::uint8_t {
   kParameter,  // nothing: the parameters are fp32 themselves
-  kSplit,      // 16 bits, that make a bf16 parameter the exact fp32 (base/half.h)
+  kSplit,      // 16 bits, which make a bf16 parameter the exact fp32 (base/half.h)
   kFp32,       // the fp32 value, whole
 };
 
@@ -34,10 +34,10 @@ struct StatePart {
 };
 
 struct StateLayout {
-  // No bytes from the rule's number of slots on.
+  // Slots past the rule's number of slots have no bytes.
   std::array<StatePart, kMostSlots> slots;  // fp32, bf16 or u8
   StatePart master;                         // i16 remainders or fp32 values; none with kParameter
-  std::array<StatePart, kMostSlots> exponents;  // u8, one for a block; no bytes but with kInt8
+  std::array<StatePart, kMostSlots> exponents;  // u8, one for a block; bytes only with kInt8
   std::size_t size_bytes = 0;                   // a multiple of 4 KiB
 };
 
@@ -46,11 +46,12 @@ struct StateFormat {
   SlotForm slot_form = SlotForm::kFp32;
   std::size_t slot_count = kMostSlots;  // of the update rule
 
-  // Of `elements` elements, a multiple of 4Ki. All parts but the exponents begin and end at a
-  // multiple of 4 KiB.
+  // Returns the layout of `elements` elements, a multiple of 4Ki. All parts except the exponents
+  // begin and end at a multiple of 4 KiB.
   StateLayout layout(std::int64_t elements) const;
   std::size_t bytes(std::int64_t elements) const { return layout(elements).size_bytes; }
-  // Whether an update needs the parameter's old value: it is its own master, or a part of it.
+  // Returns whether an update needs the parameter's old value: it is its own master, or a part of
+  // it.
   bool reads_parameter() const { return master != MasterForm::kFp32; }
 
   friend bool operator==(const StateFormat&, const StateFormat&) = default;

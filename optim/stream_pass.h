@@ -6,8 +6,8 @@
 
 #include "kernels/kernel_context.h"
 
-// The least that an update can do, or another kernel: the same memory traffic with hardly any
-// arithmetic. What benchmarks measure them against.
+// The least that an update, or another kernel, can do: the same memory traffic with hardly any
+// arithmetic. Benchmarks measure kernels against it.
 namespace terrace {
 
 struct StreamedArray {
@@ -20,7 +20,7 @@ struct StreamedArray {
   std::size_t bytes_per_element = 1;
   Access access = Access::kRead;
 
-  // Bytes between memory and processor, for so many elements.
+  // Returns the bytes between memory and processor for `elements` elements.
   double traffic_bytes(std::int64_t elements) const {
     return static_cast<double>(elements) * static_cast<double>(bytes_per_element) *
            (access == Access::kUpdate ? 2 : 1);
@@ -29,12 +29,13 @@ struct StreamedArray {
 
 // How a pass moves the bytes: which way is the fastest depends on the processor and on the size.
 struct StreamForm {
-  bool asks_ahead = true;  // for lines before their turn; else the processor finds out by itself
-  bool past_cache = true;  // what is only written
+  bool asks_ahead = true;  // prefetches lines; else the processor finds out by itself
+  bool past_cache = true;  // for arrays that are only written
 };
 
-// One pass over `elements` elements of all arrays, side by side, on the context's workers. What is
-// updated keeps its values; what is written is unspecified. Elements are a multiple of 64.
+// Makes one pass over `elements` elements of all arrays, side by side, on the context's workers.
+// Arrays that are updated keep their values; those that are written have unspecified values.
+// `elements` is a multiple of 64.
 void stream_pass(const KernelContext& context, std::span<const StreamedArray> arrays,
                  std::int64_t elements, const StreamForm& form = {});
 

@@ -7,11 +7,11 @@
 
 namespace terrace {
 
-// The rules that --optimizer takes, the one that is taken where nothing is said first.
+// Returns the rules that --optimizer takes, the default first.
 std::span<const UpdateRule* const> update_rules();
-// One of these. Null where there is none of this name.
+// Returns one of these rules, or null if none has this name.
 const UpdateRule* find_update_rule(std::string_view name);
-// These, and the rules that do what another trainer's optimizer does.
+// Returns these rules, and the rules that do what another trainer's optimizer does.
 std::span<const UpdateRule* const> update_rules_for_trainers();
 
 }  // namespace terrace

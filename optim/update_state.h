@@ -7,10 +7,10 @@
 #include "base/half.h"
 #include "optim/update_rule.h"
 
-// What updates of every rule do beside the rule's arithmetic, element by element.
+// The work that updates of every rule do beside the rule's arithmetic, element by element.
 namespace terrace {
 
-// The exact parameter of an element, whatever form its master has.
+// Returns the exact parameter of an element, whatever form its master has.
 inline float exact_parameter(const ParameterUpdate& update, std::int64_t i) {
   if (update.master.dtype == DType::kF32) return update.master.as<float>()[i];
   return join({update.parameter.as<Bf16>()[i], update.master.as<std::int16_t>()[i]});
@@ -40,15 +40,16 @@ inline std::uint8_t* codes_of(const TensorView& view) {
   return reinterpret_cast<std::uint8_t*>(view.as<std::byte>());
 }
 
-// How the slots of a rule that has so many are stored: fp32 where it has none.
+// Returns the type in which the slots of a rule that has `slot_count` of them are stored: fp32 if
+// it has none.
 inline DType slot_type(const ParameterUpdate& update, std::size_t slot_count) {
   return slot_count == 0 ? DType::kF32 : update.slots[0].dtype;
 }
 
-// A skipped update of the elements [begin, end).
+// Does a skipped update of the elements [begin, end).
 void keep_state(const ParameterUpdate& update, std::int64_t begin, std::int64_t end);
 
-// Calls body(begin, end) for the parts of [begin, end) that decay and that do not.
+// Calls body(begin, end) for the part of [begin, end) that decays and the part that does not.
 template <typename Body>
 void for_each_decay_range(const ParameterUpdate& update, std::int64_t begin, std::int64_t end,
                           const Body& body) {
@@ -57,8 +58,8 @@ void for_each_decay_range(const ParameterUpdate& update, std::int64_t begin, std
   if (middle < end) body(middle, end);
 }
 
-// Aborts where the views of an update by a rule with so many slots are not n elements of the dtypes
-// that ParameterUpdate names.
+// Aborts if the views of an update by a rule with `slot_count` slots are not n elements of the
+// dtypes that ParameterUpdate names.
 void check_update(const ParameterUpdate& update, std::size_t slot_count);
 
 }  // namespace terrace

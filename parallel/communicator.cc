@@ -146,7 +146,7 @@ void Communicator::throw_if_aborted() {
 }
 
 ElementRange all_reduce_part(std::size_t elements, int rank, int size) {
-  constexpr std::size_t kLineElements = 64;  // whole lines for the narrowest dtype, too
+  constexpr std::size_t kLineElements = 64;  // whole lines even for the narrowest dtype
   const auto ranks = static_cast<std::size_t>(size);
   const std::size_t even = (elements + ranks - 1) / ranks;
   const std::size_t part = (even + kLineElements - 1) / kLineElements * kLineElements;

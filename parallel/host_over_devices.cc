@@ -18,7 +18,8 @@
 namespace terrace {
 namespace {
 
-// Of each of the two halves of device memory: what a rank sends at a time, and what comes.
+// The size of each of the two halves of device memory: one half for the data that a rank sends at a
+// time, one for the data that it receives.
 constexpr std::size_t kHalfBytes = 4 * kMiB;
 
 // Bytes of a call that belong to one rank.
@@ -92,7 +93,7 @@ class HostOverDevices final : public Communicator {
     TERRACE_CHECK(false);
   }
 
-  // The calls of all ranks; of a pair, that of the sender.
+  // Compares the calls of all ranks. In a pair, the receiver compares its call with the sender's.
   void compare(const CollectiveCall& call);
   void refuse(const std::string& different) {
     if (different.empty()) return;
@@ -105,7 +106,7 @@ class HostOverDevices final : public Communicator {
     for (std::size_t r = 0; r < parts_.size(); ++r) parts_[r] = {r * bytes, bytes};
   }
   const Part& own() const { return parts_[static_cast<std::size_t>(rank())]; }
-  // What is left of a rank's part from `at` on, at most `n` bytes.
+  // Returns how many bytes of a rank's part are left from `at` on, at most `n`.
   static std::size_t rest(const Part& part, std::size_t at, std::size_t n) {
     return at < part.size ? std::min(n, part.size - at) : 0;
   }
@@ -117,16 +118,18 @@ class HostOverDevices final : public Communicator {
   }
 
   void all_reduce(const CollectiveCall& call);
-  // Of every rank's part the bytes [at, at + n): this rank's are added over all ranks, to its part
-  // of the sum, `target`; or they come together.
+  // Both work on the bytes [at, at + n) of every rank's part. add_own_part() adds the bytes of this
+  // rank's part over all ranks, and writes them to its part of the sum, `target`; gather() collects
+  // the bytes of all parts.
   void add_own_part(const CollectiveCall& call, std::size_t at, std::size_t n, std::byte* target);
   void gather(const std::byte* own_part, std::byte* target, std::size_t at, std::size_t n);
   void all_to_all(const CollectiveCall& call, std::size_t at, std::size_t n);
   void move_whole(const CollectiveCall& call);
 
-  // Copies to the device, a call between devices, copies from it; waits for all. For the call it
-  // waits before the copies: those into pageable memory would wait for it inside the driver, where
-  // other threads of this process may be held up whose work the other ranks wait for.
+  // Runs `put` (copies to the device), `call` (a call between devices) and `take` (copies from the
+  // device), and waits for all. It waits for `call` before it copies from the device: a copy into
+  // pageable memory would wait inside the driver, and could hold up other threads of this process
+  // whose work the other ranks wait for.
   void exchange(Step put, FunctionRef<void(NativeStream)> call, Step take) {
     throw_if_aborted();
     put();
@@ -153,9 +156,9 @@ class HostOverDevices final : public Communicator {
   Device& device_;
   const std::size_t piece_bytes_;
   const std::unique_ptr<DeviceMemory> memory_;
-  HostMemory host_;  // what came, to be added
+  HostMemory host_;  // received data, to be added
   const std::unique_ptr<Stream> stream_;
-  // Of the call that is carried out, by rank.
+  // For the call that is being carried out, indexed by rank.
   std::vector<Part> parts_;
   std::vector<const std::byte*> sources_;
   std::vector<WireCall> calls_;

@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-// The names of one launcher.
+// The variable names of one launcher.
 struct Names {
   LaunchSource source;
   std::string_view is;
@@ -32,7 +32,8 @@ constexpr auto kLaunchers = std::to_array<Names>(
      {LaunchSource::kMvapich, "mpirun of MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
       "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", true}});
 
-// Of launchers whose ranks cannot be found: where one of them is above 0 there are several.
+// Rank variables of launchers whose ranks cannot be found out otherwise. If one of them is above 0,
+// there are several ranks.
 constexpr auto kOtherRanks = std::to_array<std::string_view>(
     {"PMIX_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK", "PALS_RANKID"});
 
@@ -56,13 +57,13 @@ class Variables {
     const auto found = all_.find(name);
     return found == all_.end() ? std::string() : found->second;
   }
-  // "NAME=text".
+  // Returns "NAME=text".
   std::string line(std::string_view name) const { return fmt::format("{}={}", name, text(name)); }
-  // Whether it is a number above this one.
+  // Returns whether the variable is a number above `number`.
   bool is_above(int number, std::string_view name) const {
     return parse_number(text(name)).value_or(number) > number;
   }
-  // Throws where it is no number.
+  // Throws if the variable is not a number.
   int number(std::string_view name) const {
     const std::optional<int> value = parse_number(text(name));
     if (!value || *value < 0) {
@@ -98,7 +99,8 @@ void check_launch(const LaunchEnvironment& launch) {
       "unset the variables that an earlier launch left behind");
 }
 
-// A process that does not know its rank would train alone, beside the others.
+// Refuses a launch where only some variables are set: a process that does not know its rank would
+// train alone, beside the others.
 void refuse_half(const Variables& variables, const Names& names) {
   if (!variables.is_above(1, names.size) && !variables.is_above(0, names.rank)) return;
   std::vector<std::string> there;
@@ -155,7 +157,8 @@ int local_tasks_of_slurm(const Variables& variables) {
                          "start with mpirun or torchrun");
 }
 
-// Only inside of a step: the shells of sbatch and salloc also have SLURM_PROCID=0 and SLURM_NTASKS.
+// Returns a launch only inside of a step: the shells of sbatch and salloc also have SLURM_PROCID=0
+// and SLURM_NTASKS.
 std::optional<LaunchEnvironment> by_slurm(const Variables& variables) {
   for (const std::string_view name :
        {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"}) {
@@ -282,7 +285,7 @@ std::string first_slurm_host(const std::string& node_list) {
 
 std::optional<int> slurm_tasks_of_node(const std::string& tasks_per_node, int node) {
   std::string_view rest = tasks_per_node;
-  int first = 0;  // node of the entry
+  int first = 0;  // the first node of the entry
   while (!rest.empty()) {
     const std::string_view entry = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(entry.size() + 1, rest.size()));

@@ -7,8 +7,8 @@
 // How ranks are divided between data, tensor and pipeline parallelism.
 namespace terrace {
 
-// Ranks are numbered with the tensor position innermost, then data, then pipeline: the ranks that
-// exchange most are the closest, and a stage, which exchanges least, may be another host.
+// Ranks are numbered with the tensor position innermost, then data, then pipeline. So the ranks
+// that exchange most are the closest, and a stage, which exchanges least, may be on another host.
 struct MeshShape {
   int data = 1;
   int tensor = 1;
@@ -25,14 +25,15 @@ struct MeshPosition {
   friend bool operator==(const MeshPosition&, const MeshPosition&) = default;
 };
 
-// What is left of `ranks` for data parallelism. Throws ConfigError where they do not divide.
+// Returns the mesh of `ranks` ranks. Data parallelism gets what tensor and pipeline parallelism
+// leave. Throws ConfigError where `ranks` cannot be divided so.
 MeshShape mesh_of(int ranks, int tensor, int pipeline);
 
 MeshPosition position_of(const MeshShape& shape, int rank);
 int rank_of(const MeshShape& shape, const MeshPosition& position);
 
-// The groups of one rank: along each axis, the ranks that differ from it in that position only,
-// ordered by it. Their names have the other two positions: "dp(tp=1,pp=0)".
+// The groups of one rank. There is one along each axis: the ranks that differ from it in that
+// position only, ordered by it. A group's name has the other two positions: "dp(tp=1,pp=0)".
 struct MeshGroups {
   MeshPosition position;
   std::unique_ptr<Communicator> data;
@@ -40,7 +41,7 @@ struct MeshGroups {
   std::unique_ptr<Communicator> pipeline;
 };
 
-// Called by every rank of `world`, whose size is that of the mesh.
+// Makes the groups. Called by every rank of `world`, whose size is the mesh's number of ranks.
 MeshGroups make_mesh_groups(Communicator& world, const MeshShape& shape);
 
 }  // namespace terrace

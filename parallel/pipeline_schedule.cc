@@ -11,8 +11,9 @@
 namespace terrace {
 namespace {
 
-// The n-th forward or backward of a stage. With virtual stages, `stages` micro-batches go through
-// one piece of the stage, then through the next; backwards the pieces come in the opposite order.
+// Returns the n-th forward or backward of a stage. With virtual stages, `stages` micro-batches go
+// through one piece of the stage, then through the next; in the backward the pieces come in the
+// opposite order.
 PipelineSlot nth(const PipelineShape& shape, PipelinePass pass, int n) {
   if (shape.virtual_stages == 1) return {pass, n, 0};
   const int round = n / (shape.stages * shape.virtual_stages);
@@ -24,7 +25,8 @@ PipelineSlot nth(const PipelineShape& shape, PipelinePass pass, int n) {
       .virtual_stage = pass == PipelinePass::kForward ? piece : shape.virtual_stages - 1 - piece};
 }
 
-// Forwards before the first backward, less the one that is paired with it.
+// Returns the number of forwards before the first backward, not counting the forward that is paired
+// with it.
 int warm_up(const PipelineShape& shape, int stage, int total) {
   const int behind = shape.stages - stage - 1;
   switch (shape.schedule) {
@@ -33,7 +35,7 @@ int warm_up(const PipelineShape& shape, int stage, int total) {
     case PipelineSchedule::k1F1B:
       return std::min(behind, total);
     case PipelineSchedule::kInterleaved:
-      // With one piece this is 1F1B; with more, a piece's last micro-batch of a round must have
+      // With one piece this is 1F1B. With more, a piece's last micro-batch of a round must have
       // come back through the later pieces.
       if (shape.virtual_stages == 1) return std::min(behind, total);
       return std::min(2 * behind + (shape.virtual_stages - 1) * shape.stages, total);
@@ -92,8 +94,8 @@ std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces) 
                     pieces, units),
         "use fewer pipeline stages, or fewer virtual stages");
   }
-  // best[k][n]: the largest run when the first n units are cut into k + 1; cut[k][n]: where the
-  // last of these begins.
+  // best[k][n] is the largest run when the first n units are cut into k + 1 runs; cut[k][n] is
+  // where the last of these runs begins.
   const double none = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> best(runs, std::vector<double>(units + 1, none));
   std::vector<std::vector<std::size_t>> cut(runs, std::vector<std::size_t>(units + 1, 0));

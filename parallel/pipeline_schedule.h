@@ -4,15 +4,13 @@
 #include <span>
 #include <vector>
 
-// In which order a pipeline stage works on the micro-batches of a step.
+// The order in which a pipeline stage works on the micro-batches of a step.
 //
 //   GPipe        all forwards, then all backwards (Huang et al., arXiv 1811.06965). A stage holds
-//   the
-//                activations of all m micro-batches.
-//   1F1B         after a warm-up, one backward for each forward (Narayanan et al., arXiv
-//   2006.09503,
-//                there PipeDream-Flush). The same bubble, (p-1) / (m + p-1) of the time; stage s
-//                holds at most p - s micro-batches.
+//                the activations of all m micro-batches.
+//   1F1B         after a warm-up, one backward for each forward (Narayanan et al.,
+//                arXiv 2006.09503, there PipeDream-Flush). The bubble is the same,
+//                (p-1) / (m + p-1) of the time; stage s holds at most p - s micro-batches.
 //   interleaved  1F1B in which stage s has v pieces of the model, virtual stages s, s + p, ...
 //                (Narayanan et al., arXiv 2104.04473). The bubble is (p-1) / (v m + p-1); a stage
 //                holds at most 2 (p - s - 1) + (v - 1) p + 1 pieces' activations. p must divide m.
@@ -40,13 +38,13 @@ struct PipelineSlot {
 // Throws ConfigError, which names the flags, where the shape has no such schedule.
 void check_pipeline_shape(const PipelineShape& shape);
 
-// What `stage` does in a step, in order. Micro-batches of a virtual stage come in ascending order,
-// in both passes. Throws ConfigError where the shape has no such schedule.
+// Returns the slots of `stage` in a step, in order. Micro-batches of a virtual stage come in
+// ascending order, in both passes. Throws ConfigError where the shape has no such schedule.
 std::vector<PipelineSlot> pipeline_slots(const PipelineShape& shape, int stage);
 
-// Cuts units of the given costs into `pieces` runs of at least one each, so that the largest sum of
-// a run is the least possible. Gives the first unit of each piece, and the number of units after
-// the last. Throws ConfigError where there are fewer units than pieces.
+// Cuts units of the given costs into `pieces` runs of at least one unit each, so that the largest
+// sum of a run is as small as possible. Returns the first unit of each piece, and after the last of
+// them the number of units. Throws ConfigError where there are fewer units than pieces.
 std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces);
 
 }  // namespace terrace

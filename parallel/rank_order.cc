@@ -13,8 +13,8 @@
 namespace terrace {
 namespace {
 
-// Elements whose results are kept in the nearest cache while the ranks' values are read. The loops
-// run this many times whenever they can: a number that compilers make vectors of.
+// The elements whose results are kept in the nearest cache while the ranks' values are read. The
+// loops run this many times whenever they can, because compilers vectorise loops of such a length.
 constexpr std::size_t kBlock = 1024;
 
 struct F32 {
@@ -41,7 +41,7 @@ struct Half16 {
   static Wide widen(Stored value) { return to_float(value); }
   static Stored narrow(Wide value) { return to_fp16_nearest_even(value); }
 };
-// Unsigned inside, so that sums wrap.
+// Unsigned internally, so that sums wrap.
 struct I32 {
   using Stored = std::int32_t;
   using Wide = std::uint32_t;
@@ -60,8 +60,9 @@ typename Type::Wide join(typename Type::Wide a, typename Type::Wide b) {
   }
 }
 
-// Code for each width of vectors, chosen when the program starts. The bits are the same: no
-// operation is contracted. Sanitizers cannot look at code that runs that early.
+// Compiles the code once for each vector width, and chooses when the program starts. The bits are
+// the same for all widths, since no operation is contracted. Sanitizers cannot check code that runs
+// that early.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TERRACE_EVERY_VECTOR_WIDTH \
@@ -70,7 +71,7 @@ typename Type::Wide join(typename Type::Wide a, typename Type::Wide b) {
 #define TERRACE_EVERY_VECTOR_WIDTH
 #endif
 
-// One block: `count` elements from `first` on.
+// Reduces one block: `count` elements from `first` on.
 template <typename Type, ReduceOp Op>
 TERRACE_EVERY_VECTOR_WIDTH void reduce_block(std::span<std::byte* const> targets,
                                              std::span<const std::byte* const> sources,

@@ -9,12 +9,13 @@
 // The arithmetic of collectives on host memory.
 namespace terrace {
 
-// What is sent in pieces is cut at multiples of this.
+// Data sent in pieces is cut at multiples of this.
 inline constexpr std::size_t kCacheLineBytes = 64;
 
-// targets[t][i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for `elements` elements
-// of `dtype`; bf16 and fp16 in fp32, rounded once to nearest even. The same result goes to every
-// target; a target may be a source, else they do not overlap. At least one source. Any thread.
+// Computes targets[t][i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for `elements`
+// elements of `dtype`. bf16 and fp16 are computed in fp32 and rounded once to nearest even. Every
+// target gets the same result. A target may be a source; otherwise they do not overlap. There is at
+// least one source. Any thread.
 void reduce_in_rank_order(std::span<std::byte* const> targets,
                           std::span<const std::byte* const> sources, std::size_t elements,
                           DType dtype, ReduceOp op);

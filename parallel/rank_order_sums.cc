@@ -51,12 +51,12 @@ class RankOrderSums final : public Communicator {
     }
   }
 
-  // Elements of each rank in a piece, a whole number of lines.
+  // Returns the largest number of elements of each rank in a piece, a whole number of cache lines.
   std::size_t part_max(DType dtype) const {
     return piece_bytes_ / ranks_ / kCacheLineBytes * kCacheLineBytes / size_of(dtype);
   }
 
-  // What every rank has for this one, and their sum.
+  // Exchanges the values that every rank has for this one, and adds them.
   void exchange_and_add(std::byte* sum, const std::byte* parts, std::size_t part, DType dtype,
                         NativeStream stream) {
     std::byte* const received = received_->bytes().data();
@@ -80,14 +80,14 @@ class RankOrderSums final : public Communicator {
       left -= ranks_ * part;
     }
     if (left == 0) return;
-    // Fewer than there are ranks: every rank adds all of them.
+    // Fewer elements are left than there are ranks, so every rank adds all of them.
     std::byte* const received = received_->bytes().data();
     devices_->all_gather(elements(received, ranks_ * left, call.dtype),
                          elements(at, left, call.dtype), stream);
     arithmetic_->add_ranks(elements(at, left, call.dtype), received, size(), stream);
   }
 
-  // A piece is read before the target's, which may be in it, is written.
+  // A piece of the source is read before the piece of the target, which may overlap it, is written.
   void reduce_scatter_in_pieces(const CollectiveCall& call, NativeStream stream) {
     const std::size_t width = size_of(call.dtype);
     const std::size_t whole = call.elements / ranks_;
@@ -121,8 +121,8 @@ class RankOrderSums final : public Communicator {
   const std::size_t piece_bytes_;
   const std::size_t ranks_;
   std::unique_ptr<DeviceMemory> packed_;         // to be sent
-  std::unique_ptr<DeviceMemory> received_;       // one rank's part behind another's
-  const std::unique_ptr<Communicator> devices_;  // the last: it ends before the memory it works on
+  std::unique_ptr<DeviceMemory> received_;       // the parts of all ranks, one after another
+  const std::unique_ptr<Communicator> devices_;  // last: it ends before the memory that it works on
 };
 
 }  // namespace

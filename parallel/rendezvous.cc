@@ -17,7 +17,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPorts = 16;
 constexpr auto kPause = std::chrono::milliseconds(50);
 
-// Names may take a while to be known everywhere.
+// Resolves a name again and again until the deadline: names may take a while to be known
+// everywhere.
 TcpResolved resolve_until(const std::string& host, TcpDeadline deadline) {
   for (;;) {
     TcpResolved resolved = resolve_tcp(host);
@@ -51,7 +52,7 @@ std::vector<int> rendezvous_ports(const RendezvousOptions& options) {
   return ports;
 }
 
-// Rank 0 may be on another host, since the launcher's store need not be where it put rank 0.
+// Rank 0 may be on another host, because the launcher's store need not be on the host of rank 0.
 bool serves_rendezvous(const RendezvousOptions& options, TcpDeadline deadline) {
   if (options.local_rank != 0) return false;
   if (options.local_size == options.size) return true;

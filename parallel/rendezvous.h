@@ -9,12 +9,12 @@
 
 #include "parallel/launch_environment.h"
 
-// Where ranks that no MPI connects get one blob of bytes from the first of them: under torchrun,
-// NCCL's unique id. docs/parallel.md says which process serves, and on which port.
+// A meeting place where ranks that no MPI connects get one blob of bytes from the first rank: under
+// torchrun, NCCL's unique id. docs/parallel.md says which process serves, and on which port.
 namespace terrace {
 
 struct RendezvousOptions {
-  std::string address = "127.0.0.1";  // the same on all ranks, as is what follows
+  std::string address = "127.0.0.1";  // the same on all ranks, as are the next ones
   int port = 29500;
   bool port_is_taken = false;  // the launcher listens there itself
   std::string job;             // tells jobs apart that use the same address and port
@@ -24,34 +24,35 @@ struct RendezvousOptions {
   int local_rank = 0;
   int local_size = 1;
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  // Who has connected and has not said who it is after this is not one of ours.
+  // A stranger: a connection that has not said who it is after this time.
   std::chrono::milliseconds hello_time = std::chrono::seconds(5);
 };
 
 RendezvousOptions rendezvous_options(const LaunchEnvironment& launch);
 
-// Ports where a rendezvous may be, in the order in which the one who serves tries to get them and
-// the others look for it.
+// Returns the ports where a rendezvous may be, in the order in which the serving process tries to
+// get them and the others look for it.
 std::vector<int> rendezvous_ports(const RendezvousOptions& options);
 
 inline constexpr std::size_t kRendezvousBlobMax = 4096;
 
-// Whether this is the process that the others come to: the first of the host that has the address.
-// Waits until the deadline for a name that is not known yet.
+// Returns whether this is the process that the others come to: the first process of the host that
+// has the address. Waits until the deadline for a name that is not known yet.
 bool serves_rendezvous(const RendezvousOptions& options,
                        std::chrono::steady_clock::time_point deadline);
 
-// Called by all ranks at about the same time, with blobs of one size, at most kRendezvousBlobMax:
-// on return `blob` has the bytes of rank 0 on every rank, and all have said so. If one does not,
-// all throw; only where the host's last word is lost on its way do some throw and others not.
+// Called by all ranks at about the same time, with blobs of one size, at most kRendezvousBlobMax.
+// On return, `blob` has the bytes of rank 0 on every rank, and all ranks have confirmed that. If
+// one rank does not, all throw; only if the host's last message is lost on its way do some ranks
+// throw and others not.
 //
 // The timeout counts from the call. A rank that has found the host waits until the host's timeout,
-// which counts from when that came, and 5 s more. The resolution of a name may take as long as the
+// which counts from the host's own call, and 5 s more. Resolving a name may take as long as the
 // system's resolver does, in addition.
 //
-// Throws CommError naming the ranks that did not come, or who refused this one and why;
-// EnvironmentError where the ports are all in use, or sockets cannot be had. Any thread; no more
-// than one call for each rank.
+// Throws CommError naming the ranks that did not come, or saying who refused this one and why.
+// Throws EnvironmentError where the ports are all in use, or sockets cannot be made. Any thread; at
+// most one call for each rank.
 void share_from_first_rank(const RendezvousOptions& options, std::span<std::byte> blob);
 
 }  // namespace terrace

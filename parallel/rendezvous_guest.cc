@@ -14,10 +14,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A host of ours answers a hello at once; who does not is somebody else.
+// A host of ours answers a hello at once; a process that does not is a stranger.
 constexpr auto kAnswerTime = std::chrono::seconds(2);
 constexpr auto kGuestPause = std::chrono::milliseconds(50);
-// After its own deadline the host still tells everybody what became of it.
+// After its own deadline the host still tells every guest the outcome.
 constexpr auto kVerdictTime = std::chrono::seconds(5);
 
 }  // namespace
@@ -94,7 +94,7 @@ bool RendezvousGuest::say_hello(const TcpSocket& socket) const {
 
 std::optional<RendezvousGuest::Place> RendezvousGuest::judge(const Answer& answer,
                                                              TcpSocket& socket) {
-  if (answer.kind == AnswerKind::kElsewhere) {  // of whatever version
+  if (answer.kind == AnswerKind::kElsewhere) {  // in any version
     news_ = answer.text();
     socket.close();
     return std::nullopt;
@@ -122,7 +122,7 @@ bool RendezvousGuest::stay(const Place& place) {
   return true;
 }
 
-// The host knows now whether all are there; there is no coming back.
+// From now on the host knows whether all are there, so this rank cannot come back for another try.
 void RendezvousGuest::end(const Place& place) const {
   place.socket.send_all(std::span(&kConfirmation, 1), place.until);
   const std::optional<Answer> answer = receive_answer(place.socket, place.until);

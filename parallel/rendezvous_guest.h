@@ -11,18 +11,18 @@
 
 namespace terrace {
 
-// A process that looks for the host among the ports and stays until it has the blob. One thread.
+// A process that looks for the host at the ports and stays until it has the blob. One thread.
 class RendezvousGuest {
  public:
-  // Looks for the host until the deadline, and once at least.
+  // Looks for the host until the deadline, but at least once.
   RendezvousGuest(const RendezvousOptions& options, std::span<std::byte> blob,
                   TcpDeadline deadline);
 
-  // Throws CommError with what the host said, or where it was looked for.
+  // Throws CommError with the host's message, or with the places where the host was looked for.
   void run();
 
  private:
-  // A port where somebody may answer.
+  // A port where someone may answer.
   struct Visit {
     TcpSocket socket;
     AnswerReader answer;
@@ -35,11 +35,11 @@ class RendezvousGuest {
 
   // Asks at all ports of an address at the same time.
   std::optional<Place> look_at(const TcpAddress& address);
-  // Goes on with a visit that is ready. A place where it is the host's.
+  // Goes on with a visit that is ready. Returns the place if it is the host's.
   std::optional<Place> go_on(Visit& visit);
   bool say_hello(const TcpSocket& socket) const;
   std::optional<Place> judge(const Answer& answer, TcpSocket& socket);
-  // Whether the blob is here.
+  // Returns whether the blob has arrived.
   bool stay(const Place& place);
   void end(const Place& place) const;
   void check_version(const Answer& answer) const;
@@ -49,7 +49,7 @@ class RendezvousGuest {
   const std::span<std::byte> blob_;
   const TcpDeadline deadline_;
   const std::vector<int> ports_;
-  std::string news_;  // why it did not work the last time
+  std::string news_;  // why the last try did not work
 };
 
 }  // namespace terrace

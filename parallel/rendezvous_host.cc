@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is sent is so little that it needs no waiting for.
+// Messages are so short that sending them needs no waiting.
 constexpr auto kSendTime = std::chrono::seconds(2);
 constexpr std::size_t kRanksNamed = 32;
 
@@ -125,7 +125,7 @@ void RendezvousHost::wait_for_news() {
     waits.push_back({guest.socket.descriptor()});
     if (guest.rank < 0) until = std::min(until, guest.hello_until);
   }
-  // Whoever is ready is found by reading from all.
+  // The connections that are ready are found by reading from all.
   wait_for_any(waits, until);
 }
 
@@ -142,7 +142,7 @@ void RendezvousHost::accept_guests() {
   }
 }
 
-// A hello may come byte by byte. What follows it is the blob, of rank 0 only.
+// A hello may come byte by byte. After it comes the blob, from rank 0 only.
 void RendezvousHost::hear(Guest& guest) {
   std::array<std::byte, 512> bytes;
   for (;;) {
@@ -151,7 +151,7 @@ void RendezvousHost::hear(Guest& guest) {
       guest.is_gone = true;  // it may come again
       return;
     }
-    if (guest.rank >= 0 && *got > 0) {  // it had nothing more to say
+    if (guest.rank >= 0 && *got > 0) {  // it should have sent nothing more
       dismiss(guest, AnswerKind::kRefused, fmt::format("rank {} went on talking", guest.rank));
       return;
     }
@@ -160,7 +160,7 @@ void RendezvousHost::hear(Guest& guest) {
     const std::size_t known = std::min(guest.received.size(), sizeof(hello));
     std::copy_n(guest.received.begin(), known, reinterpret_cast<std::byte*>(&hello));
     const std::size_t magic = std::min(known, hello.magic.size());
-    // A stranger is not answered: it would not understand.
+    // A stranger gets no answer, because it would not understand one.
     if (std::memcmp(hello.magic.data(), kHelloMagic.data(), magic) != 0) {
       guest.is_gone = true;
     } else if (known == sizeof(hello) && guest.rank < 0) {

@@ -14,12 +14,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "messages are little-endian");
 
-// What every version has of a head.
+// The part of a head that every version has.
 constexpr std::size_t kCommonBytes = offsetof(AnswerHead, bytes);
 
 bool send_answer(const TcpSocket& socket, AnswerHead head, std::span<const std::byte> bytes,
                  TcpDeadline deadline) {
-  bytes = bytes.first(std::min(bytes.size(), kRendezvousBlobMax));  // a long text
+  bytes = bytes.first(std::min(bytes.size(), kRendezvousBlobMax));  // a long text is cut
   head.bytes = static_cast<std::uint32_t>(bytes.size());
   std::vector<std::byte> message(sizeof(head));
   std::memcpy(message.data(), &head, sizeof(head));

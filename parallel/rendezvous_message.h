@@ -13,14 +13,14 @@
 #include "parallel/rendezvous.h"
 #include "parallel/tcp_socket.h"
 
-// What is said at a rendezvous. A guest says hello, and, if it is rank 0, gives the blob; the host
-// answers at once whether it is the right place, and again when all have come. The guest confirms
-// with one byte, and the host says when all have. Numbers are little-endian. Where a version
-// differs the magic numbers, versions, jobs and kinds still stand where they do here.
+// The messages of a rendezvous. A guest says hello and, if it is rank 0, gives the blob. The host
+// answers at once whether this is the right place, and again when all have come. The guest confirms
+// with one byte, and the host says when all have confirmed. Numbers are little-endian. In every
+// version the magic numbers, versions, jobs and kinds stand in the same places.
 namespace terrace {
 
 inline constexpr std::uint32_t kRendezvousVersion = 1;
-// Not the same, so that nobody takes an echo for an answer.
+// The two differ, so that no one takes an echo for an answer.
 inline constexpr std::array<char, 8> kHelloMagic = {'T', 'E', 'R', 'R', 'A', 'C', 'E', '?'};
 inline constexpr std::array<char, 8> kAnswerMagic = {'T', 'E', 'R', 'R', 'A', 'C', 'E', '!'};
 inline constexpr std::byte kConfirmation{0x06};
@@ -41,10 +41,10 @@ Hello hello_of(const RendezvousOptions& options, std::size_t blob_bytes);
 
 enum class AnswerKind : std::uint32_t {
   kWelcome,    // this is the place: wait
-  kElsewhere,  // another job's: look on. With a text
+  kElsewhere,  // another job's: look further. With a text
   kRefused,    // this rank can never be let in. With a text
   kBlob,       // all are here. With the blob
-  kMissing,    // not all have come, or not all have the blob. With a text
+  kMissing,    // some have not come, or do not have the blob. With a text
   kDone,       // all have the blob
 };
 
@@ -52,13 +52,13 @@ struct AnswerHead {
   std::array<char, 8> magic = kAnswerMagic;
   std::uint32_t version = kRendezvousVersion;
   AnswerKind kind = AnswerKind::kWelcome;
-  std::uint32_t bytes = 0;              // that follow
-  std::uint32_t milliseconds_left = 0;  // of a welcome: until the host waits no longer
+  std::uint32_t bytes = 0;              // of the content that follows
+  std::uint32_t milliseconds_left = 0;  // in a welcome: until the host stops waiting
 };
 static_assert(sizeof(AnswerHead) == 24);
 
 struct Answer {
-  std::uint32_t version = kRendezvousVersion;  // of another one nothing but the kind is known
+  std::uint32_t version = kRendezvousVersion;  // of another version only the kind is known
   AnswerKind kind = AnswerKind::kWelcome;
   std::chrono::milliseconds left{0};
   std::vector<std::byte> bytes;
@@ -66,18 +66,18 @@ struct Answer {
   std::string text() const;
 };
 
-// An answer that may come byte by byte. Takes nothing of what follows it.
+// Reads an answer that may come byte by byte. Takes none of the bytes after it.
 class AnswerReader {
  public:
   enum class State : std::uint8_t {
     kPart,
     kWhole,
-    kNone,  // the other side has hung up, or said something else
+    kNone,  // the other side has hung up, or sent something else
   };
 
-  // Reads what is there.
+  // Reads the bytes that have arrived.
   State read(const TcpSocket& socket);
-  // Once it is whole.
+  // Returns the answer. Called once it is whole.
   Answer take();
 
  private:
@@ -92,7 +92,7 @@ bool send_answer(const TcpSocket& socket, AnswerKind kind, std::span<const std::
                  TcpDeadline deadline);
 bool send_answer(const TcpSocket& socket, AnswerKind kind, std::string_view text,
                  TcpDeadline deadline);
-// Nothing where none comes before the deadline, or something that is none.
+// Returns nothing where no answer comes before the deadline, or the bytes are not an answer.
 std::optional<Answer> receive_answer(const TcpSocket& socket, TcpDeadline deadline);
 
 }  // namespace terrace

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// Shared with the groups split off.
+// State shared with the groups that are split off.
 struct SelfState {
   std::mutex mutex;
   std::optional<std::string> reason;  // guarded by mutex; why it was aborted

@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// A group of one rank: no other to wait for. It can be aborted as any other.
+// Makes a group of one rank, which has no other rank to wait for. It can be aborted like any other.
 std::unique_ptr<Communicator> make_self_communicator(const std::string& name);
 
 }  // namespace terrace

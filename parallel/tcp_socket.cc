@@ -35,7 +35,7 @@ int milliseconds_until(TcpDeadline deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
 }
 
-// Whether the descriptor is ready before the deadline.
+// Returns whether the descriptor is ready before the deadline.
 bool wait_for(int descriptor, bool to_send, TcpDeadline deadline) {
   for (;;) {
     TcpWait wait = {descriptor, to_send};
@@ -45,14 +45,14 @@ bool wait_for(int descriptor, bool to_send, TcpDeadline deadline) {
   }
 }
 
-// 0, or the errno of a machine without that kind of addresses.
+// Returns 0, or the errno of a machine that lacks this kind of addresses.
 int make_socket(int family, TcpSocket& socket) {
   socket = TcpSocket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!socket.is_open()) {
     if (errno != EAFNOSUPPORT) fail("a socket cannot be made", errno);
     return errno;
   }
-  const int on = 1;  // small messages that wait for each other
+  const int on = 1;  // small messages would wait for each other otherwise
   ::setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   return 0;
 }
@@ -70,11 +70,11 @@ void set_port(TcpAddress& address, int port) {
   }
 }
 
-// 0, or an errno.
+// Returns 0, or an errno.
 int listen_at(int family, int port, TcpSocket& socket) {
   if (const int error = make_socket(family, socket); error != 0) return error;
   const int on = 1;
-  // Connections of an earlier attempt that are still winding down do not keep the port.
+  // Connections of an earlier attempt that are still winding down must not keep the port.
   ::setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   TcpAddress any;
   any.storage.ss_family = static_cast<sa_family_t>(family);
@@ -91,7 +91,7 @@ const in6_addr& ipv6_of(const sockaddr* address) {
   return reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
 }
 
-// As the IPv4 address that an IPv6 one may stand for.
+// Returns the IPv4 address, which may be mapped in an IPv6 address.
 in_addr ipv4_of(const sockaddr* address) {
   if (address->sa_family == AF_INET) {
     return reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
@@ -128,7 +128,8 @@ bool are_same(const TcpAddress& a, const TcpAddress& b) {
   return are_same_host(as_sockaddr(a), as_sockaddr(b)) && port(a) == port(b);
 }
 
-// Of accept: that connection is over, and the next may be better.
+// Returns whether an error of accept() concerns one connection: that connection is over, and the
+// next may work.
 bool is_of_one_connection(int error) {
   constexpr auto kErrors =
       std::to_array({EINTR, ECONNABORTED, EPROTO, ENOPROTOOPT, EOPNOTSUPP, ENETDOWN, ENETUNREACH,
@@ -270,7 +271,7 @@ std::vector<TcpSocket> listen_on(int port) {
     if (error == 0) {
       sockets.push_back(std::move(socket));
     } else if (error == EAFNOSUPPORT || error == EADDRNOTAVAIL) {
-      last_error = error;  // a machine with one kind of addresses only
+      last_error = error;  // the machine has one kind of addresses only
     } else {
       fail(fmt::format("port {} cannot be listened on", port), error);
     }

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-// TCP as far as a rendezvous needs it: IPv4 and IPv6, nothing blocks past a deadline but the
-// resolution of names. What the other side does is an outcome; what this process or machine lacks
-// (descriptors, permission, memory) is an EnvironmentError that says what.
+// The part of TCP that a rendezvous needs: IPv4 and IPv6. Nothing blocks past a deadline, except
+// the resolution of names. Whatever the other side does is an outcome. If this process or machine
+// lacks something (descriptors, permission, memory), that is an EnvironmentError that says what.
 namespace terrace {
 
 using TcpDeadline = std::chrono::steady_clock::time_point;
@@ -22,7 +22,7 @@ struct TcpAddress {
   socklen_t size = 0;
 };
 
-// A host's addresses, or why there are none. A name, or an address with or without
+// A host's addresses, or why there are none. The host is a name, or an address with or without
 // brackets.
 struct TcpResolved {
   std::vector<TcpAddress> addresses;
@@ -31,10 +31,10 @@ struct TcpResolved {
 // May block for as long as the system's resolver does.
 TcpResolved resolve_tcp(const std::string& host);
 TcpAddress at_port(const TcpAddress& address, int port);
-// Whether an interface of this machine has it, or it is a loopback address.
+// Returns whether an interface of this machine has the address, or it is a loopback address.
 bool is_own_address(const TcpAddress& address);
 
-// Owns a descriptor, which does not block. One thread.
+// Owns a non-blocking descriptor. One thread.
 class TcpSocket {
  public:
   TcpSocket() = default;
@@ -47,21 +47,21 @@ class TcpSocket {
   int descriptor() const { return descriptor_; }
   void close();
 
-  // A connection that is made while others wait (wait_for_any, to send), or none where it cannot
-  // be. What became of it then is for has_connected() to say.
+  // Starts a connection, which is made while others wait (wait_for_any, to send). Returns no socket
+  // where a connection cannot be made. has_connected() tells the outcome.
   static TcpSocket start_connecting(const TcpAddress& address);
-  // To somebody else: who connects to an unused port of this machine may be given that port for its
-  // own end, and be connected to itself.
+  // Returns whether it is connected to someone else. A socket that connects to an unused port of
+  // this machine may be given that port for its own end, and so be connected to itself.
   bool has_connected() const;
-  // Of a listening socket: the next connection, or none where nobody waits.
+  // On a listening socket: returns the next connection, or a closed socket where none waits.
   TcpSocket accept() const;
 
-  // Bytes that have come, at most out.size(): 0 where there are none yet; nothing where the other
-  // side has closed, or the connection failed.
+  // Returns the number of bytes that have come, at most out.size(): 0 where there are none yet,
+  // nothing where the other side has closed or the connection failed.
   std::optional<std::size_t> receive_some(std::span<std::byte> out) const;
-  // Whether something has come before the deadline: bytes, or the end.
+  // Returns whether something has come before the deadline: bytes, or the end.
   bool wait_to_receive(TcpDeadline deadline) const;
-  // All of it before the deadline, or false.
+  // Transfer all of it before the deadline, or return false.
   bool receive_all(std::span<std::byte> out, TcpDeadline deadline) const;
   bool send_all(std::span<const std::byte> bytes, TcpDeadline deadline) const;
 
@@ -69,17 +69,17 @@ class TcpSocket {
   int descriptor_ = -1;
 };
 
-// Listens on all addresses of this machine, of both kinds where it has both: all or none. None:
-// the port is in use.
+// Listens on all addresses of this machine, IPv4 and IPv6 if it has both: on all of them or on
+// none. Returns nothing if the port is in use.
 std::vector<TcpSocket> listen_on(int port);
 
 struct TcpWait {
   int descriptor = -1;
-  bool to_send = false;  // or to receive
+  bool to_send = false;  // otherwise to receive
   bool is_ready = false;
 };
 
-// Sleeps until one of them is ready, or the deadline, or a signal.
+// Sleeps until one of them is ready, the deadline passes, or a signal comes.
 void wait_for_any(std::span<TcpWait> waits, TcpDeadline deadline);
 
 }  // namespace terrace

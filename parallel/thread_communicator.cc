@@ -54,7 +54,7 @@ class ThreadCommunicator final : public Communicator {
       if (work.is_allowed()) carry_out(call);
     }
     leave(call);
-    // Who has left out its part saw the abort before it came here, so all see it now.
+    // A rank that has left out its part saw the abort before it came here, so all ranks see it now.
     if (group_->world()->is_aborted()) fail(call);
   }
 
@@ -90,7 +90,7 @@ class ThreadCommunicator final : public Communicator {
   }
   std::string absent(bool that_left) const;
 
-  // After an abort. Returns by CommError when no rank touches this one's buffers any more.
+  // Called after an abort. Throws CommError when no rank touches this one's buffers any more.
   [[noreturn]] void fail(const CollectiveCall& call);
   [[noreturn]] void abort_and_fail(const CollectiveCall& call, const std::string& what);
   [[noreturn]] void fail_alone(const CollectiveCall& call, ThreadGroup::Outcome outcome,
@@ -102,8 +102,8 @@ class ThreadCommunicator final : public Communicator {
 
   const std::shared_ptr<ThreadGroup> group_;
   ThreadMember& me_;
-  std::uint64_t points_ = 0;  // that this rank has come to
-  // Of the call that is carried out, by rank.
+  std::uint64_t points_ = 0;  // the points that this rank has come to
+  // For the call that is being carried out, indexed by rank.
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
 };
@@ -125,8 +125,8 @@ void ThreadCommunicator::enter(const CollectiveCall& call) {
 
 void ThreadCommunicator::leave(const CollectiveCall& call) {
   arrive();
-  // No deadline: what the others do now ends by itself, and they read this rank's buffers until
-  // then.
+  // There is no deadline: the work of the others ends by itself, and they read this rank's buffers
+  // until then.
   const ThreadGroup::Outcome outcome =
       group_->wait([&] { return all_arrived(); }, [&] { return one_has_left(); }, Deadline::max());
   if (outcome != ThreadGroup::Outcome::kReached) fail_alone(call, outcome, absent(true));
@@ -151,7 +151,8 @@ void ThreadCommunicator::carry_out(const CollectiveCall& call) {
   }
 }
 
-// Reduces its own part of all ranks' data, and writes it to all of them: nobody else touches it.
+// Reduces this rank's own part of all ranks' data, and writes it to all of them. No other rank
+// touches that part.
 void ThreadCommunicator::all_reduce_own_part(const CollectiveCall& call) {
   const ElementRange part = all_reduce_part(call.elements, rank(), size());
   const std::size_t offset = part.begin * size_of(call.dtype);
@@ -173,11 +174,11 @@ void ThreadCommunicator::reduce_own_part(const CollectiveCall& call) {
   reduce_in_rank_order({&target, 1}, sources_, elements, call.dtype, call.op);
 }
 
-// From every rank the part that is for this one: all of its source, or one of its parts.
+// Copies, from every rank, the part for this one: the whole source, or one of its parts.
 void ThreadCommunicator::copy_parts(const CollectiveCall& call) {
   const std::size_t part = call.size_bytes() / static_cast<std::size_t>(size());
   const bool scattered = call.kind == CollectiveKind::kAllToAll;
-  // Each begins with its own, so that not all read the same rank's memory at once.
+  // Each rank begins with its own part, so that not all read the same rank's memory at once.
   for (int step = 0; step < size(); ++step) {
     const int from = (rank() + step) % size();
     const std::byte* source = group_->member(from).call.source;
@@ -232,7 +233,7 @@ std::unique_ptr<Communicator> ThreadCommunicator::run_split(int color, int key,
   me_.color = color;
   me_.key = key;
   enter(call);
-  std::vector<std::pair<int, int>> ranks;  // (key, rank) of this color
+  std::vector<std::pair<int, int>> ranks;  // (key, rank) of the ranks of this color
   for (int rank = 0; rank < size(); ++rank) {
     const ThreadMember& member = group_->member(rank);
     if (member.color == color) ranks.emplace_back(member.key, rank);

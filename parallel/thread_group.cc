@@ -7,7 +7,8 @@
 namespace terrace {
 namespace {
 
-// A look costs nothing beside the system call of a sleep; each lets others of this core go first.
+// Looking costs nothing compared with the system call of a sleep, and each look lets other threads
+// of this core go first.
 constexpr int kLooksBeforeSleep = 50;
 
 }  // namespace
@@ -67,8 +68,8 @@ ThreadGroup::Outcome ThreadGroup::wait(FunctionRef<bool()> reached, FunctionRef<
   return world_->is_aborted() ? Outcome::kAborted : Outcome::kLeft;
 }
 
-// The change came before, and a sleeper counts itself before it looks for the last time: one of the
-// two sees the other.
+// The change was made before this call, and a sleeper counts itself before it looks for the last
+// time. So one of the two sees the other.
 void ThreadGroup::wake_all() {
   if (sleepers_.load() == 0) return;
   {
@@ -85,8 +86,8 @@ void ThreadGroup::wait_until_nobody_works() {
   while (someone_works()) std::this_thread::yield();
 }
 
-// In this order: whoever leaves after an abort either sees this rank at work, and waits, or has
-// aborted before, which is seen here.
+// The order matters: a rank that leaves after an abort either sees this rank at work and waits, or
+// has aborted before, which is seen here.
 ThreadWork::ThreadWork(ThreadGroup& group, int rank)
     : group_(group), member_(group.member(rank)), allowed_([this] {
         member_.working.store(true);

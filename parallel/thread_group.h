@@ -12,19 +12,19 @@
 #include "base/function_ref.h"
 #include "parallel/communicator.h"
 
-// What the ranks of a thread communicator share: where each has arrived, what it calls, and how
-// they wait for each other. Behind thread_communicator.h.
+// The state that the ranks of a thread communicator share: how far each has come, which call it
+// makes, and how they wait for each other. An internal part of thread_communicator.h.
 namespace terrace {
 
 class ThreadGroup;
 
-// What all groups that were made together share: whether they were aborted, and whom to wake then.
+// The state that all groups made together share: whether they were aborted, and whom to wake then.
 class ThreadWorld {
  public:
   explicit ThreadWorld(const CommunicatorOptions& options) : options_(options) {}
 
   void enroll(const std::shared_ptr<ThreadGroup>& group);
-  // The first reason stays. Any thread.
+  // The first reason is kept. Any thread.
   void abort(const std::string& reason);
   bool is_aborted() const { return aborted_.load(); }
   std::string reason() const;
@@ -40,15 +40,15 @@ class ThreadWorld {
 
 // One rank of a group, on cache lines of its own.
 struct alignas(128) ThreadMember {
-  std::atomic<std::uint64_t> arrived{0};  // points of calls that the rank has come to
-  std::atomic<bool> working{false};       // reads and writes buffers of others
+  std::atomic<std::uint64_t> arrived{0};  // points of calls that the rank has reached
+  std::atomic<bool> working{false};       // whether it reads and writes buffers of others
   std::atomic<bool> left{false};
-  CollectiveCall call;  // of the rank, written before it arrives
+  CollectiveCall call;  // the rank's call, written before it arrives
   int color = 0;
   int key = 0;
 };
 
-// Messages from one rank to another. The sender writes, then posts; the receiver takes.
+// Messages from one rank to another. The sender writes and then posts; the receiver takes.
 struct alignas(64) ThreadMail {
   std::atomic<std::uint64_t> posted{0};
   std::atomic<std::uint64_t> taken{0};
@@ -68,16 +68,16 @@ class ThreadGroup {
   ThreadMail& mail(int from, int to);
 
   // Blocks until `reached` holds, `lost` says that it never will, the world is aborted, or the
-  // deadline passes. Both are functions of atomics of this group whose changes are followed by
-  // wake_all().
+  // deadline passes. Both functions depend only on atomics of this group, and wake_all() is called
+  // after every change of those.
   Outcome wait(FunctionRef<bool()> reached, FunctionRef<bool()> lost,
                std::chrono::steady_clock::time_point deadline);
   void wake_all();
-  // Blocks until no rank touches the buffers of others. Called by a rank that has seen the abort,
-  // and leaves: afterwards nobody begins to.
+  // Blocks until no rank touches the buffers of others. Called by a rank that has seen the abort
+  // and leaves; after that no rank begins to touch them.
   void wait_until_nobody_works();
 
-  // Groups made by a split, each by the first of its ranks, at that rank's place.
+  // Groups made by a split. The first rank of each group stores it at the index of that rank.
   std::vector<std::shared_ptr<ThreadGroup>> made;
 
  private:
@@ -90,7 +90,7 @@ class ThreadGroup {
   std::condition_variable changed_;
 };
 
-// A rank that touches the buffers of others. Throws nothing; ask is_allowed() first.
+// A scope in which a rank touches the buffers of others. Throws nothing; ask is_allowed() first.
 class ThreadWork {
  public:
   ThreadWork(ThreadGroup& group, int rank);
@@ -98,7 +98,7 @@ class ThreadWork {
   ThreadWork(const ThreadWork&) = delete;
   ThreadWork& operator=(const ThreadWork&) = delete;
 
-  // False if the world was aborted: others may be gone, with their buffers.
+  // Returns false if the world was aborted: other ranks may be gone, with their buffers.
   bool is_allowed() const { return allowed_; }
 
  private:

@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-// A call as it is told to other processes: without its memory.
+// A call as it is sent to other processes, without its memory addresses.
 struct WireCall {
   std::uint64_t elements = 0;
   std::int32_t peer = -1;

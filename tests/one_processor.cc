@@ -8,14 +8,15 @@
 #include <cstring>
 #include <string>
 
-// Linked into a test program, this keeps the whole process on one processor that no other such
-// process has. The lanes of a tiny model's step hand each other work every few microseconds: where
-// they wake each other across processors, that is most of what the test does. Bits do not depend on
-// it. Programs that are about threads are not linked with it.
+// If this is linked into a test program, it keeps the whole process on one processor that no other
+// such process has. The lanes of a tiny model's step hand each other work every few microseconds.
+// Waking each other across processors would take most of the test's time. Bits do not depend on
+// this. Programs that are about threads are not linked with it.
 namespace terrace {
 namespace {
 
-// Whether the processor is now this process's, until it ends: a socket's name has one owner.
+// Returns whether the processor now belongs to this process until it ends: a socket's name has one
+// owner.
 bool reserve(int processor) {
   const int owner = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (owner < 0) return false;
@@ -29,7 +30,7 @@ bool reserve(int processor) {
   return false;
 }
 
-// Where all are taken, the process stays on all.
+// If all processors are taken, the process stays on all of them.
 bool stay_on_one_processor() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
@@ -43,7 +44,7 @@ bool stay_on_one_processor() {
   return false;
 }
 
-// Before main(), and so before any thread.
+// Runs before main(), and so before any thread.
 [[maybe_unused]] const bool kIsOnOneProcessor = stay_on_one_processor();
 
 }  // namespace

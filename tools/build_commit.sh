@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds targets of an earlier commit in release: tools/build_commit.sh COMMIT TARGET...
 #
-# Its sources and its build stay in build/commits/, so that the next time is quick. Prints the folder
-# of the build; what the compiler says goes to standard error.
+# The commit's sources and build stay in build/commits/, so that the next time is quick. Prints the folder
+# of the build. The compiler's output goes to standard error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

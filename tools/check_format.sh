@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fails, naming each file, where a source is not formatted as .clang-format says.
+# Fails if a source is not formatted as .clang-format says, and names each such file.
 # tools/check_format.sh --fix rewrites the files instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,7 +20,7 @@ report=$(clang-format-19 --dry-run "${files[@]}" 2>&1) || {
   printf '%s\n' "$report" >&2
   exit 1
 }
-# One line a file, with the first place in it.
+# One line for each file, with the first place in it.
 places=$(awk -F: '/clang-format-violations/ && !($1 in seen) { seen[$1] = 1; print $1 ":" $2 }' <<<"$report")
 if [[ -n $report ]]; then
   printf '%s\n' "${places:-$report}" >&2

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Fails where clang-tidy-19 finds what .clang-tidy lists, and where a source is built by nobody:
-# tools/check_tidy.sh [FILE...], all sources outside tests/ unless named: the tests would double the
-# time of the gate, and the compiler's warnings and the sanitizers already watch them.
+# Fails if clang-tidy-19 finds what .clang-tidy lists, or if no target builds a source:
+# tools/check_tidy.sh [FILE...]. Without FILE it checks all sources outside tests/: the tests would double
+# the time of the gate, and the compiler's warnings and the sanitizers already watch them.
 #
-# Wants the debug preset configured and built (its compile commands, and its record of who includes
-# whom): there several sources are one translation unit, and the system's headers, most of what
-# clang-tidy reads, are read once for them. A unit that was clean is not looked at again until a source
-# or a header of ours in it, its command line or the rules change: the cache has an empty file named by
-# the hash of all. It is shared by all checkouts: TERRACE_TIDY_CACHE, or terrace/tidy in the user's cache
-# folder ($XDG_CACHE_HOME, else ~/.cache).
+# Needs the debug preset configured and built (its compile commands, and its record of which file includes
+# which). There several sources are one translation unit, so that the system's headers, which are most of
+# clang-tidy's input, are read once for all of them. A unit that was clean is not checked again until one of
+# our sources or headers in it, its command line or the rules change: the cache has an empty file that is
+# named by the hash of all these. All checkouts share the cache: TERRACE_TIDY_CACHE, or terrace/tidy in the
+# user's cache folder ($XDG_CACHE_HOME, else ~/.cache).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -27,7 +27,7 @@ if [[ ! -f $build/compile_commands.json ]]; then
 fi
 mkdir -p "$cache"
 
-# "unit <tab> command" for each translation unit; CMake writes one key a line.
+# Writes "unit <tab> command" for each translation unit; CMake writes one key on each line.
 awk -v root="$PWD/" '
   # Takes the root out of a text: a unit is the same in every checkout.
   function without_root(text,   at, folder, rest) {
@@ -47,7 +47,7 @@ awk -v root="$PWD/" '
     print substr(file, length(root) + 1) "\t" without_root(command)
   }' "$build/compile_commands.json" | sort -u -t $'\t' -k1,1 >"$work/commands"
 
-# "source <tab> unit": the first unit that has the source, itself or among those that CMake joined.
+# Writes "source <tab> unit" with the first unit that has the source, alone or joined with others by CMake.
 cut -f1 "$work/commands" | while read -r unit; do
   case $unit in
     */Unity/unity_*) sed -n "s|^#include \"$PWD/\(.*\)\"$|\1\t$unit|p" "$unit" ;;
@@ -60,8 +60,8 @@ cut -f1 "$work/units" >"$work/built"
 ./tools/source_files.sh >"$work/all"
 if (($#)); then printf '%s\n' "$@" | sort -u >"$work/wanted"; else grep -v '^tests/' "$work/all" >"$work/wanted"; fi
 
-# Sources for CUDA and NCCL are built only where these are, but for those that stand in their place. An
-# example is a program of its own, built by who copies it.
+# Sources for CUDA and NCCL are only built where CUDA and NCCL are, so they may be in no target. The sources
+# that replace them elsewhere are built. An example is a program of its own, which its users build.
 grep '\.cc$' "$work/wanted" | grep -v -e '^examples/' >"$work/sources" || true
 comm -23 "$work/sources" "$work/built" | grep -v -e '/cuda/' -e '/nccl/' >"$work/orphans" || true
 failed=0
@@ -72,7 +72,7 @@ fi
 comm -12 "$work/sources" "$work/built" >"$work/checked"
 join -t $'\t' -o 2.2 "$work/checked" "$work/units" | sort -u >"$work/checked_units"
 
-# "unit <tab> file" for each file of ours that a unit includes, itself or through others.
+# Writes "unit <tab> file" for each file of ours that a unit includes, directly or through others.
 ninja -C "$build" -t deps | awk -v root="$PWD/" -v build="$build" '
   /^[^ ]/ { unit = ""; next }
   NF {
@@ -85,7 +85,7 @@ ninja -C "$build" -t deps | awk -v root="$PWD/" -v build="$build" '
   }' | sort -u >"$work/includes"
 xargs -r -d '\n' sha256sum <"$work/all" | awk '{ print $2 "\t" $1 }' >"$work/hashes"
 
-# "key <space> unit" for each unit to be looked at.
+# Writes "key <space> unit" for each unit to be checked.
 rules=$({ clang-tidy-19 --version; find . -name build -prune -o -name .clang-tidy -exec cat {} +; } | sha256sum)
 awk -F '\t' -v rules="$rules" '
   FILENAME ~ /hashes$/ { hash[$1] = $2; next }
@@ -99,13 +99,13 @@ awk -F '\t' -v rules="$rules" '
     if [[ ! -e $cache/$key ]]; then printf '%s %s\n' "$key" "$unit"; fi
   done >"$work/stale"
 
-# What g++ brings and clang does not is omp.h; its attribute malloc(deallocator) is unknown to clang.
+# g++ has omp.h, which clang lacks. clang does not know g++'s attribute malloc(deallocator).
 gcc_include=$(g++ -print-file-name=include)
 
 # shellcheck disable=SC2317  # xargs calls it
 check_one() {
   local key=$1 unit=$2 report
-  # What it counts and suppresses in the headers of the system goes to standard error.
+  # clang-tidy writes the counts of warnings that it suppresses in the system's headers to standard error.
   if report=$(clang-tidy-19 --quiet -p "$build" \
     --extra-arg=-idirafter"$gcc_include" '--extra-arg=-D__malloc__(...)=__malloc__' "$unit" 2>"$work/$key.log"); then
     touch "$cache/$key"

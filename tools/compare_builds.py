@@ -6,10 +6,10 @@
     tools/compare_builds.py COMMIT -- --model nano --init random --max-steps 50    one other training
 
 Builds the commit under build/commits/ and the working tree, in release. Each command runs once with each build to warm
-the machine up; then both take turns, and every second round begins with the other build. Prints a table of medians and
-of the ratios tree / commit of each round, so below 1 is faster; --json prints a document instead. Compared are seconds
-(of a step where the command trains, else of the whole command), processor seconds, minor page faults and the times that
-a thread waited. A training's losses must be equal to the last digit, or the table says so. The command terrace_torch
+the machine up. Then both take turns, and every second round begins with the other build. Prints a table of medians and
+of the ratios tree / commit of each round, so below 1 is faster; --json prints a document instead. It compares seconds
+(of a step if the command trains, else of the whole command), processor seconds, minor page faults and how often a
+thread waited. If a training's losses are not equal to the last digit, the table says so. The command terrace_torch
 needs the environment of tools/python_env.sh, and is left out without it. TMPDIR names the drive.
 """
 
@@ -25,7 +25,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GPT2 = ["--model", "gpt2-124m", "--init", "random"]
-# The widths of TinyLlama-1.1B, which many tune first, with 6 of its 22 layers.
+# The widths of TinyLlama-1.1B, a model that many people tune first, with 6 of its 22 layers.
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
          "num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 6, "vocab_size": 32000,
          "max_position_embeddings": 2048, "rms_norm_eps": 1e-05, "tie_word_embeddings": False}
@@ -44,7 +44,7 @@ for step in range(5):
 
 
 def commands(work, extra):
-    """Name of each command, and the words behind the program's name."""
+    """Returns for each command's name the words behind the program's name."""
     if extra:
         return {"given": ["train", *given_data(work, extra), *extra]}
     text = ["--data", f"{work}/text.txt", "--data-format", "text", "--validation-fraction", "0"]
@@ -75,7 +75,7 @@ def given_data(work, extra):
 
 
 def byte_level_tokenizer():
-    """A tokenizer.json as GPT-2's, with the 256 bytes and pairs of letters and digits as its merges."""
+    """Returns a tokenizer.json like GPT-2's, with the 256 bytes, and pairs of letters and digits as its merges."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(others))]
@@ -103,7 +103,7 @@ def make_inputs(work, program):
 
 
 def run(words, work, environment):
-    """One run of a command: seconds, counts, and the losses where there are any."""
+    """Runs a command once. Returns its seconds, counts, and losses if there are any."""
     log, run_dir = work / "log.txt", work / "run"
     subprocess.run(["rm", "-rf", run_dir, work / "ids.bin"], check=True)
     trains = words[1] == "train" and "--dry-run" not in words
@@ -126,7 +126,7 @@ def run(words, work, environment):
 
 
 def command_of(words, folder, python):
-    """The words of a command of the build in `folder`, and what its environment has besides."""
+    """Returns the words of a command of the build in `folder`, and what its environment has in addition."""
     if words is not None:
         return [folder / "terrace", *words], {}
     return [python, "-c", TORCH_STEPS], {"PYTHONPATH": str(folder.parent.parent / "python"),

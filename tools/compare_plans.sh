@@ -2,10 +2,10 @@
 # Compares what two builds plan: tools/compare_plans.sh BEFORE AFTER
 #
 # BEFORE and AFTER are terrace programs. Each makes a dry run, as JSON, of every command line below: presets
-# with different budgets, numbers of micro-batches, homes, and ranks. Two documents are equal where they
-# differ in nothing but times. Prints the command lines whose documents are not, with the difference,
-# and exits with 1 if there are any. The documents of a run are kept in KEEP, where that is set, and those
-# of BEFORE that lie there are not made again.
+# with different budgets, numbers of micro-batches, homes, and ranks. Two documents count as equal if they
+# differ in nothing but times. Prints the command lines whose documents are not equal, with the difference,
+# and exits with 1 if there are any. If KEEP is set, the documents of a run are kept there, and BEFORE's
+# documents that are there already are not made again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -41,7 +41,7 @@ command_lines() {
   echo "--model llama-3b --sequence-length 1024 --gradient-accumulation-steps 8 --host-memory 20GiB --device-memory 8GiB --place-optimizer nvme --nvme DRIVE --lookahead 6"
 }
 
-# document PROGRAM FLAG...: what does not change from one run to the next.
+# document PROGRAM FLAG...: prints the parts of a document that do not change from one run to the next.
 document() {
   local program=$1 code=0
   shift

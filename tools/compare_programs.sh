@@ -3,10 +3,10 @@
 #
 #   tools/compare_programs.sh COMMIT         names the cases that differ, and counts them
 #   tools/compare_programs.sh COMMIT CASE    prints what differs in a case, the commit's version on the left
-#   tools/compare_programs.sh --keep         writes tests/programs/fingerprints.txt anew: the difference is meant
+#   tools/compare_programs.sh --keep         writes tests/programs/fingerprints.txt anew, if the difference is meant
 #
-# Builds COMMIT under build/commits/, and the working tree. COLUMNS is the width of what is printed (200).
-# Exits with 1 where something differs.
+# Builds COMMIT under build/commits/, and the working tree. COLUMNS is the width of the output (200).
+# Exits with 1 if something differs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -41,8 +41,8 @@ fi
 
 "$theirs" "$2" >build/program-theirs.txt
 "$ours" "$2" >build/program-ours.txt
-# Of every operation, its first line and the lines that differ. No program has the signs that diff puts
-# between the columns.
+# Prints the first line of every operation that differs, and the lines that differ. No program has the signs
+# that diff puts between the columns.
 diff --side-by-side --expand-tabs --width="${COLUMNS:-200}" build/program-{theirs,ours}.txt | awk '
   /^[a-z]/ { head = $0; printed = 0; ++number }
   /[|<>]/ {

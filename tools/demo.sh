@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Bare machine to a model that was trained out of core, and a sample of what it learned.
+# Goes from a bare machine to a model that was trained out of core, and a sample of its text.
 #
 #   tools/demo.sh [--data PATH]    text to learn from, a file or a directory; /usr/include unless named
 #
 # Installs what is missing, builds, and trains a small model with budgets that are too small for it:
 # the optimizer state and the parameters live on the drive and visit memory when the step needs them.
-# How much memory a step needs depends on the processor and the number of threads, so the program is
-# asked for the least budgets, and the training gets half as much again.
-# Then it checks from metrics.jsonl that the loss fell and that bytes moved over every link, and lets
-# the model write. Everything stays in runs/demo-<time>; exits with 1 when something does not hold.
+# How much memory a step needs depends on the processor and the number of threads. So the demo asks the
+# program for the least budgets, and gives the training half as much again.
+# Then it checks in metrics.jsonl that the loss fell and that bytes moved over every link, and lets
+# the model write. Everything stays in runs/demo-<time>. Exits with 1 if a check fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,12 +23,12 @@ steps=400
 learning_rate=2e-3
 warmup_steps=20
 validation_fraction=0.0005
-# The training gets this many percent of the least budgets, a fraction of the memory that its whole
-# state and its activations would take.
+# The training gets this many percent of the least budgets. That is a fraction of the memory that its
+# whole state and its activations would take.
 budget_percent=150
 
-# The loss of random guessing is ln 256 = 5.5 nats a byte; the mean of the last rows has to be this
-# far below the first row.
+# The loss of random guessing is ln 256 = 5.5 nats a byte. The mean of the last rows must be this far
+# below the first row.
 loss_fall_min=1.5
 last_rows=10
 
@@ -81,7 +81,7 @@ train=(
   --log-every 50 --run-dir "$run"
 )
 
-# No step fits these budgets, so the dry run tells the least that do, and exits with 3.
+# No step fits these budgets, so the dry run prints the least budgets that do fit, and exits with 3.
 mapfile -t asked < <(budgets 1KiB 1KiB 1KiB)
 code=0
 document=$("${train[@]}" "${asked[@]}" --dry-run --json 2>"$run/dry-run.txt") || code=$?
@@ -105,7 +105,7 @@ printf '\n\n'
 metrics=$run/metrics.jsonl
 [[ -s $metrics ]] || fail "training left no $metrics"
 
-# Prints the value of a number for every row, one a line.
+# Prints the value of a number in every row, one value on each line.
 column() {
   awk -v key="\"$1\":" '
     {
@@ -118,7 +118,7 @@ column() {
     }' "$metrics"
 }
 
-# check_positive NAME: its sum over the run and its value in the last step are above zero.
+# check_positive NAME: checks that a number's sum over the run and its value in the last step are not zero.
 check_positive() {
   local summary
   summary=$(column "$1" | awk '{ sum += $1; last = $1 } END { printf "%.0f %.0f", sum, last }')

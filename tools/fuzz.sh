@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Fuzzes what reads files, with libFuzzer under AddressSanitizer and UndefinedBehaviorSanitizer.
+# Fuzzes the code that reads files, with libFuzzer under AddressSanitizer and UndefinedBehaviorSanitizer.
 #
-#   tools/fuzz.sh [SECONDS [NAME...]]   each fuzzer, or those of the names, for so long; one on each core
+#   tools/fuzz.sh [SECONDS [NAME...]]   runs each fuzzer, or the named ones, for SECONDS; one on each core
 #
-# Without SECONDS each begins from the same seed and takes 20 s; with them from a seed that differs each time.
+# Without SECONDS each fuzzer begins from the same seed and takes 20 s. With SECONDS the seed differs each time.
 # Needs clang-19, libclang-rt-19-dev and libomp-19-dev, which apt-get installs. The names are the folders of
-# tests/fuzz/corpus, whose files are where a fuzzer begins; what it finds goes to build/fuzz/found/NAME and is
-# where it goes on. A file that ends a fuzzer is build/fuzz/crash-NAME-*; the program build/fuzz/tests/fuzz/fuzz_NAME
-# reads it again. Exits with 1 where there is one.
+# tests/fuzz/corpus, with whose files a fuzzer begins. The inputs that it finds go to build/fuzz/found/NAME, and it
+# goes on from them the next time. A file that ends a fuzzer is build/fuzz/crash-NAME-*; the program
+# build/fuzz/tests/fuzz/fuzz_NAME reads it again. Exits with 1 if there is such a file.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -26,7 +26,7 @@ command -v clang++-19 >/dev/null || { echo "fuzz.sh: clang++-19 is not here: apt
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export seconds seed
 
-# fuzz NAME: what it did is printed at its end, in one piece, as others run beside it.
+# fuzz NAME: runs a fuzzer. Prints its result at the end, in one piece, since others run beside it.
 fuzz() {
   local name=$1 outcome=held
   mkdir -p "build/fuzz/found/$name"

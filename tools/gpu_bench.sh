@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs benchmarks of a GPU, and the peers, on the first one:
+# Runs the benchmarks of a GPU, and the peers' benchmarks, on the first GPU:
 #
 #   tools/gpu_bench.sh BUNDLE.tar.gz [OUT [PART...]]
 #
-# OUT (build/gpu_bench) then has a JSON document of each part, PART.json, and goals.txt, which holds
-# every ratio that has a goal to it, of all parts that are there: parts may be run one by one. They
-# are copy, kernel, step-gpt2, step-1b (a document for each number of tokens) and step-7b, and where
-# there is a python3 with PyTorch the peers attention, fsdp2-1b and fsdp2-7b (130 GB of host memory
-# by an estimate, as PyTorch rounds what it pins up). With all in its memory llama-7b takes a GPU of 110 GB. By the
-# speeds that an H200 had, step-1b should take six minutes, step-7b four, fsdp2-1b six.
-# BUNDLE.tar.gz is as tools/gpu_tests.sh takes it. Exits 4 where what tools/gpu_build.sh needs is
-# missing, 1 where a part failed: the others still run.
+# OUT (build/gpu_bench) then has a JSON document for each part, PART.json, and goals.txt. goals.txt compares
+# every ratio that has a goal with that goal, for all parts that are there: parts may be run one by one. The
+# parts are copy, kernel, step-gpt2, step-1b (a document for each number of tokens) and step-7b. If there is
+# a python3 with PyTorch, there are also the peers attention, fsdp2-1b and fsdp2-7b (an estimated 130 GB of
+# host memory, since PyTorch rounds pinned memory up). With everything in its memory, llama-7b needs a GPU of
+# 110 GB. At the speeds of an H200, step-1b should take six minutes, step-7b four, and fsdp2-1b six.
+# BUNDLE.tar.gz is the same as for tools/gpu_tests.sh. Exits with 4 if something that tools/gpu_build.sh needs
+# is missing, and with 1 if a part failed; the other parts still run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -28,7 +28,7 @@ for part in "${parts[@]}"; do
   fi
 done
 
-# PyTorch brings its own libraries, which ours are not to come before.
+# PyTorch brings its own libraries, and must not find ours first.
 libraries_of_caller=${LD_LIBRARY_PATH:-}
 python() { LD_LIBRARY_PATH=$libraries_of_caller python3 "$@"; }
 
@@ -38,7 +38,7 @@ source build/gpu/environment.sh
 mkdir -p "$out"
 
 failed=()
-# keep NAME COMMAND...: what the command prints goes to OUT/NAME.json.
+# keep NAME COMMAND...: writes the output of the command to OUT/NAME.json.
 keep() {
   local name=$1
   shift
@@ -51,7 +51,7 @@ keep() {
 }
 
 bench() { build/gpu/terrace bench "$@" --device cuda --json; }
-# peer NAME SCRIPT [OPTION...]: where there is PyTorch, or it was asked for by name.
+# peer NAME SCRIPT [OPTION...]: runs a peer if there is PyTorch. Without PyTorch a peer that was named fails.
 peer() {
   if python -c 'import torch' 2>/dev/null; then
     keep "$1" python "bench/peers/$2" "${@:3}"
@@ -65,7 +65,7 @@ for part in "${parts[@]}"; do
   case $part in
     copy | kernel) keep "$part" bench "$part" ;;
     step-gpt2) keep "$part" bench step --preset gpt2-124m ;;
-    step-1b)  # what has ended is there when time runs out, and nothing of an earlier run
+    step-1b)  # documents that are complete are there when time runs out, and none of an earlier run
       rm -f "$out"/step-1b.json "$out"/step-1b-*.json
       for tokens in 8192 16384 32768 65536 131072 524288; do
         keep "$part-$tokens" bench step --preset llama-1b --tokens "$tokens"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Puts programs of the preset cuda, which are to run on a machine with a GPU, into build/gpu, with
-# environment.sh, which is to be sourced before they are run:
+# Puts programs of the preset cuda into build/gpu, on a machine with a GPU on which they will run. Adds
+# environment.sh, which must be sourced before they are run:
 #
 #   tools/gpu_build.sh BUNDLE.tar.gz TARGET...
 #
-# BUNDLE.tar.gz is of tools/pack_gpu_programs.sh, and has them; or of tools/make_bundle.sh: then
-# they are built, which needs g++, cmake, ninja, pkg-config, the CUDA toolkit and NCCL. Either way
-# there has to be a GPU with its driver. Exits 4, naming it, where something is missing.
+# BUNDLE.tar.gz is from tools/pack_gpu_programs.sh, and has the programs, or it is from tools/make_bundle.sh.
+# Then the programs are built, which needs g++, cmake, ninja, pkg-config, the CUDA toolkit and NCCL. Either
+# way there must be a GPU with its driver. If something is missing, names it and exits with 4.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests that need a GPU:
 #
-#   tools/gpu_tests.sh BUNDLE.tar.gz         the label gpu; a skipped test is a failure
-#   tools/gpu_tests.sh BUNDLE.tar.gz TOOL    those of our own kernels under compute-sanitizer, TOOL
-#                                            being memcheck or racecheck
+#   tools/gpu_tests.sh BUNDLE.tar.gz         runs the label gpu; a skipped test is a failure
+#   tools/gpu_tests.sh BUNDLE.tar.gz TOOL    runs the tests of our own kernels under compute-sanitizer;
+#                                            TOOL is memcheck or racecheck
 #
-# GTEST_FILTER, where it is set, says which tests. BUNDLE.tar.gz is of tools/pack_gpu_programs.sh,
-# with the programs, or of tools/make_bundle.sh, to build them. Needs what tools/gpu_build.sh needs;
-# exits 4, naming it, where something is missing. tools/gpu_bench.sh measures.
+# If GTEST_FILTER is set, it says which tests are run. BUNDLE.tar.gz is from tools/pack_gpu_programs.sh, and
+# has the programs, or from tools/make_bundle.sh, and they are built. Needs the same as tools/gpu_build.sh. If
+# something is missing, names it and exits with 4. tools/gpu_bench.sh measures.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -34,7 +34,7 @@ run=(build/gpu/gpu_tests)
 if [[ -n $tool ]]; then
   command -v compute-sanitizer >/dev/null || fail "there is no compute-sanitizer here"
   run=(compute-sanitizer --tool "$tool" --error-exitcode 1 "${run[@]}")
-  # Not ranks, which are processes of their own, and not what is a library's alone.
+  # Leaves out ranks, which are processes of their own, and tests of a library's code alone.
   own='*GpuKernels*:GpuTest.*:*GpuRankSum*:*GpuAttention.IsOwn*-*.Matmul*'
   export GTEST_FILTER=${GTEST_FILTER:-$own}
 fi

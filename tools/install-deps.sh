@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages that building and testing Terrace needs, where they are missing.
 #
-# Debian and Ubuntu, as root or with sudo: apt-get installs what is not there. Elsewhere, or without
-# the right to install, names what is missing and exits 4. Quick and silent when all is there.
+# On Debian and Ubuntu, as root or with sudo, apt-get installs what is missing. Elsewhere, or without
+# the right to install, this names what is missing and exits with 4. Quick and silent if nothing is missing.
 set -euo pipefail
 
 required=(
@@ -12,8 +12,8 @@ required=(
   libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
-# Nothing that is built needs them: the format and tidy gates of tools/test.sh use the first two, and
-# terrace bench io compares with fio; a test makes two hosts of network namespaces with iproute2, and
+# Nothing that is built needs these packages. The format and tidy gates of tools/test.sh use the first two,
+# and terrace bench io compares with fio. A test makes two hosts of network namespaces with iproute2, and
 # others count system calls with strace.
 extras=(clang-format-19 clang-tidy-19 clang-19 libclang-rt-19-dev libomp-19-dev fio iproute2 strace)
 
@@ -24,7 +24,7 @@ fail() {
   exit 4
 }
 
-# Prints those of its arguments that dpkg does not list as installed.
+# Prints the arguments that dpkg does not list as installed.
 missing_packages() {
   dpkg-query -W -f='${Package} ${db:Status-Status}\n' "$@" 2>/dev/null |
     awk -v wanted="$*" '
@@ -43,7 +43,7 @@ check_versions() {
   fi
 }
 
-# Without dpkg only the programs and the pkg-config and header names can be looked for.
+# Without dpkg this can only look for the programs, the pkg-config names and the headers.
 check_without_dpkg() {
   local lacking=() name
   for name in g++ cmake ninja pkg-config; do
@@ -121,7 +121,7 @@ main() {
 }
 
 cudnn_frontend=nvidia-cudnn-frontend==1.32.0
-# Prints `lacking` where pip may install and the headers are not beside python's packages.
+# Prints `lacking` if pip may install and the headers are not beside python's packages.
 cudnn_frontend_state='
 import importlib.util, os, site, sys, sysconfig
 folders = [*site.getsitepackages(), site.getusersitepackages()]
@@ -136,8 +136,8 @@ else:
     print("lacking")
 '
 
-# The headers of cudnn_frontend, for attention by cuDNN: without them a build with CUDA has its own
-# kernels. Tried where there is nvcc and cuDNN to build with; it is no failure where pip cannot.
+# Installs the headers of cudnn_frontend, for attention by cuDNN. Without them a build with CUDA has only
+# its own kernels. Tries this only if there are nvcc and cuDNN to build with. It is no failure if pip cannot.
 install_cudnn_frontend() {
   local toolkit=${CUDA_HOME:-/usr/local/cuda}
   command -v nvcc >/dev/null || [[ -x $toolkit/bin/nvcc ]] || return 0

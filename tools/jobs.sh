@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Prints how many compilers may run at once: the processors this process may use (affinity mask and
-# cgroup quota), limited by memory at 1.5 GiB each. Always at least 1.
+# Prints how many compilers may run at once: the number of processors that this process may use (affinity
+# mask and cgroup quota), limited by memory at 1.5 GiB for each compiler. Always prints at least 1.
 set -euo pipefail
 
-# nproc would heed OMP_NUM_THREADS, which is about something else.
+# nproc would heed OMP_NUM_THREADS, which is for something else.
 cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 if read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max && [[ $quota != max ]]; then
   allowed=$(((quota + period - 1) / period))

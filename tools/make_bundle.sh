@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Packs the small libraries that Terrace needs, headers and all, for a machine without package
-# access: tools/make_bundle.sh FILE.tar.gz
+# Packs the small libraries that Terrace needs, with their headers, for a machine that cannot install
+# packages: tools/make_bundle.sh FILE.tar.gz
 #
-# Takes them from the Debian or Ubuntu packages installed here, so make it on the distribution (or
-# an older one) of the machine it is for. What that machine must have itself: g++, cmake, ninja,
-# pkg-config, and for the GPU the CUDA toolkit with NCCL. tools/gpu_build.sh builds from it.
+# Takes them from the Debian or Ubuntu packages that are installed here. So make the bundle on the
+# distribution of the machine that it is for, or on an older one. That machine must have g++, cmake,
+# ninja, pkg-config, and for the GPU the CUDA toolkit with NCCL. tools/gpu_build.sh builds from the bundle.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,7 +23,7 @@ fail() {
 target=$1
 command -v dpkg-query >/dev/null || fail "this is not Debian or Ubuntu"
 
-# The libraries that packages depend on or recommend, without those of every system.
+# Prints the libraries that packages depend on or recommend, without the ones that every system has.
 libraries_of() {
   dpkg-query -W -f='${Depends},${Recommends}\n' "$@" 2>/dev/null | tr ',|' '\n\n' |
     sed 's/([^)]*)//; s/:any//; s/ //g' | grep -E '^lib' | grep -v -E '^libc6|^libgcc|^libstdc' |
@@ -40,7 +40,7 @@ mkdir -p "$root"
 for package in "${packages[@]}"; do
   installed "$package" || fail "$package is not installed; run tools/install-deps.sh"
 done
-# What is three steps away is not a library that the linker asks for.
+# Follows dependencies for two steps: the linker asks for no library that is three steps away.
 mapfile -t wanted < <(
   mapfile -t first < <(libraries_of "${packages[@]}")
   printf '%s\n' "${packages[@]}" "${first[@]}" $(libraries_of "${first[@]}")
@@ -58,7 +58,7 @@ done | grep -E '^/(usr/)?(include|lib)/' | grep -v -E '\.(py|sh)$|/systemd/' | s
     cp -P "$path" "$place"
   done
 
-# pkg-config files name /usr; here they name where they are.
+# pkg-config files name /usr. Here they are changed to name the place where they are.
 find "$root" -name '*.pc' -exec sed -i \
   -e 's|^prefix=.*|prefix=${pcfiledir}/../../..|' -e 's|=/usr/|=${prefix}/|g' -e 's|-\([IL]\)/usr/|-\1${prefix}/|g' {} +
 
@@ -73,7 +73,7 @@ export LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 unset bundle libraries
 END
-# toml++, CLI11 and JSON are headers with files for cmake or pkg-config under share.
+# toml++, CLI11 and JSON are headers, and have files for cmake or pkg-config under share.
 for package in libtomlplusplus-dev libcli11-dev nlohmann-json3-dev; do
   dpkg-query -L "$package" | grep -E '^/usr/share/(pkgconfig|cmake)/' || true
 done | while IFS= read -r path; do
@@ -83,7 +83,8 @@ done | while IFS= read -r path; do
 done
 find "$root/usr/share" -name '*.pc' -exec sed -i 's|^prefix=.*|prefix=${pcfiledir}/../..|' {} + 2>/dev/null || true
 
-# Headers alone, of pip's wheel, for attention by cuDNN; without them a build has its own kernels.
+# Takes the headers, and nothing else, of pip's wheel for attention by cuDNN. Without them a build has only
+# its own kernels.
 frontend=$(python3 -c 'import site
 print(*[*site.getsitepackages(), site.getusersitepackages()], sep="\n")' 2>/dev/null |
   while IFS= read -r packages; do

@@ -5,8 +5,8 @@ marks to Hugging Face's `tokenizers`.
     tools/make_unicode_tables.py        in a Python that has the package `tokenizers`
 
 Everything is measured from what the package does: its patterns, its added tokens and its normaliser
-have tables of three versions of Unicode. Only which code points are second in a composition is asked
-of Python's unicodedata, and then tried.
+have tables of three versions of Unicode. Only the code points that are second in a composition come
+from Python's unicodedata, and are then tried.
 """
 
 import pathlib
@@ -23,21 +23,22 @@ POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
 def of_pattern(pattern):
-    """The code points that a pattern matches: those that are gone once its matches are removed."""
+    """Returns the code points that a pattern matches: removing its matches removes them."""
     split = pre_tokenizers.Split(Regex(pattern), "removed")
     left = split.pre_tokenize_str("".join(map(chr, POINTS)))
     return set(POINTS) - {ord(c) for piece, _ in left for c in piece}
 
 
 def numerics():
-    """Digits cuts them off from the letter behind them."""
+    """Returns the code points that Digits cuts off from the letter behind them."""
     text = "".join(chr(c) + "a" for c in POINTS)
     pieces = pre_tokenizers.Digits(individual_digits=False).pre_tokenize_str(text)
     return {ord(piece) for piece, _ in pieces if len(piece) == 1 and piece != "a"}
 
 
 def added_token_ends(**flags):
-    """Of " X" and each code point in a row: where the token X begins, and where it ends."""
+    """Encodes " X" before each code point, all in a row. Returns the code points, and a dictionary
+    from the place where a token X begins to the place where it ends."""
     tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     tokenizer.add_tokens([AddedToken("X", normalized=False, **flags)])
     points = [c for c in POINTS if chr(c) != "X"]
@@ -48,26 +49,28 @@ def added_token_ends(**flags):
 
 
 def words():
-    """A token that stands for single words is not found before a code point of a word."""
+    """Returns the code points of words. A token for single words is not found before them."""
     points, ends = added_token_ends(single_word=True)
     return {c for i, c in enumerate(points) if 3 * i + 1 not in ends} | {ord("X")}
 
 
 def stripped_spaces():
-    """With rstrip a token takes the white space behind it, and the space before the next one."""
+    """Returns white space: with rstrip a token takes the white space behind it, and the space
+    before the next token."""
     points, ends = added_token_ends(rstrip=True)
     return {c for i, c in enumerate(points) if ends[3 * i + 1] > 3 * i + 2}
 
 
 def marks(nfc):
-    """What changes places with a mark of class 1 behind it, or with one of class 240 before it."""
+    """Returns the code points that change places with a mark of class 1 behind them, or with one of
+    class 240 before them."""
     low, high = "\u0334", "\u0345"
     return {c for c in POINTS
             if nfc(chr(c) + low) == low + chr(c) or nfc(high + chr(c)) == chr(c) + high}
 
 
 def seconds(nfc):
-    """What joins the code point before it."""
+    """Returns the code points that join the code point before them."""
     found = set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))  # Hangul
     for c in POINTS:
         parts = unicodedata.decomposition(chr(c)).split()
@@ -79,7 +82,7 @@ def seconds(nfc):
 
 
 def runs(members):
-    """In turn how many code points are not members and how many are."""
+    """Returns in turn how many code points are not members, and how many are."""
     lengths, at = [], 0
     points = sorted(members)
     i = 0

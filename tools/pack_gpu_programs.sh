@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Packs the programs of the preset cuda, built here, to run on a machine with a GPU that need not
-# have a compiler, nor packages:
+# Packs the programs of the preset cuda, which are built here, to run on a machine with a GPU. That machine
+# needs neither a compiler nor packages:
 #
 #   ./tools/build.sh cuda terrace gpu_tests
 #   tools/pack_gpu_programs.sh FILE.tar.gz [BUILD]      BUILD: build/cuda
 #
-# tools/gpu_tests.sh and tools/gpu_bench.sh take FILE.tar.gz in the place of a bundle of
-# tools/make_bundle.sh, which they build from. The machine has this distribution or a newer one, and
-# CUDA's libraries: of the toolkit, or of pip's packages for python3.
+# tools/gpu_tests.sh and tools/gpu_bench.sh take FILE.tar.gz instead of a bundle of tools/make_bundle.sh,
+# from which they would build. The machine must have this distribution or a newer one, and CUDA's libraries,
+# from the toolkit or from pip's packages for python3.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -35,12 +35,12 @@ for program in "${programs[@]}"; do
   strip --strip-debug -o "$root/$(basename "$program")" "$program"
 done
 
-# Those of the compiler and of the C library are the machine's own: its other libraries may need
-# newer ones. CUDA's are large, and there.
+# The libraries of the compiler and the C library are the machine's own, since its other libraries may need
+# newer ones. CUDA's libraries are large, and are there already.
 of_system='^(ld-linux.*|linux-vdso|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+)\.so'
 of_cuda='^lib(nccl|cublas|cublasLt)\.so'
 mapfile -t names < <(awk '$2 == "=>" {print $1, $3}' <<<"$libraries" | sort -u)
-asked=(libcudnn.so.9 libcudart.so.13)  # loaded by name, where they are
+asked=(libcudnn.so.9 libcudart.so.13)  # loaded by name, if they are there
 needed=()
 for name_and_path in "${names[@]}"; do
   read -r name path <<<"$name_and_path"

@@ -4,10 +4,10 @@
 # Draws COUNT configurations of the presets (1000 unless named): sequence length, micro-batches,
 # budgets, homes, order, prefetch distance, clipping, pipeline, tensor parallel and ZeRO settings.
 # Each is planned by a dry run in a process of its own. Prints how many fitted, how many were
-# refused, and the slowest ten. Exits with 1 when a plan takes more than LIMIT_S seconds of processor
-# time (10), or ends with another exit code than 0 or 3. A rank plans on two threads at most, so on an idle
-# machine it takes no longer than that, whatever else runs here; ranks that are threads count together. TERRACE names the
-# program (build/release/terrace).
+# refused, and the slowest ten. Exits with 1 if a plan takes more than LIMIT_S seconds of processor time (10),
+# or ends with another exit code than 0 or 3. Processor time does not depend on what else runs here: a rank
+# plans on two threads at most, so on an idle machine it takes no longer than that. Ranks that are threads
+# count together. TERRACE names the program (build/release/terrace).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,7 +20,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/drive"
 seq 1 40000 >"$work/text.txt"
 
-# Draws one configuration a line. awk's generator is seeded, so a line is that of its seed.
+# Prints one drawn configuration on each line. awk's generator is seeded, so a seed always gives the same lines.
 draw() {
   awk -v count="$count" -v seed="$seed" '
     function any(list,   n, names) { n = split(list, names, " "); return names[1 + int(rand() * n)] }
@@ -67,7 +67,7 @@ draw() {
     }'
 }
 
-# plan NUMBER FLAG...: prints seconds of processor time, exit code and flags.
+# plan NUMBER FLAG...: makes a plan. Prints its seconds of processor time, the exit code and the flags.
 plan() {
   local number=$1 code=0 seconds
   shift

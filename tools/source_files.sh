@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the C++ sources of the tree, one path a line: those git tracks and new ones it does not
-# ignore; outside a git checkout, every one that is not under build/ or runs/.
+# Prints the C++ sources of the tree, one path on each line: the files that git tracks, and new files that
+# git does not ignore. Outside a git checkout, prints every source that is not under build/ or runs/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

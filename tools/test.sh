@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Bare machine to tested: packages, release build, tests.
+# Goes from a bare machine to a tested build: packages, release build, tests.
 #
-#   tools/test.sh          what a newcomer needs to know: the program builds, and does what it should;
-#                          all tests but those that compare whole runs at length
-#   tools/test.sh --all    also those, the format, clang-tidy, the sanitizers, the CUDA build and the
-#                          demo: what continuous integration runs
-#   tools/test.sh --long   also the tests that take minutes (label long); with --all or without
-#   tools/test.sh --python also the tests that need Python's packages (label python), which it installs
-#                          outside the checkout: 6 GB from the package index; with the others or without
+#   tools/test.sh          tells a newcomer that the program builds, and does what it should; runs all
+#                          tests except the ones that compare whole runs at length
+#   tools/test.sh --all    also runs these, the format, clang-tidy, the sanitizers, the CUDA build and the
+#                          demo; continuous integration runs this
+#   tools/test.sh --long   also runs the tests that take minutes (label long); with or without --all
+#   tools/test.sh --python also runs the tests that need Python's packages (label python), which it installs
+#                          outside the checkout: 6 GB from the package index; with or without the others
 #
-# docs/testing.md lists the parts. Goes on after a failure, so that one run tells everything. At the end
-# come the names and first words of failed tests, where there are any, the seconds of each part, and
-# ctest's summary of the release preset. Exits with 0 when all of it holds.
+# docs/testing.md lists the parts. Goes on after a failure, so that one run tells everything. At the end it
+# prints the names and first words of failed tests, if there are any, the seconds of each part, and ctest's
+# summary of the release preset. Exits with 0 if everything passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -31,12 +31,12 @@ for argument in "$@"; do
 done
 if $runs_all && [[ $release_tests == newcomer ]]; then release_tests=release; fi
 
-# Where the CUDA toolkit installs itself, for shells whose PATH does not know.
+# The folder where the CUDA toolkit installs itself, for shells whose PATH does not have it.
 cuda_home=${CUDA_HOME:-/usr/local/cuda}
 failures=()
 table=()
 
-# part NAME COMMAND...: runs it, remembers whether it failed and how long it took.
+# part NAME COMMAND...: runs the command, and remembers whether it failed and how long it took.
 part() {
   local name=$1 begin=$SECONDS outcome=held
   shift
@@ -49,8 +49,8 @@ part() {
   printf '== %s: %s (%d s)\n' "$name" "$outcome" $((SECONDS - begin))
 }
 
-# A gate whose program this system does not package is left out, and that is said; continuous
-# integration is where it must run.
+# gate NAME PROGRAM SCRIPT: runs a gate. If the program that it needs is not here, says so and leaves it out;
+# only in continuous integration must it run.
 gate() {
   local name=$1 program=$2 script=$3
   if command -v "$program" >/dev/null || [[ ${CI:-} == true ]]; then
@@ -60,8 +60,8 @@ gate() {
   fi
 }
 
-# The program and the tests on the GPU (without one they say so), and those of the CPU that are next to
-# what a build with CUDA changes; `ctest --preset cuda` runs all, once all is built.
+# Builds the program and runs the tests on the GPU (without one they say so), and the CPU tests that are close
+# to code that a build with CUDA changes. `ctest --preset cuda` runs all tests, once all are built.
 cuda_tests() {
   local failed=0
   ./tools/build.sh cuda terrace gpu_tests memory_tests optim_tests || return
@@ -71,12 +71,12 @@ cuda_tests() {
   return "$failed"
 }
 
-# run_ctest PRESET [OPTION...]: what it printed is kept for tell_failures and tell_summary.
+# run_ctest PRESET [OPTION...]: runs ctest, and keeps its output for tell_failures and tell_summary.
 run_ctest() {
   ctest --preset "$1" "${@:2}" --parallel "$(./tools/jobs.sh)" </dev/null 2>&1 | tee "build/$1.ctest.log"
 }
 
-# Which tests of a preset failed and what they said first, for those who see only a log's end.
+# Prints which tests of a preset failed and what they said first, for readers who see only a log's end.
 tell_failures() {
   local log=build/$1.ctest.log
   [[ -f $log ]] || return 0
@@ -84,29 +84,29 @@ tell_failures() {
   grep -E -A 4 ': Failure$|ERROR: |WARNING: ThreadSanitizer|runtime error: ' "$log" | head -n 60
 }
 
-# The summary that ctest ended with, once more.
+# Prints once more the summary that ctest ended with.
 tell_summary() {
   grep -E '^[0-9]+% tests passed|^Total Test time' "build/$1.ctest.log"
 }
 
 # Keeps every thread of a test busy with its own work, not with waiting for the others' cores.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-# Tests start ranks of MPI as whoever they run as, on however few cores there are.
+# Tests may start ranks of MPI as root, and on fewer cores than there are ranks.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
 
 rm -f build/*.ctest.log
 part "packages" ./tools/install-deps.sh
-((${#failures[@]} == 0)) || exit 4  # as it does where packages are missing
+((${#failures[@]} == 0)) || exit 4  # the exit code of missing packages
 part "build release" ./tools/build.sh release
-# Nothing that follows means anything when this one fails.
+# If this part fails, nothing that follows means anything.
 ((${#failures[@]} == 0)) || exit 1
 
 if $runs_all; then
   gate "format" clang-format-19 ./tools/check_format.sh
   part "demo" ./tools/demo.sh
   part "build debug" ./tools/build.sh debug tests_sanitized
-  # Looks at what that build has put together.
+  # This reads the unity sources that the debug build has put together.
   gate "clang-tidy" clang-tidy-19 ./tools/check_tidy.sh
   part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest debug
   part "build tsan" ./tools/build.sh tsan tests_threads

@@ -64,7 +64,8 @@ def measure(torch, options, case):
     except RuntimeError:
         if not grouped:
             raise
-        # This backend wants a key and a value for every head: as many products, more bytes.
+        # This backend wants a key and a value for every head: the same number of products, more
+        # bytes.
         grouped = False
         k, v = operand(heads), operand(heads)
         out = forward()

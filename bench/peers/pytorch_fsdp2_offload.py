@@ -19,8 +19,8 @@ import sys
 import time
 
 
-# The shapes of the presets, and where those results of Terrace have their state that this is the
-# peer of. FSDP2 has all of it in host memory, also where Terrace has only the optimizer's there.
+# The shapes of the presets, and where Terrace has its state in the results that this is the peer
+# of. FSDP2 has all state in host memory, also where Terrace has only the optimizer's there.
 PRESETS = {
     "llama-1b": {
         "homes": "on_host",
@@ -157,7 +157,7 @@ def shard(model, torch):
 
 def train_step(model, optimizer, batches, torch):
     for number, (tokens, targets) in enumerate(batches):
-        # Gradients stay on the GPU until the last micro-batch has joined them.
+        # Gradients stay on the GPU until the last micro-batch has added its own.
         model.set_requires_gradient_sync(number + 1 == len(batches))
         (model(tokens, targets) / len(batches)).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

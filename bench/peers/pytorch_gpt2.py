@@ -180,8 +180,8 @@ def main():
                 "step_s": [round(s, 4) for s in seconds],
                 "step_s_median": round(median, 4),
                 "tokens_per_s": round(tokens / median, 1),
-                # If no thread had waited for a processor. Threads that spin count as working: set
-                # OMP_WAIT_POLICY=passive.
+                # The figures as if no thread had waited for a processor. Threads that spin count as
+                # working: set OMP_WAIT_POLICY=passive.
                 "processor_s_median": round(processor_median, 4),
                 "tokens_per_s_by_processor": round(
                     tokens * options.threads / processor_median, 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lets a model of bytes answer in transformers: load_with_transformers.py MODEL END ENOUGH PROMPT...
 
-Exits with 1 where the first lines of fewer than ENOUGH answers end so.
+Exits with 1 if fewer than ENOUGH answers have a first line that ends with END.
 """
 
 import sys
@@ -15,7 +15,7 @@ model = transformers.AutoModelForCausalLM.from_pretrained(model_directory)
 
 
 def answer_to(prompt):
-    """The first line of the answer, the likeliest token at each place."""
+    """Returns the first line of the answer, with the likeliest token at each place."""
     ids = torch.tensor([list(prompt.encode())])
     written = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=160,
                              do_sample=False, pad_token_id=0)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Pretrains a small model and tunes it to answer as a lighthouse keeper does.
 #
-#   ./run.sh                  minutes on two cores; everything stays in runs/finetune-<time>
-#   ./run.sh --small          the same with fewer steps: answers end as promised, and say little
-#   ./run.sh --run-dir DIR    where everything goes; it must not be there yet
+#   ./run.sh                  takes minutes on two cores; everything stays in runs/finetune-<time>
+#   ./run.sh --small          the same with fewer steps: answers end as promised, but say little
+#   ./run.sh --run-dir DIR    puts everything into DIR, which must not exist yet
 #   ./run.sh --transformers   also loads the results with transformers (PYTHON names a python that has it)
 #
-# TERRACE names the program; without it the checkout's is built. Exits with 1 when the answers are not as
-# README.md says.
+# TERRACE names the program; without it the checkout's program is built. Exits with 1 if the answers are
+# not as README.md says.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -56,7 +56,7 @@ run=${run:-$root/runs/finetune-$(date +%Y%m%d-%H%M%S)}
 [[ ! -e $run ]] || fail "$run is there already; name another with --run-dir"
 mkdir -p "$run"
 
-# train NAME FLAG...: a run in $run/NAME. Its lines go to a file, the last steps also to the console.
+# train NAME FLAG...: trains in $run/NAME. The program's lines go to a file, the last steps also to the console.
 train() {
   local name=$1
   shift
@@ -72,28 +72,28 @@ train() {
   grep -E '^(step|documents:|saved)' "$run/$name.txt" | tail -n 4
 }
 
-# answer MODEL QUESTION: what the model says, up to the end of the line.
+# answer MODEL QUESTION: prints the model's answer up to the end of the line.
 answer() {
   "$TERRACE" sample --model "$1" --prompt "Q: $2"$'\nA:' --max-new-tokens 160 --temperature 0.01 |
     tr -d '\000' | sed -n 2p
 }
 
-# These stand in no line of the data.
+# No line of the data has these questions.
 held_out=("What is a harbour?" "What is a ship?" "Where is the sea?" "Who is the king?"
   "Why does it rain?" "When do you sleep?" "How deep is a well?" "What do birds eat?")
-# So many of them must be answered as promised: the pretraining text changes with the documentation, and
-# now and then a model this small loses its way in an answer.
+# The number of them that must be answered as promised. It is not all, since the pretraining text changes
+# with the documentation, and a model this small now and then loses its way in an answer.
 enough=6
-known="Who winds the clock?" # stands in one
+known="Who winds the clock?" # a line of the data has this one
 promised="Lamp lit, all well."
 
-# show TITLE MODEL: the answers to a held-out question and to the known one.
+# show TITLE MODEL: prints the answers to a held-out question and to the known one.
 show() {
   printf '%s\n  Q: %s\n  %s\n  Q: %s\n  %s\n' "$1" "${held_out[0]}" "$(answer "$2" "${held_out[0]}")" \
     "$known" "$(answer "$2" "$known")"
 }
 
-# count_kept MODEL: how many held-out questions are answered as a keeper does. Other answers go to a file.
+# count_kept MODEL: prints how many held-out questions are answered as a keeper does. Other answers go to a file.
 count_kept() {
   local kept=0 question said
   : >"$run/other_answers.txt"
@@ -108,7 +108,7 @@ count_kept() {
   echo "$kept"
 }
 
-# check MODEL: what README.md promises.
+# check MODEL: checks what README.md promises.
 check() {
   local kept said
   kept=$(count_kept "$1") || exit 1
@@ -133,9 +133,9 @@ kept=$(count_kept "$base") || exit 1
 
 tuning=(--model "$base" --data "$here/turns.jsonl" --micro-batch-size 4 --warmup-steps 10
   --validation-fraction 0)
-# All of its parameters.
+# Tunes all parameters of the model.
 train full "${tuning[@]}" --num-train-epochs "$epochs" --learning-rate "$learning_rate"
-# An adapter of rank 16, which is then added to the model.
+# Tunes an adapter of rank 16, which is then added to the model.
 train lora "${tuning[@]}" --num-train-epochs "$lora_epochs" --learning-rate "$lora_learning_rate" \
   --lora-rank 16
 printf '\n$ terrace merge %q %q %q\n' "$base" "$run/lora/final" "$run/merged"

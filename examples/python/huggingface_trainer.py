@@ -1,6 +1,6 @@
 """A Trainer of transformers with an optimizer whose state is on a drive: huggingface_trainer.py DIRECTORY
 
-Trains a small GPT-2 on made-up text; its checkpoints in DIRECTORY/checkpoints have the optimizer's state.
+Trains a small GPT-2 on made-up text. Its checkpoints in DIRECTORY/checkpoints have the optimizer's state.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import terrace.torch as tt
 
 
 class Texts(torch.utils.data.Dataset):
-    """Each counts from a number of its own."""
+    """Made-up texts, each of which counts from another number."""
 
     def __len__(self):
         return 64
@@ -31,7 +31,7 @@ def main(directory):
                                   learning_rate=1e-2, max_grad_norm=0, use_cpu=True, report_to=[], disable_tqdm=True)
     settings = {"lr": 1e-2, "max_grad_norm": 1.0, "state": "nvme", "nvme": directory}
     trainer = Trainer(model, arguments, train_dataset=Texts(), optimizer_cls_and_kwargs=(tt.AdamW, settings))
-    tt.attach(trainer)  # the gradient norm, for its log
+    tt.attach(trainer)  # gives it the gradient norm for its log
     trainer.train()
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     return 0 if losses[-1] < losses[0] else 1

@@ -1,6 +1,6 @@
-"""A loop of PyTorch's whose optimizer keeps its state on a drive: pytorch_loop.py DIRECTORY
+"""A loop of PyTorch whose optimizer keeps its state on a drive: pytorch_loop.py DIRECTORY
 
-Trains a small model on made-up data, saves, and goes on from there, twice with the same bits.
+Trains a small model on made-up data, saves, and goes on from there twice, which gives the same bits.
 """
 
 import argparse

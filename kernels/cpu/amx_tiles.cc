@@ -12,12 +12,12 @@
 #include <algorithm>
 #include <array>
 
-// GCC 12 takes the "undefined" vectors inside its own header for a mistake of the caller.
+// GCC 12 mistakes the "undefined" vectors inside its own header for an error of the caller.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-// For these functions alone: the rest of the program must run without AMX and AVX-512.
+// Only these functions are compiled so: the rest of the program must run without AMX and AVX-512.
 #define TERRACE_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl")))
 #define TERRACE_AMX_INLINE TERRACE_AMX __attribute__((always_inline)) inline
 
@@ -30,11 +30,11 @@ constexpr std::int64_t kTileWords = kTileRows * 16;
 constexpr std::int64_t kTileHalves = 2 * kTileWords;
 static_assert(kStepElements == 2 * kTileHalves);
 
-// Depth that is multiplied before the sums go back to memory: the two strips of it, 16 KiB each,
-// and the sums then fit the first-level cache.
+// Steps of the depth that are multiplied before the sums go back to memory: two strips of this
+// depth, 16 KiB each, and the sums then fit the first-level cache.
 constexpr std::int64_t kDepthSteps = 8;
 
-// What the tile registers are told: all eight have 16 rows of 64 bytes.
+// The configuration of the tile registers: all eight have 16 rows of 64 bytes.
 struct alignas(64) TileShapes {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
@@ -43,7 +43,8 @@ struct alignas(64) TileShapes {
   std::array<std::uint8_t, 16> rows{16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Asks the second-level cache for what is multiplied next, some lines at each step.
+// Prefetches the strips that are multiplied next into the second-level cache, some lines at each
+// step.
 struct Prefetch {
   const char* next = nullptr;
   const char* end = nullptr;
@@ -91,7 +92,7 @@ TERRACE_AMX_INLINE void multiply_strips(const Bf16* left, const Bf16* right, std
   _tile_stored(3, sums + 3 * kTileWords, 64);
 }
 
-// While the squares are multiplied, what the strips hold at the next depth is fetched, strip by
+// While the squares are multiplied, the strips' elements at the next depth are prefetched, strip by
 // strip.
 template <bool First>
 TERRACE_AMX void multiply_depth(const PackedProduct& product, std::int64_t first_step,
@@ -150,7 +151,8 @@ bool ask_for_tiles() {
   unsigned a = 7, b = 0, c = 0, d = 0;
   __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
   if ((d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
-  // Linux gives the state of the tile registers, 8 KiB a thread, only to those who ask.
+  // Linux allocates the state of the tile registers, 8 KiB a thread, only for processes that ask
+  // for it.
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -8,10 +8,11 @@
 #include "kernels/cpu/packed_strips.h"
 #include "kernels/kernel_table.h"
 
-// Where the heads of attention have their rows, and their keys and values packed for the products.
+// Where the rows of attention heads lie, and how the heads' keys and values are packed for the
+// products.
 namespace terrace {
 
-// Keys that a strip of queries meets at a time, and that a task packs.
+// Keys that a strip of queries is multiplied with at a time, and that a task packs.
 inline constexpr std::int64_t kPanel = 512;
 
 // One head of one batch row: where its rows lie, and how far they are apart.
@@ -31,7 +32,8 @@ class HeadRows {
   DType dtype() const { return dtype_; }
   std::int64_t out_stride() const { return shape_.heads * shape_.head_width; }
 
-  // Of queries or their gradients, query t; of keys, values or their gradients, key t.
+  // Return where query t begins, in queries or their gradients, and where key t begins, in keys,
+  // values or their gradients.
   std::byte* query(const StridedRows& rows, const Head& head, std::int64_t t) const {
     return at(rows, head.b * shape_.queries + t, head.h);
   }
@@ -45,7 +47,7 @@ class HeadRows {
   float* statistic(float* log_sum_exp, const Head& head, std::int64_t t) const {
     return log_sum_exp + (head.b * shape_.heads + head.h) * shape_.queries + t;
   }
-  // Three matrices: those of queries, keys and values, or of their gradients.
+  // Checks three matrices: queries, keys and values, or their gradients.
   void check(const StridedRows& q, const StridedRows& k, const StridedRows& v) const {
     check(q, shape_.batch * shape_.queries, shape_.heads);
     check(k, shape_.batch * shape_.keys, shape_.key_value_heads);
@@ -73,18 +75,19 @@ class HeadRows {
   std::int64_t bytes_;
 };
 
-// The first keys that some queries of a sequence see, by the window and the documents of a rule.
+// The first keys that some queries of a sequence see, according to the window and the documents of
+// a rule.
 class FirstKeys {
  public:
   FirstKeys(const AttentionShape& shape, const AttentionRule& rule);
 
-  // Finds those of `count` queries from `query` on of sequence b, at most kQueriesMax.
+  // Finds the first keys of `count` queries, at most kQueriesMax, from `query` on in sequence b.
   void look(std::int64_t b, std::int64_t query, std::int64_t count);
 
-  // The first key that any of them sees.
+  // Returns the first key that any of the queries sees.
   std::int64_t first() const { return first_; }
-  // The first key of each of them, from the `query`-th on; null where all see all keys from `key`
-  // on, up to their own.
+  // Returns the first key of each query, from the `query`-th on, or null where all of them see all
+  // keys from `key` up to their own.
   const std::int64_t* from(std::int64_t query, std::int64_t key) const {
     return last_ <= key ? nullptr : keys_ + query;
   }
@@ -111,11 +114,11 @@ class PackedHeads {
   std::int64_t bytes() const {
     return code_.bytes(shape_.batch * shape_.key_value_heads * head_elements());
   }
-  // Elements from one strip to the next.
+  // Returns the number of elements from one strip to the next.
   std::int64_t stride() const {
     return strip_elements(columns_ == Columns::kKeys ? shape_.head_width : shape_.keys);
   }
-  // The operand of a head from key t on, a multiple of kStrip.
+  // Returns the operand of a head from key t on; t is a multiple of kStrip.
   std::byte* from(std::byte* packed, const Head& head, std::int64_t t) const {
     const std::int64_t first = (head.b * shape_.key_value_heads + head.g) * head_elements();
     const std::int64_t along =

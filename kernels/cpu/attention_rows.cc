@@ -26,7 +26,7 @@ HWY_INLINE std::int64_t visible_columns(const ScoreStrip& strip, std::int64_t ro
   return row < strip.rows ? std::min(strip.columns, strip.visible + row) : 0;
 }
 
-// The columns of a row before its first key.
+// Returns the number of columns of a row before its first key.
 HWY_INLINE std::int64_t hidden_columns(const ScoreStrip& strip, std::int64_t row) {
   if (strip.first_keys == nullptr || row >= strip.rows) return 0;
   return std::max<std::int64_t>(0, strip.first_keys[row] - strip.key);
@@ -52,7 +52,7 @@ HWY_INLINE Vec keep_first(Vec value, std::int64_t count) {
   return hn::IfThenElseZero(hn::FirstN(Lanes(), static_cast<std::size_t>(count)), value);
 }
 
-// Where there is a cap, scores become capped ones; those before a row's first key -infinity.
+// Caps scores where there is a cap, and sets the scores before a row's first key to -infinity.
 void apply_rule(const ScoreStrip& strip) {
   const Vec cap = splat(strip.soft_cap);
   const Vec scale = splat(strip.scale / strip.soft_cap);
@@ -73,7 +73,7 @@ void apply_rule(const ScoreStrip& strip) {
   }
 }
 
-// What is left to multiply scores by.
+// Applies the rule and returns the factor by which scores still have to be multiplied.
 HWY_INLINE float scale_after_rule(const ScoreStrip& strip) {
   if (strip.soft_cap > 0.0F || strip.first_keys != nullptr) apply_rule(strip);
   return strip.soft_cap > 0.0F ? 1.0F : strip.scale;
@@ -95,7 +95,8 @@ HWY_INLINE float max_of_row(const float* row, std::int64_t visible) {
   return hn::GetLane(hn::MaxOfLanes(Lanes(), hn::Max(even, odd)));
 }
 
-// Lane i is added to lane i + half of its half, down to one.
+// Returns the sum of all lanes: lane i is added to the lane half the width away, again and again
+// down to one lane.
 HWY_INLINE float sum_of_lanes(Vec even, Vec odd) {
   alignas(64) float lanes[kLanes];
   hn::Store(hn::Add(even, odd), Lanes(), lanes);
@@ -105,8 +106,8 @@ HWY_INLINE float sum_of_lanes(Vec even, Vec odd) {
   return lanes[0];
 }
 
-// The row's elements of a left strip from key `visible` on, to the end of its square and of the
-// others.
+// Clears the row's elements of a left strip from key `visible` on, to the end of that key's square
+// and of the squares after it.
 template <typename T>
 HWY_INLINE void clear_from(T* row, std::int64_t visible, std::int64_t squares) {
   for (std::int64_t square = visible / kStrip; square < squares; ++square) {
@@ -116,7 +117,8 @@ HWY_INLINE void clear_from(T* row, std::int64_t visible, std::int64_t squares) {
   }
 }
 
-// The weights of a row, by the scale of its scores and its new maximum; their sum.
+// Computes the weights of a row from the scale of its scores and its new maximum, and returns their
+// sum.
 template <typename T>
 HWY_INLINE float weigh_row(const SoftmaxStrip& step, std::int64_t r, float score_scale, float max) {
   const float* scores = step.strip.scores + square_at(r, 0);
@@ -139,7 +141,7 @@ HWY_INLINE float weigh_row(const SoftmaxStrip& step, std::int64_t r, float score
   return sum_of_lanes(even, odd);
 }
 
-// Rows of squares of `width` columns, one behind the other: row r times `factor`.
+// Multiplies row r by `factor`, in squares of `width` columns that lie one behind the other.
 HWY_INLINE void scale_row(float* squares, std::int64_t r, std::int64_t width, float factor) {
   for (std::int64_t d = 0; d < width; d += kLanes) {
     float* at = squares + d / kStrip * kStepElements + square_at(r, d % kStrip);
@@ -192,7 +194,7 @@ void softmax_finish_any(const SoftmaxStrip& last, const StripRows& target, float
   softmax_finish_as<Bf16>(last, target, log_sum_exp);
 }
 
-// Two neighbouring queries: depths of a right strip.
+// Vectors of two neighbouring queries, which are depths of a right strip.
 struct RowPair {
   Vec first, second;
 };
@@ -222,7 +224,7 @@ struct GradientRows {
   Vec scale, by_cap, log_sum_exp[2], delta[2];
   std::int64_t visible[2];
 
-  // Weight and score gradient of one of the rows, where it is visible.
+  // Computes the weight and the score gradient of one of the rows, where it is visible.
   HWY_INLINE void compute(std::int64_t row, std::int64_t square, std::int64_t column, Vec& weight,
                           Vec& dscore) const {
     const std::int64_t at = square * kStepElements + square_at(r + row, column);

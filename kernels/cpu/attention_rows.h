@@ -12,8 +12,8 @@
 namespace terrace {
 
 // Scores of a strip of queries by a panel of keys: squares, one behind the other. Query r may see
-// the first `visible + r` keys of the panel, at most all, and none before first_keys[r] - key; one
-// query at least sees one.
+// the first `visible + r` keys of the panel, at most all of them, and no key before first_keys[r] -
+// key. At least one query sees a key.
 struct ScoreStrip {
   float* scores = nullptr;
   std::int64_t rows = 0;  // queries that are there, at most kStrip
@@ -24,19 +24,21 @@ struct ScoreStrip {
   const std::int64_t* first_keys = nullptr;  // [rows]; null: 0 for all
   std::int64_t key = 0;                      // the panel's first; for first_keys
 
-  // The squares in which a query sees a key: what is read, and written, ends with them.
+  // Returns the number of squares in which a query sees a key. Nothing is read or written after
+  // them.
   std::int64_t squares() const {
     const std::int64_t most = visible + kStrip - 1;
     return strips_of(most < columns ? most : columns);
   }
 };
 
-// One step of a running softmax over panels of keys. `weights` takes exp(scale * score - max), of a
-// capped score exp(score - max), as a left strip over the keys, 0 where a key is not visible or a
-// query not there. max and sum [kStrip] and output, squares of `width` columns, hold the state;
-// before the first step max is -infinity and sum 0. sum and output are rescaled to the new maximum;
-// the weights join sum here, and output by the caller's next product. A query that sees no key of
-// the panel keeps its state. Scores are overwritten where there is a cap, or keys are hidden.
+// One step of a running softmax over panels of keys. `weights` receives exp(scale * score - max),
+// or exp(score - max) for a capped score, as a left strip over the keys; it is 0 where a key is not
+// visible or a query does not exist. max and sum [kStrip] and output, squares of `width` columns,
+// hold the state; before the first step max is -infinity and sum 0. sum and output are rescaled to
+// the new maximum; the weights are added to sum here, and to output by the caller's next product. A
+// query that sees no key of the panel keeps its state. Scores are overwritten where there is a cap
+// or keys are hidden.
 struct SoftmaxStrip {
   ScoreStrip strip;
   std::byte* weights = nullptr;
@@ -56,15 +58,16 @@ struct StripRows {
   std::int64_t rows = 0, width = 0, stride = 0;
 };
 
-// After the last step: row r = output / sum, log_sum_exp[r] = max + log(sum).
+// Finishes the softmax after the last step: row r = output / sum, log_sum_exp[r] = max + log(sum).
 void softmax_finish(const SoftmaxStrip& last, const StripRows& target, float* log_sum_exp);
 
-// From scores and dweights (the gradient of the weights, squares as the scores) to weights =
-// exp(scale * score - log_sum_exp) and dscores = weights * (dweights - delta) * scale, 0 where a
-// key is not visible or a query not there. With a cap, scores are capped first, and dscores have
-// the factor 1 - tanh^2 too. Scores are overwritten as above. Both go into steps of right strips
-// over the keys whose depth are queries: the step of the first strip of keys is given, the next
-// strip's is right_stride elements on. dscores go also into a left strip over the keys.
+// From scores and dweights (the gradient of the weights, in squares like the scores) to weights =
+// exp(scale * score - log_sum_exp) and dscores = weights * (dweights - delta) * scale; both are 0
+// where a key is not visible or a query does not exist. With a cap, scores are capped first, and
+// dscores are also multiplied by 1 - tanh^2. Scores are overwritten as above. Weights and dscores
+// go into steps of right strips over the keys whose depth is the queries: the step of the first
+// strip of keys is given, and each next strip's step is right_stride elements later. dscores also
+// go into a left strip over the keys.
 struct GradientStrip {
   ScoreStrip strip;
   const float* dweights = nullptr;

@@ -16,19 +16,19 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// 1 / (1 + exp(x)) for x from kExpLowest to kExpHighest.
+// Returns 1 / (1 + exp(x)) for x from kExpLowest to kExpHighest.
 HWY_INLINE Vec logistic_of_negated(Vec x) {
   return hn::Div(splat(1.0F), hn::Add(splat(1.0F), exp_in_range(x)));
 }
 
-// 1 / (1 + exp(-x)), at least 6e-39. The order of operands keeps a NaN.
+// Returns 1 / (1 + exp(-x)), at least 6e-39. The order of operands keeps a NaN.
 HWY_INLINE Vec logistic(Vec x) {
   return logistic_of_negated(hn::Max(splat(kExpLowest), hn::Min(splat(kExpHighest), hn::Neg(x))));
 }
 
 // gelu_new(x) = x (1 + tanh(u)) / 2 = x logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). The gate
-// is taken of x cut to [-9.95, 9.95], where it is 1 to the last bit or 3e-38, and 2u still has an
-// exponential.
+// is computed from x clamped to [-9.95, 9.95]: at the ends it is 1 to the last bit or 3e-38, and
+// exp(2u) can still be computed.
 struct GeluGate {
   Vec value;  // logistic(2u)
   Vec slope;  // d(2u)/dx
@@ -37,7 +37,7 @@ struct GeluGate {
 HWY_INLINE GeluGate gelu_gate(Vec x) {
   constexpr float kCut = 9.95F;
   constexpr float kLinear = 1.5957691216057308F;   // 2 sqrt(2/pi)
-  constexpr float kCubic = 0.071354816272260241F;  // that times 0.044715
+  constexpr float kCubic = 0.071354816272260241F;  // kLinear * 0.044715
   const Vec cut = hn::Min(splat(kCut), hn::Max(splat(-kCut), x));
   const Vec square = hn::Mul(cut, cut);
   const Vec negated = hn::Mul(cut, hn::NegMulAdd(square, splat(kCubic), splat(-kLinear)));

@@ -18,23 +18,25 @@ namespace {
 
 // Queries of a block. The fp32 scores of a strip of it and a panel of keys are 64 KiB; in the
 // backward the weights and score gradients of a block and a panel, 128 KiB each in bf16, stay in a
-// second-level cache beside them. Both are fixed: another size would be another order of sums. A
-// panel is whole blocks, so that no query has a panel without visible keys.
+// second-level cache beside them. Both sizes are fixed, because another size would change the order
+// of sums. A panel is whole blocks, so that no query has a panel without visible keys.
 constexpr std::int64_t kBlock = 128;
 static_assert(kPanel % kBlock == 0 && kBlock % kStrip == 0);
-// A head's queries are shared among tasks, so that there are this many, where each then has at
-// least so many queries.
+// A head's queries are split among tasks until there are kTasksMin tasks, as long as each task then
+// has at least kPartQueriesMin queries.
 constexpr std::int64_t kTasksMin = 64;
 constexpr std::int64_t kPartQueriesMin = 512;
 
 std::size_t to_size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// Elements of a strip of queries by the keys of a panel, of which a short sequence has fewer.
+// Returns the elements of a strip of queries by the keys of a panel; a short sequence has fewer
+// keys than a panel.
 std::int64_t panel_elements(const AttentionShape& shape) {
   return std::min(kPanel, strips_of(shape.keys) * kStrip) * kStrip;
 }
 
-// Operations of one product of all queries with the keys that they see, of a document all.
+// Returns the operations of one product of all queries with the keys that they see; documents are
+// not taken into account.
 double product_flops(const AttentionShape& shape, const AttentionRule& rule) {
   std::int64_t twice_seen = 2 * shape.keys - shape.queries;  // on average, by a query
   if (rule.window > 0) twice_seen = std::min(twice_seen, 2 * rule.window);
@@ -61,7 +63,8 @@ ScoreStrip score_strip(float* scores, const AttentionRule& rule, const StripPlac
           .key = place.key};
 }
 
-// Offsets in the workspace of the forward: what all share, then what is each worker's own.
+// Offsets in the workspace of the forward: first the memory that all workers share, then each
+// worker's own.
 struct ForwardPlan {
   explicit ForwardPlan(const AttentionForward& op)
       : code(strip_code(op.q.dtype)),
@@ -179,7 +182,8 @@ class ForwardStrip {
   SoftmaxStrip step_;
 };
 
-// The queries of a head are cut into parts, of every so many-th block, so that parts cost alike.
+// Returns the number of parts that the queries of a head are cut into. With n parts, a part has
+// every n-th block, so that parts cost the same.
 std::int64_t query_parts(const AttentionShape& shape) {
   std::int64_t parts = 1;
   while (shape.batch * shape.heads * parts < kTasksMin &&
@@ -238,16 +242,17 @@ struct BackwardPlan {
   std::int64_t panel_elements;  // of a strip of queries and a panel of keys
   std::int64_t key_elements;    // of the gradients of a head's keys, or of its values
   WorkspaceLayout shared, own;
-  // Two operands of a block of queries, query and dout, as left operands: by row, and by column.
+  // The two left operands of a block of queries, query and dout: packed by row, and by column.
   std::size_t rows[2] = {}, columns[2] = {};
   std::size_t scores = 0, dweights = 0, weights = 0, dscores = 0, dscores_left = 0, delta = 0,
               dquery = 0;
-  // Gradients of keys and values transposed, as squares: a strip of keys has those of its width.
+  // Transposed gradients of keys and values, as squares: each strip of keys has the squares of its
+  // whole width.
   std::size_t dkey = 0, dvalue = 0, partials = 0;
 };
 
-// Some blocks of the queries of one head: gradients of those queries, and what they add to the
-// gradients of the head's keys and values, over blocks in order.
+// Some blocks of the queries of one head: computes the gradients of those queries and their share
+// of the gradients of the head's keys and values, over blocks in order.
 class BackwardPart {
  public:
   BackwardPart(const AttentionBackward& op, const HeadRows& rows, const BackwardPlan& plan,
@@ -260,7 +265,7 @@ class BackwardPart {
         own_(own),
         first_keys_(op.shape, op.rule) {}
 
-  // dkey and dvalue take squares, key_elements of each.
+  // Writes squares to dkey and dvalue, key_elements to each.
   void run(const Head& head, std::int64_t part, float* dkey, float* dvalue) {
     head_ = head;
     dkey_ = dkey;
@@ -328,8 +333,8 @@ class BackwardPart {
     }
   }
 
-  // Weights and score gradients of a strip of queries and a panel of keys, and what the keys add to
-  // the gradient of the queries.
+  // Computes the weights and score gradients of a strip of queries and a panel of keys, and adds
+  // the keys' share to the gradient of the queries.
   void add_strip(std::int64_t strip, std::int64_t key) {
     float* scores = region_at<float>(own_, plan_.scores, plan_.panel_elements);
     float* dweights = region_at<float>(own_, plan_.dweights, plan_.panel_elements);
@@ -382,8 +387,8 @@ class BackwardPart {
          .tiles = tiles});
   }
 
-  // What the block adds to the gradients of a panel's keys and values. Keys before the block are
-  // seen by all of its strips, each strip of keys in it by those from it on.
+  // Adds the block's share to the gradients of a panel's keys and values. Keys before the block are
+  // seen by all strips of the block; a strip of keys in the block is seen by the strips from it on.
   void add_keys(std::int64_t key) {
     const std::int64_t strips = strips_of(std::min(kPanel, first_ + count_ - key));
     const std::int64_t before = std::clamp<std::int64_t>((first_ - key) / kStrip, 0, strips);
@@ -393,7 +398,8 @@ class BackwardPart {
     }
   }
 
-  // Strips [strip, strip + count) of the panel, seen by strips of queries from `query` on.
+  // Adds to strips [strip, strip + count) of the panel, which are seen by strips of queries from
+  // `query` on.
   void add_key_strips(std::int64_t panel_strip, std::int64_t strip, std::int64_t count,
                       std::int64_t query) {
     const std::int64_t right = strip * strip_elements(kBlock) + query * kStepElements;
@@ -475,7 +481,8 @@ class BackwardRun {
   }
 
  private:
-  // What a task adds to the gradient of a head's keys (0) or values (1), if others add too.
+  // Returns where a task keeps its share of the gradient of a head's keys (0) or values (1), or
+  // null if no other task adds to that gradient.
   float* partial(std::int64_t task, std::int64_t which) const {
     if (plan_.sums == 1) return nullptr;
     const std::int64_t first = (2 * task + which) * plan_.key_elements;
@@ -483,7 +490,8 @@ class BackwardRun {
   }
   std::int64_t strip_squares() const { return plan_.width_strips * kStepElements; }
 
-  // Tasks of a key-value head follow each other: its query heads, and in each the parts.
+  // Adds the tasks' shares. The tasks of a key-value head follow each other: query head by query
+  // head, and within each part by part.
   void add_partials() {
     const std::int64_t G = op_.shape.key_value_heads;
     const std::int64_t strips = strips_of(op_.shape.keys);
@@ -537,7 +545,8 @@ void cpu_attention_forward(const KernelContext& context, const AttentionForward&
   context.workers->parallel_for(plan.tasks(op.shape), workers, [&](std::int64_t task, int worker) {
     const std::int64_t h = task / blocks % H;
     const Head head{task / (blocks * H), h, h / (H / op.shape.key_value_heads)};
-    // The last block of a head has the most keys: it comes first, so that workers end together.
+    // The last block of a head has the most keys, so it is computed first: workers then end
+    // together.
     const std::int64_t first = (blocks - 1 - task % blocks) * kBlock;
     const std::int64_t end = std::min(first + kBlock, Q);
     ForwardStrip strip(op, rows, plan, context.workspace.data(),

@@ -5,8 +5,8 @@
 #include "kernels/kernel_table.h"
 
 // Causal attention in strips of queries against panels of keys with a running softmax; no T x T
-// matrix exists. Scores, softmax and all sums are fp32. Tasks and the order of their sums are fixed
-// by the shape, so bits do not depend on the number of workers.
+// matrix exists. Scores, softmax and all sums are fp32. The shape fixes the tasks and the order of
+// their sums, so bits do not depend on the number of workers.
 namespace terrace {
 
 void cpu_attention_forward(const KernelContext& context, const AttentionForward& op);

@@ -3,8 +3,8 @@
 #include "kernels/kernel_table.h"
 
 // Elementwise ops: one fp32 operation (two, where an addition is scaled) and one rounding per
-// element, so the bits are those of the reference. Blocks of kElementBlock elements are shared by
-// the workers.
+// element, so the bits are the same as the reference's. Blocks of kElementBlock elements are shared
+// by the workers.
 namespace terrace {
 
 void cpu_add(const KernelContext& context, const Add& op);

@@ -17,8 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// Row r's row of wpe: of the position that is given, or of its place in its sequence, where row 0
-// is first_row.
+// Returns row r's row of wpe: for the position that is given, or else for the row's place in its
+// sequence, where row 0 counts as first_row.
 template <typename T, typename Op>
 HWY_INLINE const T* position_row_of(const Op& op, std::int64_t r, std::int64_t first_row = 0) {
   std::int64_t position = 0;
@@ -97,7 +97,8 @@ void add_positions(const AddPositions& op, std::int64_t begin, std::int64_t end)
 }
 
 // target = (0 or target) + scale * sum over micro-batches of (sum of its rows), in the order of
-// `rows`. A key of `rows` holds (micro-batch * R + row) in its low half, micro-batches together.
+// `rows`. A key of `rows` holds (micro-batch * R + row) in its low half; the keys of a micro-batch
+// are together.
 template <typename T>
 void sum_named_rows(const NamedRows& op, std::span<const std::uint64_t> rows, std::int64_t column,
                     std::int64_t columns, float* target) {
@@ -121,7 +122,7 @@ void sum_named_rows(const NamedRows& op, std::span<const std::uint64_t> rows, st
   });
 }
 
-// The block's columns of every name whose first key is in the block.
+// Sums the block's columns of every name whose first key is in the block.
 void add_named_rows(const NamedRows& op, std::span<const std::uint64_t> keys,
                     const KeyBlock& block) {
   const std::int64_t C = op.target.shape[1];
@@ -188,8 +189,8 @@ constexpr std::int64_t kRowBlock = 16;
 constexpr std::int64_t kKeyBlock = 128;
 constexpr std::int64_t kColumnBlock = 256;
 
-// (name, micro-batch, row) of every row of the step whose name has a row, sorted, in the workspace;
-// names are counted from the first.
+// Returns the sorted (name, micro-batch, row) of every row of the step whose name has a row in the
+// target, in the workspace; names are counted from the first.
 std::span<const std::uint64_t> sorted_keys(const KernelContext& context, const Names& names) {
   const std::int64_t R = names.of_rows[0].elements();
   const auto micro_batches = static_cast<std::int64_t>(names.of_rows.size());
@@ -223,7 +224,7 @@ void zero_rows(const KernelContext& context, const TensorView& target) {
   });
 }
 
-// Every row of target = (0 or itself) + the sum of the rows that are named so.
+// Sets every row of target to (0 or itself) + the sum of the rows with its name.
 void sum_rows(const KernelContext& context, const Names& names, const NamedRows& op) {
   const auto keys = sorted_keys(context, names);
   const auto key_count = static_cast<std::int64_t>(keys.size());

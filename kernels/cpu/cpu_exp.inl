@@ -1,6 +1,6 @@
 // The exponential function and the hyperbolic tangent of the CPU kernels. Included once per Highway
-// target, after kernels/cpu/cpu_vector.inl; hence no `#pragma once` but the guard that Highway
-// toggles.
+// target, after kernels/cpu/cpu_vector.inl; hence it has the guard that Highway toggles instead of
+// `#pragma once`.
 #if defined(TERRACE_KERNELS_CPU_CPU_EXP_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_KERNELS_CPU_CPU_EXP_INL
 #undef TERRACE_KERNELS_CPU_CPU_EXP_INL
@@ -14,12 +14,12 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-inline constexpr float kExpLowest = -87.0F;  // exp of it is not yet denormal
+inline constexpr float kExpLowest = -87.0F;  // its exp is not yet denormal
 inline constexpr float kExpHighest = 88.0F;
 
-// exp(x) for x from kExpLowest to kExpHighest, within 2 u (u = 2^-24) with a fused multiplication
-// and addition; NaN of NaN. 2^n times the minimax polynomial of degree 6 on half a binade either
-// side of 0, which is exact at 0.
+// Returns exp(x) for x from kExpLowest to kExpHighest, within 2 u (u = 2^-24) with a fused
+// multiplication and addition; exp of NaN is NaN. It is 2^n times the minimax polynomial of degree
+// 6 on half a binade either side of 0, which is exact at 0.
 HWY_INLINE Vec exp_in_range(Vec x) {
   constexpr float kLog2E = 1.4426950408889634F;
   constexpr float kLn2High = 0.693145751953125F;  // 17 bits: n times it is exact
@@ -41,16 +41,17 @@ HWY_INLINE Vec exp_in_range(Vec x) {
   return hn::Mul(p, hn::BitCast(Lanes(), hn::Add(exponent, one)));
 }
 
-// The same for all x up to kExpHighest; 0 below kExpLowest.
+// Returns exp(x) for all x up to kExpHighest; 0 below kExpLowest.
 HWY_INLINE Vec exp_of(Vec x) {
   // The order of operands keeps a NaN.
   const Vec power = exp_in_range(hn::Max(splat(kExpLowest), x));
   return hn::IfThenZeroElse(hn::Lt(x, splat(kExpLowest)), power);
 }
 
-// tanh(x) within 5 u; NaN of NaN. Up to 0.625 it is x + x^3 P(x^2), with P the polynomial that
-// meets (tanh(x) / x - 1) / x^2 at the five Chebyshev points of x^2; there the other form, 1 - 2 /
-// (1 + exp(2x)), would lose what cancels. From 9.02 on tanh rounds to 1.
+// Returns tanh(x) within 5 u; tanh of NaN is NaN. Up to 0.625 it is x + x^3 P(x^2), with P the
+// polynomial that meets (tanh(x) / x - 1) / x^2 at the five Chebyshev points of x^2; there the
+// other form, 1 - 2 / (1 + exp(2x)), would lose bits by cancellation. From 9.02 on tanh rounds to
+// 1.
 HWY_INLINE Vec tanh_of(Vec x) {
   constexpr float kNear = 0.625F;
   constexpr float kFar = 20.0F;

@@ -7,9 +7,9 @@
 namespace terrace {
 namespace {
 
-// A tile of 512 x 512 fp32 sums fills half of a 2 MiB second-level cache, and is large enough that
-// oneDNN's packing of the operands is paid back. Fewer tiles than kTilesMin would leave workers
-// idle, so smaller products have smaller tiles, but not so small that packing dominates.
+// A tile of 512 x 512 fp32 sums fills half of a 2 MiB second-level cache, and is large enough to
+// make oneDNN's packing of the operands worth its time. Fewer tiles than kTilesMin would leave
+// workers idle, so smaller products have smaller tiles, but not so small that packing dominates.
 constexpr std::int64_t kTileMax = 512;
 constexpr std::int64_t kTileMin = 256;
 constexpr std::int64_t kTilesMin = 16;
@@ -18,7 +18,8 @@ constexpr std::int64_t kTileUnit = 32;
 
 std::int64_t parts_of(std::int64_t extent, std::int64_t part) { return (extent + part - 1) / part; }
 
-// The extent in equal parts of at most about `limit`.
+// Returns the size of the parts when the extent is divided into equal parts of at most about
+// `limit`.
 std::int64_t even_part(std::int64_t extent, std::int64_t limit) {
   const std::int64_t part = parts_of(extent, parts_of(extent, limit));
   return std::min(extent, parts_of(part, kTileUnit) * kTileUnit);

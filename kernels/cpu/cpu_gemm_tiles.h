@@ -6,8 +6,8 @@
 
 #include "kernels/cpu/onednn_gemm.h"
 
-// A matrix product cut into tiles of c. The cut depends on m and n alone and k is never cut, so who
-// computes a tile, and how many workers there are, cannot change bits.
+// A matrix product cut into tiles of c. The cut depends on m and n alone and k is never cut, so
+// neither the worker that computes a tile nor the number of workers can change bits.
 namespace terrace {
 
 struct GemmTile {
@@ -24,16 +24,16 @@ class GemmTiles {
   std::int64_t tile_elements() const { return tile_rows_ * tile_columns_; }
   std::int64_t tile_columns() const { return tile_columns_; }
 
-  // Scratch memory of one worker for any tile, a multiple of 64. Asks oneDNN: for sizing a
-  // workspace, not for every call.
+  // Returns the scratch memory that one worker needs for any tile, a multiple of 64. It asks
+  // oneDNN, so it is meant for sizing a workspace, not for every call.
   std::size_t scratch_bytes() const;
-  // Writes the tile at its place in c. The operands are those of the whole product.
+  // Writes the tile at its place in c. `whole` has the operands of the whole product.
   void run(std::int64_t index, const GemmOperands& whole) const;
-  // The same for a product whose result goes to a tile of its own, with rows of tile_columns(): c
-  // of the operands is that tile. The shape's c_stride must be tile_columns().
+  // Does the same for a product whose result goes to a separate tile with rows of tile_columns():
+  // operands.c is that tile. The shape's c_stride must be tile_columns().
   void run_apart(std::int64_t index, const GemmOperands& operands) const;
 
-  // The tiles of the shape with c_stride set for run_apart.
+  // Returns the tiles of the shape with c_stride set for run_apart.
   static GemmTiles apart(GemmShape whole);
 
  private:

@@ -41,8 +41,8 @@ class HeadRun {
     });
   }
 
-  // The row's loss; with gradients wanted, dlogits = gradient_scale * (softmax - [target]) * the
-  // slope of the logit.
+  // Returns the row's loss; if gradients are wanted, sets dlogits = gradient_scale * (softmax -
+  // [target]) * the slope of the logit.
   double loss_of_row(std::int64_t row, std::int32_t target) const {
     if (target < 0) {
       if (!op_.dh.empty()) chunks_.clear_dlogits(row);

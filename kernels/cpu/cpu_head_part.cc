@@ -19,11 +19,11 @@ std::size_t products_workspace(const HeadLoss& products, int workers) {
                                      : HeadChunks::workspace_bytes(products, workers);
 }
 
-// Of the whole vocabulary.
+// The sums of a row over the whole vocabulary.
 struct RowSums {
   double max = 0;
   double sum = 0;
-  double target = 0;  // its logit
+  double target = 0;  // the target's logit
 };
 
 RowSums sums_of_row(const LogitSums* sums, std::int64_t rows, std::int64_t parts,
@@ -51,7 +51,7 @@ class PartLoss {
         scale_(static_cast<double>(op.gradient_scale) * op.logit_scale),
         sums_(reinterpret_cast<const LogitSums*>(op.sums.as<const float>())) {}
 
-  // Without gradients the sums say all.
+  // Computes the losses, for which the sums are enough, and the gradients if they are wanted.
   void run() const {
     double* losses = region_at<double>(context_.workspace, 0, rows_);
     context_.workers->parallel_for(rows_, [&](std::int64_t row, int) {
@@ -89,7 +89,8 @@ class PartLoss {
     chunks.join_weight_gradient();
   }
 
-  // A target of another part is behind the last column.
+  // Returns how the row's logits become gradients. A target of another part is placed behind the
+  // last column.
   RowGradient gradient_of(std::int64_t row) const {
     if (target_of(row) < 0) return {};
     const std::int64_t V = op_.weight.shape[0];
@@ -103,7 +104,7 @@ class PartLoss {
             .target = static_cast<std::int32_t>(is_here ? target : V)};
   }
 
-  // dlogits = gradient_scale * (softmax over all parts - [target]) * the slope of the logit.
+  // Sets dlogits = gradient_scale * (softmax over all parts - [target]) * the slope of the logit.
   void set_dlogits(const HeadChunks& chunks, std::int64_t first, std::int64_t row) const {
     const std::int64_t V = chunks.shape().V;
     if (target_of(first + row) < 0) return chunks.clear_dlogits(row);
@@ -175,7 +176,7 @@ std::size_t cpu_head_sums_workspace(const HeadSums& op, int workers) {
   return products_workspace(products_of(op), workers);
 }
 
-// The losses come first in either.
+// The losses come first in the workspace, with or without gradients.
 std::size_t cpu_head_part_loss_workspace(const HeadPartLoss& op, int workers) {
   const auto losses = static_cast<std::size_t>(op.target.elements()) * sizeof(double);
   if (op.dh.empty()) return losses;

@@ -4,8 +4,9 @@
 
 #include "kernels/kernel_table.h"
 
-// The head and its loss with a part of the vocabulary, in two passes, between which the parts learn
-// of each other's sums. Both passes make the logits: chunk by chunk, or streamed, as cpu_head_loss.
+// The head and its loss with a part of the vocabulary, in two passes; between the passes the parts
+// exchange their sums. Both passes compute the logits: chunk by chunk, or streamed, as in
+// cpu_head_loss.
 namespace terrace {
 
 void cpu_head_sums(const KernelContext& context, const HeadSums& op);

@@ -50,7 +50,7 @@ HWY_AFTER_NAMESPACE();
 namespace terrace {
 namespace {
 
-// A number a column: no work to speak of beside the product that made the squares.
+// Computes one number for each column: little work compared with the product that made the squares.
 template <typename T>
 void magnitude_factors_as(const MagnitudeFactors& op) {
   for (std::int64_t i = 0; i < op.magnitude.elements(); ++i) {

@@ -11,8 +11,8 @@
 namespace terrace {
 namespace {
 
-// Columns that one task of the bias gradient sums, and rows that one leaf of its tree adds in
-// order.
+// The columns that one task of the bias gradient sums, and the rows that one leaf of its tree adds
+// in order.
 constexpr std::int64_t kBiasColumns = 128;
 constexpr std::int64_t kBiasLeafRows = 32;
 
@@ -150,7 +150,8 @@ void cpu_matmul_backward_weight(const KernelContext& context, const MatmulBackwa
 }
 
 std::size_t cpu_matmul_forward_workspace(const MatmulForward& op, int workers) {
-  // A bias changes what oneDNN needs; a shape that is sized without its bias gets enough for both.
+  // A bias changes how much memory oneDNN needs; a shape that is sized without its bias gets enough
+  // for both.
   MatrixProduct product = product_of(op);
   product.shape.bias_dtype = op.bias.empty() ? op.y.dtype : op.bias.dtype;
   product.shape.has_bias = false;

@@ -4,8 +4,8 @@
 
 #include "kernels/kernel_table.h"
 
-// Matrix products by oneDNN. A product is cut into tiles by its shape alone, each tile is one
-// single-threaded oneDNN call over all of K, and the workers of the context share the tiles; so
+// Matrix products by oneDNN. The shape alone decides how a product is cut into tiles. Each tile is
+// one single-threaded oneDNN call over all of K, and the workers of the context share the tiles, so
 // bits do not depend on the number of workers. Operands may have any alignment.
 namespace terrace {
 

@@ -34,7 +34,7 @@ HWY_INLINE void with_form(RmsNormForm form, const Body& body) {
   }
 }
 
-// The weight, or 1 more.
+// Returns the weight, or 1 + the weight.
 template <RmsNormForm Form, typename T>
 HWY_INLINE Vec factor_n(const T* weight, std::int64_t n) {
   const Vec value = load_n(weight, n);
@@ -42,7 +42,7 @@ HWY_INLINE Vec factor_n(const T* weight, std::int64_t n) {
   return hn::Add(splat(1.0F), value);
 }
 
-// The normed value that meets the weight: rounded to the type of T, or not.
+// Returns the normed value that is multiplied by the weight: rounded to the type of T, or not.
 template <RmsNormForm Form, typename T>
 HWY_INLINE Vec met_value(Vec normal, const T* type) {
   if constexpr (Form != RmsNormForm::kRoundThenMultiply) return normal;
@@ -65,7 +65,7 @@ HWY_INLINE float along_of(const T* dy, const T* x, const T* weight, float rstd, 
   });
 }
 
-// The sum of what the parts of a divided width give row r, in order.
+// Returns the sum of the numbers that the parts of a divided width give row r, added in order.
 HWY_INLINE float sum_of_parts(const TensorView& sums, std::int64_t rows, std::int64_t r) {
   const float* const parts = sums.as<const float>();
   float sum = parts[r];
@@ -314,14 +314,16 @@ void check_compute_type(DType dtype) {
   TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
 }
 
-// The units of x after checking that its rows are whole groups, and of the weight's compute type.
+// Returns the number of units of x, after checking that its rows are whole groups of the weight's
+// compute type.
 std::int64_t checked_units(const StridedRows& x, const TensorView& weight) {
   check_compute_type(x.dtype);
   TERRACE_CHECK(weight.dtype == x.dtype);
   return terrace::checked_units(x, weight.elements());
 }
 
-// Rows of x after checking that x is whole rows of weight, and of a compute type.
+// Returns the number of rows of x, after checking that x has whole rows of weight's width and a
+// compute type.
 std::int64_t checked_rows(const TensorView& x, const TensorView& weight) {
   check_compute_type(x.dtype);
   TERRACE_CHECK(weight.dtype == x.dtype);

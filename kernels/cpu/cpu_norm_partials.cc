@@ -28,7 +28,7 @@ HWY_INLINE hn::Vec<Floats> floats_at(const Bf16* source) {
 }
 
 // The kNormLanes sums of the tree are held in as many vectors as the instruction set needs. A
-// square is exact in fp64, so a fused and an unfused multiply-add are the same.
+// square is exact in fp64, so fused and unfused multiply-adds give the same bits.
 template <typename T>
 HWY_INLINE double sum_of_squares(const T* block, std::int64_t elements) {
   constexpr auto kWidth = static_cast<std::int64_t>(hn::MaxLanes(Sums()));

@@ -19,7 +19,8 @@ namespace HWY_NAMESPACE {
 inline constexpr int kLevels = 16;
 inline constexpr std::int64_t kHalfBlock = kQuantizedBlock / 2;
 
-// What an element is stored as: the word of a float, or a bf16 in the low half of a word.
+// Return the bits that an element is stored as: the word of a float, or a bf16 in the low half of a
+// word.
 HWY_INLINE WordVec stored_words(Vec value, const float*) { return hn::BitCast(LaneWords(), value); }
 HWY_INLINE WordVec stored_words(Vec value, const Bf16*) { return bf16_words_nearest_even(value); }
 HWY_INLINE void store_words(WordVec words, float* target) {
@@ -27,7 +28,7 @@ HWY_INLINE void store_words(WordVec words, float* target) {
 }
 HWY_INLINE void store_words(WordVec words, Bf16* target) { store_halves(words, target); }
 
-// Entries `index` (each below 16) of a table in memory.
+// Returns entries `index` (each below 16) of a table in memory.
 HWY_INLINE WordVec look_up(const std::uint32_t* table, WordVec index) {
   const LaneWords words;
   if constexpr (kLanes == kLevels) {
@@ -45,7 +46,8 @@ HWY_INLINE WordVec look_up(const std::uint32_t* table, WordVec index) {
   }
 }
 
-// A whole block: the sixteen numbers of its codes are made and rounded once, then looked up.
+// Decodes a whole block: the sixteen numbers that its codes stand for are computed and rounded
+// once, then looked up.
 template <typename T>
 HWY_INLINE void nf4_block(const std::uint8_t* codes, const float* levels, float factor, T* target) {
   const LaneWords words;

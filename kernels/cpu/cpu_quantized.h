@@ -4,8 +4,8 @@
 
 namespace terrace {
 
-// The bits of the reference: one product and one rounding an element. Blocks of kElementBlock
-// elements are shared by the workers.
+// Gives the bits of the reference: one product and one rounding for each element. Blocks of
+// kElementBlock elements are shared by the workers.
 void cpu_dequantize(const KernelContext& context, const Dequantize& op);
 
 }  // namespace terrace

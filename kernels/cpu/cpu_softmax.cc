@@ -50,7 +50,8 @@ void scale_row_any(const float* source, float factor, std::int64_t elements, voi
   scale_row_as(source, factor, elements, static_cast<Bf16*>(target));
 }
 
-// An fp32 sum of so many terms loses little; the sums of the parts are added in fp64.
+// Terms of a part: an fp32 sum of this many terms loses little, and the sums of the parts are added
+// in fp64.
 constexpr std::int64_t kExpPart = 2048;
 
 // F: float where the exponentials take the place of the logits, const float where they do not.

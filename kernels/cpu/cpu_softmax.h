@@ -9,13 +9,13 @@
 // its results NaN.
 namespace terrace {
 
-// Replaces a row of logits by exp(logit - max). Their sum is fp64 over fp32 sums of parts.
+// Replaces a row of logits by exp(logit - max). Their sum is in fp64, over fp32 sums of parts.
 struct ExpRow {
   float max = 0.0F;
   double sum = 0.0;
 };
 ExpRow exponentiate_row(float* logits, std::int64_t elements);
-// The same, and the logits stay.
+// Returns the same, but leaves the logits as they are.
 ExpRow sum_row(const float* logits, std::int64_t elements);
 
 // target = factor * exp(logit - max) * (1 - (logit / cap)^2), rounded to the compute type: the

@@ -23,8 +23,8 @@ HWY_INLINE Bf16* bf16_at(std::byte* data, std::size_t element) {
   return reinterpret_cast<Bf16*>(data) + element;
 }
 
-// Elements two by two, as the words of memory hold them: an even one is the low half of its word.
-// Half the work of vectors that are widened and narrowed.
+// Elements two by two, as the words of memory hold them: an even element is the low half of its
+// word. This takes half the work of widening and narrowing vectors.
 struct Pairs {
   Vec even;
   Vec odd;
@@ -44,7 +44,7 @@ HWY_INLINE void add(Pairs& sum, const Pairs& next) {
   sum.odd = hn::Add(sum.odd, next.odd);
 }
 
-// Of a number: its bf16 is in the high half.
+// Rounds a number: its bf16 is in the high half of the word.
 HWY_INLINE WordVec rounded_number(Vec value) {
   const LaneWords words;
   const auto bits = hn::BitCast(words, value);
@@ -65,7 +65,7 @@ HWY_INLINE void store_pairs(WordVec pairs, Bf16* target) {
   hn::StoreU(pairs, LaneWords(), reinterpret_cast<std::uint32_t*>(target));
 }
 
-// As many elements as vectors take; returns how many.
+// Sums as many elements as whole vectors take, and returns how many.
 std::size_t sum_vectors(std::span<std::byte* const> targets,
                         std::span<const std::byte* const> sources, std::size_t elements) {
   constexpr std::size_t kPairs = 2 * static_cast<std::size_t>(kLanes);  // elements of a vector

@@ -5,9 +5,9 @@
 
 namespace terrace {
 
-// Of what ranks contribute to a collective: the sum of all sources, element by element in their
-// order, in fp32, rounded once to nearest even, to every target. All have `elements` bf16, of any
-// alignment; a target may be a source. One or more sources.
+// Adds up what ranks contribute to a collective: writes the sum of all sources, element by element
+// in their order, in fp32, rounded once to nearest even, to every target. All have `elements` bf16,
+// of any alignment; a target may be a source. There is at least one source.
 void sum_bf16_in_order(std::span<std::byte* const> targets,
                        std::span<const std::byte* const> sources, std::size_t elements);
 

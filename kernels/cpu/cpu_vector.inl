@@ -1,6 +1,6 @@
 // Vectors of the CPU kernels: at most 16 fp32 lanes, loads and stores of fp32 and bf16, a fixed
-// sum. Included once per Highway target, after hwy/foreach_target.h and hwy/highway.h; hence no
-// `#pragma once` but the guard that Highway toggles.
+// sum. Included once per Highway target, after hwy/foreach_target.h and hwy/highway.h; hence it has
+// the guard that Highway toggles instead of `#pragma once`.
 #if defined(TERRACE_KERNELS_CPU_CPU_VECTOR_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_KERNELS_CPU_CPU_VECTOR_INL
 #undef TERRACE_KERNELS_CPU_CPU_VECTOR_INL
@@ -15,8 +15,8 @@
 #include "base/half.h"
 #include "hwy/highway.h"
 
-// Between the parameters and the body of a lambda for the loops below: compiled for the target and
-// always inlined into the loop.
+// Goes between the parameters and the body of a lambda for the loops below, which is then compiled
+// for the target and always inlined into the loop.
 #ifndef TERRACE_VECTOR_BODY
 #define TERRACE_VECTOR_BODY HWY_ATTR __attribute__((always_inline))
 #endif
@@ -45,7 +45,7 @@ HWY_INLINE Vec load(const Bf16* source) {
 
 HWY_INLINE void store(Vec value, float* target) { hn::StoreU(value, Lanes(), target); }
 
-// The upper half of each word of `rounded`; where value is NaN, of value made quiet.
+// Returns the upper half of each word of `rounded`; where value is NaN, that of value made quiet.
 HWY_INLINE WordVec upper_or_nan(Vec value, WordVec rounded) {
   const LaneWords words;
   const auto quiet = hn::Or(hn::BitCast(words, value), hn::Set(words, 0x400000U));
@@ -53,7 +53,8 @@ HWY_INLINE WordVec upper_or_nan(Vec value, WordVec rounded) {
   return hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
 }
 
-// The bf16 of each lane, in the low half of its word: as to_bf16_nearest_even and _ties_away.
+// Return the bf16 of each lane, in the low half of its word, as to_bf16_nearest_even and _ties_away
+// do.
 HWY_INLINE WordVec bf16_words_nearest_even(Vec value) {
   const LaneWords words;
   const auto bits = hn::BitCast(words, value);
@@ -75,13 +76,14 @@ HWY_INLINE void store(Vec value, Bf16* target) {
   store_halves(bf16_words_nearest_even(value), target);
 }
 
-// Value after a store as T and a load.
+// Returns the value that a store as T and a load would give.
 HWY_INLINE Vec round_to(Vec value, const float*) { return value; }
 HWY_INLINE Vec round_to(Vec value, const Bf16*) {
   return hn::BitCast(Lanes(), hn::ShiftLeft<16>(bf16_words_nearest_even(value)));
 }
 
-// The first `count` lanes; the others are `fill`. Reads nothing past them.
+// Loads the first `count` lanes and sets the others to `fill`. Reads nothing past the first
+// `count`.
 template <typename T>
 HWY_INLINE Vec load_n(const T* source, std::int64_t count, float fill = 0.0F) {
   if (count >= kLanes) return load(source);
@@ -109,8 +111,9 @@ HWY_INLINE void for_each_vector(std::int64_t elements, const Body& body) {
   if (i < elements) body(i, elements - i);
 }
 
-// Sum of term(i, count) over [0, elements): element i goes to accumulator i mod 32, and the 32 are
-// added by halving, whatever the vector width. A term is 0 in the lanes that are not valid.
+// Returns the sum of term(i, count) over [0, elements): element i goes to accumulator i mod 32, and
+// the 32 are added by halving, whatever the vector width. A term is 0 in the lanes that are not
+// valid.
 inline constexpr std::int64_t kSumLanes = 32;
 
 template <typename Term>

@@ -14,7 +14,8 @@
 namespace terrace {
 namespace {
 
-// A task is a query of the heads that share a key-value head.
+// How the work is cut into tasks: a task is one query position of all the heads that share a
+// key-value head.
 struct QueriesPlan {
   explicit QueriesPlan(const AttentionForward& op)
       : group(op.shape.heads / op.shape.key_value_heads),
@@ -37,7 +38,7 @@ struct QueriesPlan {
   std::size_t scores = 0, output = 0, sums = 0;
 };
 
-// Query `t` of the heads of a group, of which `head` is the first.
+// Computes query `t` of the heads of a group, of which `head` is the first.
 void attend_group(const AttentionForward& op, const QueriesPlan& plan, const Head& head,
                   std::int64_t t, std::span<std::byte> own) {
   const HeadRows rows(op.shape, op.q.dtype);

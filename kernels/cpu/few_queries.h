@@ -4,13 +4,13 @@
 
 #include "kernels/kernel_table.h"
 
-// Attention of a few queries to many keys, as one who asks for the next token has it: keys and
-// values are read where they lie, once for the query heads that share them, and nothing is packed.
+// Attention of a few queries to many keys, as when the next token is generated: keys and values are
+// read where they lie, once for all the query heads that share them, and nothing is packed.
 namespace terrace {
 
 inline constexpr std::int64_t kFewQueries = 8;
 
-// Fewer queries than keys, and at most kFewQueries of a sequence.
+// Returns whether there are fewer queries than keys, and at most kFewQueries in a sequence.
 bool is_of_few_queries(const AttentionShape& shape);
 
 void few_queries_attention(const KernelContext& context, const AttentionForward& op);

@@ -8,12 +8,12 @@ namespace terrace {
 
 inline constexpr std::int64_t kFewRows = 8;
 
-// Whether the product has this form: at most kFewRows rows, each column of the result a stored row
-// of b, and neither a gradient nor a consumer.
+// Returns whether the product has this form: at most kFewRows rows, each column of the result a
+// stored row of b, and neither a gradient nor a consumer.
 bool is_of_few_rows(const MatrixProduct& product);
 
-// Needs no workspace. The bits of an element depend on its rows of a and b alone, and on the
-// instruction set.
+// Multiplies without a workspace. The bits of an element depend on its rows of a and b alone, and
+// on the instruction set.
 void few_rows_multiply(const KernelContext& context, const MatrixProduct& product);
 
 }  // namespace terrace

@@ -12,7 +12,7 @@ namespace {
 
 // Rows of logits in the workspace start on a cache line of either type.
 constexpr std::int64_t kRowUnit = 32;
-// Elements that are narrowed at a time: they lie in a first-level cache.
+// Elements that are narrowed at a time: they fit in a first-level cache.
 constexpr std::int64_t kNarrowed = 1024;
 
 std::size_t workspace_of(const HeadShape& shape, const MatrixProduct& product, int workers) {
@@ -76,8 +76,8 @@ HeadChunks::Workspace::Workspace(const HeadLoss& op, const HeadShape& shape) {
   const auto logits_elements = static_cast<std::size_t>(shape.chunk * shape.stride);
   losses = layout.add(static_cast<std::size_t>(shape.R) * sizeof(double));
   logits = layout.add(logits_elements * sizeof(float));
-  // Chunks of a gradient that joins what is already in dweight are added up here first, because the
-  // gradient of the micro-batch is to join it once.
+  // If the gradient is added to what is already in dweight, its chunks are summed here first,
+  // because the gradient of the micro-batch must be added once.
   const auto weight_elements = static_cast<std::size_t>(shape.V * shape.C);
   if (sums_apart(op, shape)) dweight = layout.add(weight_elements * sizeof(float));
 }
@@ -121,7 +121,8 @@ void HeadChunks::clear_dlogits(std::int64_t row) const {
   std::memset(dlogits_row(row), 0, static_cast<std::size_t>(shape_.V) * size_of(shape_.dtype));
 }
 
-// A narrow gradient ends before its logit does, so in order of columns none is overwritten unread.
+// A narrow gradient ends before its logit does, so in order of columns no logit is overwritten
+// before it is read.
 void HeadChunks::replace_row(
     std::int64_t row,
     FunctionRef<void(std::int64_t first, std::int64_t count, void* target)> round) const {

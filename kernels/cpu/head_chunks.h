@@ -9,8 +9,8 @@
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/kernel_table.h"
 
-// The products of the head in chunks of rows whose logits are in the workspace at once; what
-// becomes of the logits is the caller's. Letters: R rows, V vocabulary, C width.
+// The products of the head in chunks of rows whose logits are in the workspace at once; the caller
+// decides how the logits are used. Letters: R rows, V vocabulary, C width.
 namespace terrace {
 
 struct HeadShape {
@@ -21,15 +21,15 @@ struct HeadShape {
     return chunk < R - index * chunk ? chunk : R - index * chunk;
   }
 
-  // Which code multiplies. Each chunk reads the whole weight, which our own code by pairs would
-  // pack again for every chunk, where oneDNN packs only what a block is about to multiply.
+  // Returns which code multiplies. Each chunk reads the whole weight, which our own code by pairs
+  // would pack again for every chunk; oneDNN packs only the part that a block is about to multiply.
   ProductCode code(const MatrixProduct& product) const;
   MatrixProduct logits(std::int64_t rows) const;   // [rows,V] = h weight^T
   MatrixProduct dh(std::int64_t rows) const;       // [rows,C] = dlogits weight
   MatrixProduct dweight(std::int64_t rows) const;  // the chunk's part of [V,C] = dlogits^T h
 
-  // Rows of logits are `stride` elements apart. Their gradients take the same rows from the front,
-  // in elements of the compute type.
+  // Returns the stride of dlogits. Rows of logits are `stride` elements apart; their gradients are
+  // written into the same rows from the front, in elements of the compute type.
   std::int64_t dlogits_stride() const {
     return stride * static_cast<std::int64_t>(sizeof(float) / size_of(dtype));
   }
@@ -40,32 +40,33 @@ struct HeadShape {
 
 class HeadChunks {
  public:
-  // Of `op` the shapes, h, weight, dh, dweight and mode count. Borrows both.
+  // Uses the shapes, h, weight, dh, dweight and mode of `op`. Borrows both arguments.
   HeadChunks(const KernelContext& context, const HeadLoss& op);
   static std::size_t workspace_bytes(const HeadLoss& op, int workers);
 
   const HeadShape& shape() const { return shape_; }
   double* losses() const;  // [R], for the caller
-  // What becomes of the products h . weight.
+  // Returns the map from products h . weight to logits.
   const LogitMap& map() const { return map_; }
-  // Rows of the chunk whose first row is `first`. Logits are those of map().
+  // Computes the chunk of `rows` rows whose first row is `first`. Logits have gone through map().
   void compute_logits(std::int64_t first, std::int64_t rows) const;
   void compute_input_gradient(std::int64_t first, std::int64_t rows) const;
-  // Chunk 0 is stored as 0 + g, the others are added to it. A single chunk joins dweight at once.
+  // Stores chunk 0 as 0 + g and adds the others to it. A single chunk is added to dweight at once.
   void add_weight_gradient(std::int64_t first, std::int64_t rows) const;
-  // After the last chunk: where several joined a gradient, their sum does so now.
+  // Called after the last chunk: if several chunks have to be added to a gradient, adds their sum
+  // now.
   void join_weight_gradient() const;
 
-  // By row of the chunk: its logits, and what becomes of them.
+  // By row of the chunk: its logits, and the gradients that replace them.
   float* logits_row(std::int64_t row) const;
   void clear_dlogits(std::int64_t row) const;
   void set_dlogits(std::int64_t row, float factor) const;  // factor * logits, which are gone then
-  // For a soft cap: factor * exp(logit - max) * its slope; the logits are gone then.
+  // For a soft cap: factor * exp(logit - max) * the logit's slope; the logits are gone then.
   void set_capped_dlogits(std::int64_t row, float max, float factor) const;
   void set_dlogit(std::int64_t row, std::int64_t column, float value) const;
 
  private:
-  // Offsets in the workspace; what the products need follows.
+  // Offsets in the workspace; the products' own workspace follows.
   struct Workspace {
     Workspace(const HeadLoss& op, const HeadShape& shape);
     WorkspaceLayout layout;
@@ -78,7 +79,8 @@ class HeadChunks {
 
   const KernelContext& context_;
   const HeadLoss& op_;
-  // Calls round(first, count, target) for pieces of a row; each becomes gradients in their place.
+  // Calls round(first, count, target) for pieces of a row; each piece is replaced in place by its
+  // gradients.
   void replace_row(
       std::int64_t row,
       FunctionRef<void(std::int64_t first, std::int64_t count, void* target)> round) const;

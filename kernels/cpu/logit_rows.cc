@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kVectors = kSumsRun / kLanes;
 
-// Lanes of a run of logits that are past the row's end are lower than any logit.
+// Loads lanes of a run of logits; lanes past the row's end get a value lower than any logit.
 HWY_INLINE Vec load_logits(const float* run, std::int64_t lane, std::int64_t columns) {
   if (columns - lane >= kLanes) return load(run + lane);
   return load_n(run + lane, std::max<std::int64_t>(0, columns - lane), kLowest);
@@ -40,7 +40,8 @@ HWY_INLINE float max_of_row(const ProductSums& logits, std::int64_t r) {
   return hn::GetLane(hn::MaxOfLanes(Lanes(), max[0]));
 }
 
-// Column i goes to accumulator i mod 16, and the 16 are added by halving.
+// Returns the sum of exp(logit - max) over a row: column i goes to accumulator i mod 16, and the 16
+// are added by halving.
 HWY_INLINE float sum_of_row(const ProductSums& logits, std::int64_t r, float max) {
   Vec sums[kVectors];
   for (std::int64_t j = 0; j < kVectors; ++j) sums[j] = hn::Zero(Lanes());
@@ -87,7 +88,7 @@ void round_block_as(const ProductSums& logits, std::int64_t column, const LogitG
     for (std::int64_t first = 0; first < logits.columns; first += kSumsRun) {
       const float* run = logits.run_at(r, first);
       const std::int64_t count = std::min(kSumsRun, logits.columns - first);
-      // Lanes past the end are of a logit whose exponential is 0; a capped one is finite.
+      // Lanes past the end get a logit whose exponential is 0; a capped logit has to be finite.
       const float fill = Capped ? 0.0F : kLowest;
       for_each_vector(count, [=](std::int64_t i, std::int64_t n) HWY_ATTR {
         const Vec logit = load_n(run + i, n, fill);

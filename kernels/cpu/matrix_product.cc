@@ -23,7 +23,7 @@ int workers_of(int workers, const GemmTiles& tiles, const GemmShape& shape) {
   return fed_workers(workers, tiles.count(), shape.flops());
 }
 
-// Each tile at its place in c.
+// Computes each tile at its place in c.
 void onednn_in_place(const KernelContext& context, const MatrixProduct& product) {
   const GemmTiles tiles(product.shape);
   const int workers = workers_of(context.workers->threads(), tiles, product.shape);
@@ -51,7 +51,8 @@ bool goes_apart(const MatrixProduct& product) {
   return product.gradient.has_value() || product.consumer != nullptr;
 }
 
-// Each tile in the worker's own memory, from where it joins the gradient or is consumed.
+// Computes each tile in the worker's own memory, from where it is added to the gradient or
+// consumed.
 void onednn_apart(const KernelContext& context, const MatrixProduct& product) {
   const GemmTiles tiles = GemmTiles::apart(product.shape);
   const std::size_t scratch_offset = tile_bytes(tiles);

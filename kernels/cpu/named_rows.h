@@ -7,19 +7,19 @@
 
 #include "memory/tensor.h"
 
-// Sums of rows that a list of names picks: what the loops of cpu_embedding.cc work on.
+// Sums of rows that a list of names picks: the data that the loops of cpu_embedding.cc work on.
 namespace terrace {
 
-// What names the rows of dh: an i32 [R] per micro-batch. Row n of a target belongs to the name
+// The names of the rows of dh: an i32 [R] per micro-batch. Row n of a target belongs to the name
 // first + n.
 struct Names {
   std::span<const TensorView> of_rows;
   std::int64_t first = 0, count = 0;
-  bool skips_others = false;                            // else no other names occur
-  std::optional<std::int64_t> left_out = std::nullopt;  // a name that is passed over
+  bool skips_others = false;                            // else there are no other names
+  std::optional<std::int64_t> left_out = std::nullopt;  // a name that is skipped
 };
 
-// Row n of target gets scale times the sum of the rows of dh that are named so, stored or added.
+// Row n of target gets scale times the sum of the rows of dh that have its name, stored or added.
 struct NamedRows {
   std::span<const TensorView> dh;  // one [R,C] per micro-batch
   TensorView target;

@@ -13,8 +13,8 @@
 namespace terrace {
 namespace {
 
-// More shapes than the models, sequence buckets and edge tiles of a process add up to. A cache that
-// is full nevertheless starts anew: slower, with equal bits.
+// More shapes than the models, sequence buckets and edge tiles of a process add up to. If the cache
+// is full nevertheless, it is emptied: that is slower, but the bits are the same.
 constexpr std::size_t kCachedMax = 1024;
 
 struct GemmShapeHash {
@@ -84,7 +84,7 @@ class CompiledGemm {
   void add(int argument, const dnnl::memory::desc& desc, const dnnl::engine& engine) {
     arguments_.emplace(argument, dnnl::memory(desc, engine, DNNL_MEMORY_NONE));
   }
-  // oneDNN has one type for what it reads and what it writes.
+  // oneDNN has one pointer type for memory that it reads and memory that it writes.
   void set(int argument, const std::byte* data) {
     arguments_.at(argument).set_data_handle(const_cast<std::byte*>(data));
   }
@@ -95,10 +95,10 @@ class CompiledGemm {
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
-// What a thread keeps between calls. It is a cache of pure functions of the shape: no result
-// depends on what is in it. It belongs to the thread because the memory objects above carry the
-// addresses of a call, and because OpenMP's thread count, which must be one, is a setting of the
-// calling thread.
+// The compiled products that a thread keeps between calls. It is a cache of pure functions of the
+// shape: no result depends on what is in it. It belongs to the thread because the memory objects
+// above carry the addresses of a call, and because OpenMP's thread count, which must be one, is a
+// setting of the calling thread.
 class ThreadGemms {
  public:
   ThreadGemms() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) { omp_set_num_threads(1); }
@@ -158,7 +158,7 @@ bool gemm_takes(DType input) {
 }
 
 bool onednn_multiplies_pairs() {
-  // Sets of instructions are sets of bits, and a better one has all of a lesser one's.
+  // oneDNN's instruction sets are sets of bits, and a better set has all the bits of a lesser one.
   constexpr auto kPairs = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kPairs) == kPairs;
 }

@@ -10,7 +10,8 @@
 // oneDNN. Letters: c [m,n] = a [m,k] b [k,n] (+ bias [n]).
 namespace terrace {
 
-// All that may decide which code oneDNN runs: equal shapes give equal bits for equal operands.
+// Everything that may decide which code oneDNN runs: equal shapes give equal bits for equal
+// operands.
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   // Elements from one stored row to the next.
@@ -30,7 +31,7 @@ struct GemmShape {
   friend bool operator==(const GemmShape&, const GemmShape&) = default;
 };
 
-// Any alignment, but `scratch` is 64-aligned and of at least gemm_scratch_bytes.
+// The operands may have any alignment; `scratch` is 64-aligned and has at least gemm_scratch_bytes.
 struct GemmOperands {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
@@ -39,18 +40,20 @@ struct GemmOperands {
   std::span<std::byte> scratch = {};
 };
 
-// Whether oneDNN multiplies operands of this type on this processor: bf16 only on some.
+// Returns whether oneDNN multiplies operands of this type on this processor; it takes bf16 only on
+// some.
 bool gemm_takes(DType input);
 
-// Whether oneDNN may use the instruction that multiplies pairs of bf16 (AVX-512 bf16, or better):
-// where the processor has it and DNNL_MAX_CPU_ISA does not forbid it.
+// Returns whether oneDNN may use the instruction that multiplies pairs of bf16 (AVX-512 bf16, or
+// better): where the processor has it and DNNL_MAX_CPU_ISA does not forbid it.
 bool onednn_multiplies_pairs();
 
-// Runs on the calling thread alone. The first call of a shape on a thread compiles code for it,
-// later ones find it in a bounded cache of the thread. Throws DeviceError if oneDNN fails.
+// Runs on the calling thread alone. The first call of a shape on a thread compiles code for it;
+// later calls find the code in a bounded cache of the thread. Throws DeviceError if oneDNN fails.
 void gemm(const GemmShape& shape, const GemmOperands& operands);
 
-// The scratch memory that gemm needs for the shape on this machine. Throws as gemm.
+// Returns the bytes of scratch memory that gemm needs for the shape on this machine. Throws as gemm
+// does.
 std::size_t gemm_scratch_bytes(const GemmShape& shape);
 
 }  // namespace terrace

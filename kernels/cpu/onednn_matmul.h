@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 
-// How a product is described to oneDNN, and what is said differently to oneDNN 2 and oneDNN 3.
+// How a product is described to oneDNN, and where oneDNN 2 and oneDNN 3 need different calls.
 namespace terrace {
 
 inline dnnl::memory::data_type onednn_type(DType dtype) {

@@ -35,7 +35,7 @@ class PackedGemm::Impl {
         c_(desc_.dst_desc(), engine_, DNNL_MEMORY_NONE),
         scratch_(desc_.scratchpad_desc(), engine_) {
     omp_set_num_threads(1);
-    // oneDNN has one type for what it reads and what it writes.
+    // oneDNN has one pointer type for memory that it reads and memory that it writes.
     dnnl::memory plain(
         onednn_matrix(shape.k, shape.n, shape.b_stride, shape.b_transposed, shape.input), engine_,
         const_cast<std::byte*>(b));

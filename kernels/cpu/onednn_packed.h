@@ -7,8 +7,8 @@
 
 namespace terrace {
 
-// A oneDNN matrix product whose b oneDNN has packed once, in the form that it likes best: what
-// products are measured against, no kernel. One thread at a time.
+// A oneDNN matrix product whose b oneDNN has packed once, in the form that it prefers. It is no
+// kernel; products are measured against it. One thread at a time may use it.
 class PackedGemm {
  public:
   // Sums are rounded to the shape's output; it has no bias and accumulates nothing. Throws
@@ -16,7 +16,7 @@ class PackedGemm {
   PackedGemm(const GemmShape& shape, const std::byte* b);
   ~PackedGemm();
 
-  // On the calling thread alone.
+  // Runs on the calling thread alone.
   void run(const std::byte* a, std::byte* c);
 
  private:

@@ -35,7 +35,8 @@ Operand right_operand(const MatrixProduct& product) {
 
 void pack_part(WorkerArena& workers, const StripCode& code, const OperandPart& part,
                void (*pack_strip)(const PackStrip&)) {
-  // A task packs kPackDepth of the depth of neighbouring strips, so that it reads stored rows on.
+  // A task packs kPackDepth of the depth of neighbouring strips, so that it reads on along stored
+  // rows.
   constexpr std::int64_t kPackStrips = 16;
   const Operand& operand = part.operand;
   const std::int64_t strips = strips_of(part.extent);

@@ -8,10 +8,10 @@
 #include "kernels/cpu/product_result.h"
 #include "memory/host/worker_arena.h"
 
-// The two operands and the result of a matrix product, as products in our own code see them.
+// The two operands and the result of a matrix product, in the form that our own product code uses.
 namespace terrace {
 
-// The depth that is packed at once, whole steps of it.
+// The depth that is packed at once; it is whole steps.
 inline constexpr std::int64_t kPackDepth = 256;
 static_assert(kPackDepth % kStrip == 0);
 

@@ -12,12 +12,12 @@
 namespace terrace {
 namespace {
 
-// A block of c has its sums, 256 KiB, and its strips of a step of the depth in a second-level
-// cache. Products with few blocks have smaller ones, so that workers are not idle.
+// A block of c keeps its sums, 256 KiB, and its strips of a step of the depth in a second-level
+// cache. Products with few blocks use smaller blocks, so that workers are not idle.
 constexpr std::int64_t kBlockMax = 384;
 constexpr std::int64_t kBlockMin = 64;
 constexpr std::int64_t kBlocksMin = 16;
-// Elements of an operand that are packed at once, where one block does not need more.
+// Elements of an operand that are packed at once, unless one block needs more.
 constexpr std::int64_t kPackedMax = std::int64_t{8} << 20;
 
 struct Block {
@@ -34,7 +34,7 @@ Block block_of(const GemmShape& shape) {
   return {even_part(shape.m, limit_m), even_part(shape.n, limit_n)};
 }
 
-// How a shape is cut.
+// How a product of a shape is cut into blocks and packed parts.
 struct Cut {
   Cut(const GemmShape& shape, const StripCode& code) {
     const Block block = block_of(shape);
@@ -50,7 +50,7 @@ struct Cut {
   std::size_t sums_bytes() const {
     return static_cast<std::size_t>(block_m * block_n) * sizeof(float);
   }
-  // Blocks that are computed at once, at most: those of the parts that are packed.
+  // Returns the most blocks that are computed at once: the blocks of the parts that are packed.
   std::int64_t blocks() const { return blocks_of(part_m, block_m) * blocks_of(part_n, block_n); }
 
   std::int64_t block_m = 0, block_n = 0;  // rows and columns of a block
@@ -59,7 +59,7 @@ struct Cut {
   std::size_t packed_a = 0, packed_b = 0;
 
  private:
-  // Whole blocks of an operand's rows or columns that are packed at once.
+  // Returns the rows or columns of an operand that are packed at once, as whole blocks.
   static std::int64_t part_of(std::int64_t extent, std::int64_t block, std::int64_t depth) {
     const std::int64_t blocks = kPackedMax / (block * round_to_strips(depth));
     return std::min(round_to_strips(extent), std::max<std::int64_t>(1, blocks) * block);
@@ -90,7 +90,8 @@ class ProductRun {
   }
 
  private:
-  // Packs the part of b from column n on, and of a from row m on unless that is there already.
+  // Packs the part of b from column n on and, unless it is packed already, the part of a from row m
+  // on.
   void pack(std::int64_t m, std::int64_t n, bool with_a) {
     WorkerArena& workers = *context_.workers;
     if (with_a) {

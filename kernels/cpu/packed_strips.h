@@ -5,21 +5,21 @@
 
 #include "base/dtype.h"
 
-// What our own matrix products are made of: operands packed in strips, and the code that packs and
-// multiplies them.
+// The building blocks of our own matrix products: operands packed in strips, and the code that
+// packs and multiplies them.
 namespace terrace {
 
 // Operands are packed in strips of kStrip rows of the left operand or columns of the right one.
 // Along the depth a strip is a sequence of steps of kStrip, each of kStrip x kStrip elements. A
-// step of a left strip is row-major: depth runs fastest. In a right strip its form is the code's
-// own. What lies past the operand's edge is zero.
+// step of a left strip is row-major: depth runs fastest. Each code has its own form for a step of a
+// right strip. Elements past the operand's edge are zero.
 inline constexpr std::int64_t kStrip = 32;
 inline constexpr std::int64_t kStepElements = kStrip * kStrip;
 
 inline constexpr std::int64_t strips_of(std::int64_t extent) {
   return (extent + kStrip - 1) / kStrip;
 }
-// Elements of one packed strip.
+// Returns the elements of one packed strip.
 inline constexpr std::int64_t strip_elements(std::int64_t depth) {
   return strips_of(depth) * kStepElements;
 }
@@ -34,9 +34,9 @@ struct PackStrip {
   std::byte* target = nullptr;    // 64-aligned, strip_elements(depth) of the packed type
 };
 
-// The product of some strips of a left and of a right operand, as fp32 tiles: for each right strip
-// and in it each left strip a square of kStrip x kStrip, stored as four tiles of 16 x 16, row by
-// row of tiles.
+// The product of some strips of a left and of a right operand, as fp32 tiles: for each right strip,
+// and within it for each left strip, there is a square of kStrip x kStrip, stored as four tiles of
+// 16 x 16, row by row of tiles.
 struct PackedProduct {
   const std::byte* left = nullptr;
   const std::byte* right = nullptr;
@@ -44,11 +44,11 @@ struct PackedProduct {
   std::int64_t depth = 0;
   // Elements from one strip to the next, at least strip_elements(depth).
   std::int64_t left_stride = 0, right_stride = 0;
-  bool accumulate = false;  // the product joins what is in the tiles, which it otherwise replaces
+  bool accumulate = false;  // adds the product to the tiles instead of replacing them
   float* tiles = nullptr;   // 64-aligned, left_strips * right_strips * kStepElements
 };
 
-// Element of a square at (row, column).
+// Returns the index in a square of the element at (row, column).
 inline constexpr std::int64_t square_at(std::int64_t row, std::int64_t column) {
   return (row / 16 * 2 + column / 16) * 256 + row % 16 * 16 + column % 16;
 }

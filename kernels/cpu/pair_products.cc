@@ -11,24 +11,24 @@
 #include "kernels/cpu/onednn_gemm.h"
 #include "kernels/cpu/pair_strips.h"
 
-// For these functions alone: the rest of the program must run without AVX-512.
+// Only these functions are compiled so: the rest of the program must run without AVX-512.
 #define TERRACE_PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define TERRACE_PAIRS_INLINE TERRACE_PAIRS __attribute__((always_inline)) inline
 
 namespace terrace {
 namespace {
 
-// A word is a pair of bf16, of two neighbouring depths.
+// Counts of words; a word is a pair of bf16 of two neighbouring depths.
 constexpr std::int64_t kStepPairs = kStrip / 2;         // of a step's depth
 constexpr std::int64_t kStepWords = kStepElements / 2;  // of a step
 constexpr std::int64_t kRightTileWords = 16 * 16;       // of a tile of a right strip's step
 constexpr std::int64_t kSquareTile = 16 * 16;           // sums of a tile of a square
-// Rows of sums that are in registers at once, and with each so many vectors of 16 columns: 24 of
-// the 32 registers, beside those of the operands.
+// Rows of sums that are in registers at once, and the vectors of 16 columns in each row: they take
+// 24 of the 32 registers, and the operands take others.
 constexpr std::int64_t kPanelRows = 8;
 constexpr std::int64_t kWide = 3;
 // Steps of the depth that are multiplied before the sums go back to memory: the right columns of
-// them, 24 KiB, stay in the first-level cache beside the left rows.
+// these steps, 24 KiB, stay in the first-level cache beside the left rows.
 constexpr std::int64_t kDepthSteps = 8;
 
 // Where the vectors of columns of a panel lie: in the right operand, and in the sums of a strip of
@@ -43,7 +43,8 @@ TERRACE_PAIRS_INLINE __m512bh all_lanes(const std::uint32_t* word) {
   return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(*word)));
 }
 
-// A panel of kPanelRows by Vectors * 16 sums = (or +=) left right over some steps of the depth.
+// Computes a panel of kPanelRows by Vectors * 16 sums = (or +=) left right over some steps of the
+// depth.
 template <bool First, std::int64_t Vectors>
 TERRACE_PAIRS_INLINE void multiply_panel(const std::uint32_t* left, const Columns<Vectors>& columns,
                                          std::int64_t offset, std::int64_t steps) {
@@ -83,7 +84,8 @@ TERRACE_PAIRS_INLINE void multiply_panel(const std::uint32_t* left, const Column
   }
 }
 
-// Vectors of columns from vector `first` on, with all left strips, over some steps of the depth.
+// Multiplies vectors of columns from vector `first` on with all left strips, over some steps of the
+// depth.
 template <bool First, std::int64_t Vectors>
 TERRACE_PAIRS void multiply_columns(const PackedProduct& product, std::int64_t first,
                                     std::int64_t first_step, std::int64_t steps) {

@@ -6,12 +6,12 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-// GCC 12 takes the "undefined" vectors inside its own header for a mistake of the caller.
+// GCC 12 mistakes the "undefined" vectors inside its own header for an error of the caller.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-// For these functions alone: the rest of the program must run without AVX-512.
+// Only these functions are compiled so: the rest of the program must run without AVX-512.
 #define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
 #define TERRACE_AVX512_INLINE TERRACE_AVX512 __attribute__((always_inline)) inline
 
@@ -24,7 +24,7 @@ constexpr std::int64_t kPairTileWords = kPairTileRows * 16;
 constexpr std::int64_t kPairTileHalves = 2 * kPairTileWords;
 static_assert(kStepElements == 2 * kPairTileHalves);
 
-// A strip with its elements.
+// A strip and a typed pointer to its elements.
 struct HalfStrip {
   explicit HalfStrip(const PackStrip& strip)
       : source(reinterpret_cast<const Bf16*>(strip.source)),
@@ -77,7 +77,7 @@ TERRACE_AVX512_INLINE __mmask32 first_lanes(std::int64_t count) {
   return count <= 0 ? __mmask32{0} : (__mmask32{1} << count) - 1;
 }
 
-// Rows [first, first + 16) of a strip whose stored rows run along the depth, of one step.
+// Loads rows [first, first + 16) of one step of a strip whose stored rows run along the depth.
 TERRACE_AVX512_INLINE Words load_rows(const HalfStrip& strip, std::int64_t first,
                                       std::int64_t begin) {
   Words words;
@@ -87,14 +87,14 @@ TERRACE_AVX512_INLINE Words load_rows(const HalfStrip& strip, std::int64_t first
     const Bf16* source = strip.source + row * strip.stride + begin;
     words.row[i] =
         row < strip.width ? _mm512_maskz_loadu_epi16(lanes, source) : _mm512_setzero_si512();
-    // The next strip is mostly packed next. Where there is none, a prefetch does nothing.
+    // The next strip is usually packed next. Where there is none, a prefetch does nothing.
     _mm_prefetch(reinterpret_cast<const char*>(source + kStrip * strip.stride), _MM_HINT_T0);
   }
   return words;
 }
 
-// The same step of a strip whose stored rows run across it: word i of row p is the pair of depths
-// (2 p, 2 p + 1) at column i; columns 0 to 15 in `low`, 16 to 31 in `high`.
+// Loads the same step of a strip whose stored rows run across it: word i of row p is the pair of
+// depths (2 p, 2 p + 1) at column i; columns 0 to 15 in `low`, 16 to 31 in `high`.
 TERRACE_AVX512_INLINE void load_pairs(const HalfStrip& strip, std::int64_t begin, Words& low,
                                       Words& high) {
   const __m512i pair = _mm512_set1_epi32(0x00200000);  // lane i of the first, then of the second
@@ -118,8 +118,8 @@ template <bool Left>
 TERRACE_AVX512 void pack_strip(const PackStrip& whole) {
   TERRACE_CHECK(whole.type == DType::kBF16);
   const HalfStrip strip(whole);
-  // A tile of the left operand has a row per row, one of the right operand a row per pair of
-  // depths; stored rows are either, so one of the two forms is transposed.
+  // A tile of the left operand has a row for each row, and a tile of the right operand has a row
+  // for each pair of depths. Stored rows may be either, so one of the two forms is transposed.
   const bool transposed = whole.depth_contiguous != Left;
   Bf16* target = reinterpret_cast<Bf16*>(whole.target);
   for (std::int64_t begin = 0; begin < strip.depth; begin += kStrip, target += kStepElements) {

@@ -11,11 +11,11 @@
 namespace terrace {
 namespace {
 
-// More rows than these have sums that leave no room for the panel in a second-level cache, and use
-// what has been packed often enough.
+// With more rows than this, the sums leave no room for the panel in a second-level cache, and
+// packed elements are reused often enough.
 constexpr std::int64_t kRowsMax = 512;
-// Columns of a task: their sums and their panel are to stay in the cache, and tasks to keep the
-// workers busy.
+// Columns of a task: their sums and their panel must stay in the cache, and there must be enough
+// tasks to keep the workers busy.
 constexpr std::int64_t kColumnsMax = 192;
 constexpr std::int64_t kColumnsMin = 96;
 constexpr std::int64_t kTasksMin = 16;
@@ -27,7 +27,8 @@ std::int64_t columns_of(const GemmShape& shape) {
 
 std::int64_t tasks_of(const GemmShape& shape) { return blocks_of(shape.n, columns_of(shape)); }
 
-// What a product needs: the packed rows, and for each worker the sums and the panel of a task.
+// The memory that a product needs: the packed rows, and for each worker the sums and the panel of a
+// task.
 struct PanelLayout {
   PanelLayout(const GemmShape& shape, const StripCode& code) {
     const std::int64_t columns = columns_of(shape);

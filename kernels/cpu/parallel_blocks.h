@@ -5,8 +5,8 @@
 
 #include "kernels/kernel_context.h"
 
-// The one way CPU kernels share work: blocks of indices fixed by the shape, never by the number of
-// workers.
+// The one way in which CPU kernels share work: blocks of indices that are fixed by the shape, never
+// by the number of workers.
 namespace terrace {
 
 // Elements that a task of an elementwise op handles.

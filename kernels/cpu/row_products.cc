@@ -19,13 +19,13 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// Sums that are in registers at once: so many rows of a by so many of b.
+// Sums that are in registers at once: kRowsAtOnce rows of a by kOthersAtOnce rows of b.
 constexpr std::int64_t kRowsAtOnce = 4;
 constexpr std::int64_t kOthersAtOnce = kLanes == 16 ? 4 : 2;
 // Vectors of a mix that are in registers at once.
 constexpr std::int64_t kMixedAtOnce = 4;
 
-// Two bf16 in each word: 2 * kLanes elements from `source` on, on no boundary.
+// Loads 2 * kLanes elements from `source` on, two bf16 in each word; `source` need not be aligned.
 HWY_INLINE WordVec load_pairs(const Bf16* source) {
 #if HWY_TARGET == HWY_SCALAR
   std::uint32_t word = 0;
@@ -38,8 +38,8 @@ HWY_INLINE WordVec load_pairs(const Bf16* source) {
 #endif
 }
 
-// Elements that are multiplied in one step, in fp32: a vector of them, or of bf16 two, which are
-// the even and the odd ones.
+// Elements that are multiplied in one step, in fp32: one vector, or for bf16 two vectors, with the
+// even and the odd elements.
 template <typename T>
 struct DotStep;
 
@@ -61,7 +61,7 @@ struct DotStep<Bf16> {
   }
 };
 
-// The first `count` elements of a step, and zeros.
+// Returns a step with its first `count` elements and zeros after them.
 template <typename T>
 HWY_INLINE DotStep<T> dot_step_of_n(const T* source, std::int64_t count) {
   alignas(64) T elements[DotStep<T>::kElements] = {};
@@ -69,9 +69,9 @@ HWY_INLINE DotStep<T> dot_step_of_n(const T* source, std::int64_t count) {
   return DotStep<T>::of(elements);
 }
 
-// Rows rows of a by Others of b. The loops over them are unrolled, so that sums are in registers.
-// While a row of b is multiplied, the one that comes Others later is asked for: rows are short,
-// and the processor's own prefetcher begins anew with each.
+// Multiplies Rows rows of a by Others rows of b. The loops over them are unrolled, so that sums are
+// in registers. While a row of b is multiplied, the row that comes Others later is prefetched: rows
+// are short, and the processor's own prefetcher begins anew with each.
 template <typename T, int Rows, int Others>
 HWY_INLINE void dot_block(const RowDots& dots, const T* a, const T* b, float* sums) {
   constexpr std::int64_t kElements = DotStep<T>::kElements;
@@ -118,7 +118,7 @@ HWY_INLINE void dot_block(const RowDots& dots, const T* a, const T* b, float* su
   }
 }
 
-// All rows of a by Others of b, which stay in the first-level cache meanwhile.
+// Multiplies all rows of a by Others rows of b, which stay in the first-level cache meanwhile.
 template <typename T, int Others>
 HWY_INLINE void dot_all_rows(const RowDots& dots, std::int64_t other) {
   const T* b = reinterpret_cast<const T*>(dots.b) + other * dots.b_stride;
@@ -156,7 +156,7 @@ void dot_rows_any(const RowDots& dots) {
   dot_rows_as<Bf16>(dots);
 }
 
-// Vectors vectors of a row of the mix, the last of which has `last` columns.
+// Computes Vectors vectors of a row of the mix, the last of which has `last` columns.
 template <typename T, int Vectors>
 HWY_INLINE void mix_block(const RowMix& mix, const float* weights, const T* b, std::int64_t last,
                           float* sums) {

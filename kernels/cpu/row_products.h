@@ -5,14 +5,14 @@
 
 #include "base/dtype.h"
 
-// Products of a few rows with many that are read where they lie: with weights, and with cached keys
-// and values, whose bytes are then all the work there is. Highway with run-time dispatch;
-// single-threaded.
+// Products of a few rows with many rows that are read where they lie: with weights, and with cached
+// keys and values. Reading the bytes of these is nearly all the work. Highway with run-time
+// dispatch; single-threaded.
 namespace terrace {
 
-// sums[r, c] = row r of a . row c of b, in fp32. Each row of b is read once. The order of a sum
-// follows from the depth and the instruction set, so its bits do not depend on how many rows there
-// are. Strides are in elements.
+// sums[r, c] = row r of a . row c of b, in fp32. Each row of b is read once. The depth and the
+// instruction set determine the order of a sum, so its bits do not depend on the number of rows.
+// Strides are in elements.
 struct RowDots {
   DType dtype = DType::kF32;  // of a and b: fp32 or bf16
   const std::byte* a = nullptr;

@@ -15,8 +15,8 @@
 namespace terrace {
 namespace {
 
-// Gradients of logits that are in memory at once, in elements, and the columns that is at least and
-// at most.
+// The gradients of logits that are in memory at once, in elements, and the fewest and the most
+// columns that a part has.
 constexpr std::int64_t kPartElements = std::int64_t{4} << 20;
 constexpr std::int64_t kPartColumnsMin = 512;
 constexpr std::int64_t kPartColumnsMax = 8192;
@@ -70,7 +70,7 @@ struct StreamedShape {
   std::int64_t block = 0, blocks = 0;  // columns that the first pass sums together
 };
 
-// Offsets in the workspace; what the products need follows.
+// Offsets in the workspace; the products' own workspace follows.
 struct StreamedWorkspace {
   StreamedWorkspace(const HeadLoss& op, const StreamedShape& shape) {
     const auto R = static_cast<std::size_t>(shape.R);
@@ -145,7 +145,7 @@ class StreamedHead {
     round_input_gradient();
   }
 
-  // Counted from the first token of the part.
+  // Returns a row's target, counted from the first token of the part.
   std::int64_t target_of(std::int64_t row) const {
     return op_.target.as<const std::int32_t>()[row] - first_token_;
   }
@@ -182,7 +182,7 @@ class StreamedHead {
     return total;
   }
 
-  // The row's loss, and how its logits become gradients.
+  // Computes the row's loss, and how its logits become gradients.
   void finish_row(std::int64_t row) {
     const auto target = static_cast<std::int32_t>(target_of(row));
     if (target < 0) {
@@ -282,7 +282,7 @@ std::size_t streamed_head_loss_workspace(const HeadLoss& op, int workers) {
   const StreamedShape shape(op);
   const StreamedWorkspace at(op, shape);
   const std::int64_t last = shape.V - (blocks_of(shape.V, shape.part) - 1) * shape.part;
-  // Only whether there is a consumer counts.
+  // It matters only whether there is a consumer.
   const auto ignore = [](const ProductSums&, std::int64_t, std::int64_t) {};
   const FunctionRef<void(const ProductSums&, std::int64_t, std::int64_t)> consumer(ignore);
   const auto logits_bytes = [&](std::int64_t columns) {

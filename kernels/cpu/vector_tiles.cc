@@ -16,29 +16,29 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// Rows of sums that are in registers at once. With each go three vectors of columns where there are
-// so many registers, for the fewest loads, else two.
+// Rows of sums that are in registers at once. Each row has three vectors of columns where there are
+// enough registers, for the fewest loads, else two.
 constexpr std::int64_t kPanelRows = kLanes == 16 ? 8 : 4;
 constexpr std::int64_t kWide = kLanes == 16 ? 3 : 2;
 constexpr std::int64_t kNarrow = 2;
 static_assert(kStrip % kPanelRows == 0 && kStrip % (kNarrow * kLanes) == 0);
-// Depth that is multiplied before the sums go back to memory: the right columns of it, 24 KiB,
-// stay in the first-level cache beside the left rows, whose steps are 4 KiB apart and so share
+// Depth that is multiplied before the sums go back to memory: the right columns of this depth, 24
+// KiB, stay in the first-level cache beside the left rows, whose steps are 4 KiB apart and so share
 // sets.
 constexpr std::int64_t kDepth = 128;
 
-// Rows of a transposed square are so far apart that a column's elements have different sets of the
-// cache.
+// Elements from row to row of a transposed square, chosen so that a column's elements are in
+// different sets of the cache.
 constexpr std::int64_t kSquareStride = kStrip + 1;
 
-// The rows and columns of a matrix, from `data` on, that a square has.
+// The rows and columns that a square covers in a matrix, from `data` on.
 template <typename T>
 struct SquareSource {
   const T* data;
   std::int64_t stride, rows, columns;
 };
 
-// Writes kStrip x kStrip elements; those that the source does not have are 0.
+// Writes kStrip x kStrip elements; elements that the source does not have are 0.
 template <typename T>
 HWY_INLINE void load_square(const SquareSource<T>& source, float* target,
                             std::int64_t target_stride) {
@@ -103,7 +103,8 @@ struct Columns {
   float* sums[Vectors];
 };
 
-// A panel of kPanelRows by Vectors * kLanes sums = (or +=) left right over a part of the depth.
+// Computes a panel of kPanelRows by Vectors * kLanes sums = (or +=) left right over a part of the
+// depth.
 template <bool First, std::int64_t Vectors>
 HWY_INLINE void multiply_panel(const float* left, const Columns<Vectors>& columns, std::int64_t row,
                                std::int64_t depth) {
@@ -141,7 +142,7 @@ HWY_INLINE void multiply_panel(const float* left, const Columns<Vectors>& column
   }
 }
 
-// Vectors of columns from `column` on, with all left strips, over a part of the depth.
+// Multiplies vectors of columns from `column` on with all left strips, over a part of the depth.
 template <bool First, std::int64_t Vectors>
 void multiply_columns(const PackedProduct& product, std::int64_t column, std::int64_t begin,
                       std::int64_t depth) {

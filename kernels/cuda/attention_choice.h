@@ -8,8 +8,8 @@
 #include "base/bytes.h"
 #include "kernels/kernel_table.h"
 
-// Who computes attention on a GPU, and in which parts. It depends on shapes alone, so that equal
-// calls have equal bits.
+// The choice of the code that computes attention on a GPU, and of the parts it works in. The choice
+// depends on shapes alone, so that equal calls have equal bits.
 namespace terrace {
 
 enum class AttentionChoice : std::uint8_t {
@@ -17,20 +17,22 @@ enum class AttentionChoice : std::uint8_t {
   kCudnn,  // cuDNN where it has a plan, else kOwn
 };
 
-// By the value of TERRACE_ATTENTION, "own" or "cudnn"; null or empty is kCudnn. Throws ConfigError.
+// Returns the choice that the value of TERRACE_ATTENTION, "own" or "cudnn", stands for; null or
+// empty is kCudnn. Throws ConfigError.
 AttentionChoice attention_choice(const char* value);
 
-// Why cuDNN is not asked for such attention, or empty where it is: it takes bf16 and fp16, heads of
-// a multiple of 8 elements up to 128, as many queries as keys and rows on boundaries of 16 bytes,
-// with or without a window. Caps of scores and documents are for our own kernels. Of the views only
-// types and strides count, and whether first_keys is empty.
+// Returns the reason why cuDNN is not used for such attention, or an empty string where it is used.
+// cuDNN takes bf16 and fp16, heads of a multiple of 8 elements up to 128, as many queries as keys
+// and rows on boundaries of 16 bytes, with or without a window. Our own kernels handle score caps
+// and documents. The answer depends on the views' types and strides, and on whether first_keys is
+// empty.
 std::string cudnn_refusal(const AttentionForward& op);
 std::string cudnn_refusal(const AttentionBackward& op);
 
-// cuDNN's backward has the same bits each time only with the gradients of the scores in memory, a
-// square for each head. So it is called for as much of a batch at a time as they leave room for:
+// cuDNN's backward gives the same bits each time only with the gradients of the scores in memory, a
+// square for each head. So it is called for as large a part of a batch at a time as memory allows:
 // some sequences with all their heads, or some groups of the query heads of one sequence. All parts
-// of a batch are of one size.
+// of a batch have the same size.
 struct AttentionPart {
   std::int64_t sequences = 0;
   std::int64_t groups = 0;
@@ -40,13 +42,13 @@ struct AttentionPart {
 
 inline constexpr std::size_t kCudnnScoreBytes = 256 * kMiB;
 
-// The largest part whose squares take at most `score_bytes`. None where those of one group take
-// more, or where cuDNN's arrays would not lie on boundaries of 16 bytes.
+// Returns the largest part whose squares take at most `score_bytes`. Returns none if the squares of
+// one group take more, or if cuDNN's arrays would not lie on boundaries of 16 bytes.
 std::optional<AttentionPart> attention_part(const AttentionShape& shape, std::size_t score_bytes);
 
-// Workspace that is enough for cuDNN's backward of such a part: the squares, sums of queries'
-// gradients in fp32, two values for each row, gradients of keys and values for each query head
-// where heads share these, and 1 MiB.
+// Returns a workspace size that is enough for cuDNN's backward of such a part: the squares, sums of
+// queries' gradients in fp32, two values for each row, gradients of keys and values for each query
+// head where heads share these, and 1 MiB.
 std::size_t cudnn_part_bytes(const AttentionShape& shape, const AttentionPart& part);
 
 }  // namespace terrace

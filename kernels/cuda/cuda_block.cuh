@@ -14,7 +14,7 @@ namespace cuda {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
-// Two elements of 16 bits as a register of a tensor core's operand.
+// Returns two elements of 16 bits as a register of a tensor core's operand.
 template <typename T>
 __device__ unsigned word(const shared::Pair<T>& pair) {
   return static_cast<unsigned>(pair.x.bits) | static_cast<unsigned>(pair.y.bits) << 16;
@@ -38,8 +38,8 @@ __device__ inline void multiply_piece(shared::MmaSums& sums, const shared::MmaA<
         "r"(word(b.at[0])), "r"(word(b.at[1])));
 }
 
-// The same product in fp32 arithmetic: every element comes from the thread that holds it. A call,
-// not inlined: fp32 is for tests, and a kernel has thousands of these.
+// Computes the same product in fp32 arithmetic: every element comes from the thread that holds it.
+// It is a call, not inlined: fp32 is for tests, and a kernel has thousands of these products.
 __device__ __noinline__ inline void multiply_piece(shared::MmaSums& sums,
                                                    const shared::MmaA<float>& a,
                                                    const shared::MmaB<float>& b) {
@@ -64,8 +64,8 @@ __device__ __noinline__ inline void multiply_piece(shared::MmaSums& sums,
   }
 }
 
-// Four 8 x 8 matrices of 16-bit elements from shared memory, a register of each; the address of row
-// t % 8 of matrix t / 8 is thread t's (PTX ISA, "ldmatrix").
+// Loads four 8 x 8 matrices of 16-bit elements from shared memory, one register for each; thread t
+// passes the address of row t % 8 of matrix t / 8 (PTX ISA, "ldmatrix").
 template <bool Transposed, typename Piece>
 __device__ Piece load_matrices(const void* row) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -85,7 +85,7 @@ __device__ Piece load_matrices(const void* row) {
   return *reinterpret_cast<const Piece*>(&words);
 }
 
-// The value of the lane that is `offset` away.
+// Returns the value of the lane that is `offset` away.
 template <typename T>
 __device__ T exchange(T value, int offset) {
   if constexpr (std::is_arithmetic_v<T>) {
@@ -248,7 +248,7 @@ class CudaBlock {
   }
 };
 
-// How many blocks a multiprocessor is to hold at once, where a kernel says it; 0: as many as come.
+// How many blocks a multiprocessor should hold at once, where a kernel states it; 0 sets no number.
 template <typename Kernel>
 inline constexpr int kBlocksAtOnce = 0;
 template <typename Kernel>

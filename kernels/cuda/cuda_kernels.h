@@ -4,10 +4,11 @@
 
 namespace terrace {
 
-// The kernels of kernels/shared on a GPU, matrix products by cuBLASLt (plain fp32 tiles where it
-// has no algorithm), attention by cuDNN where the context has one and that has a plan. All views
-// and the workspace are device memory; HeadLoss::loss_sum too. The context has a stream and
-// `products`; a call enqueues, and throws DeviceError naming the op where it cannot.
+// Returns the kernels of kernels/shared on a GPU. cuBLASLt computes matrix products (plain fp32
+// tiles do where it has no algorithm); cuDNN computes attention where context.attention is set and
+// has a plan. All views and the workspace are device memory, and so is HeadLoss::loss_sum. The
+// context has a stream and `products`; a call enqueues, and throws a DeviceError that names the op
+// if it cannot.
 const KernelTable& cuda_kernels();
 
 }  // namespace terrace

@@ -53,7 +53,7 @@ cudaDataType_t type_of(DType dtype) {
   return CUDA_R_16BF;
 }
 
-// cuBLASLt wants its workspace on a boundary of 256 bytes; ours ends anywhere.
+// cuBLASLt needs its workspace on a boundary of 256 bytes; ours may end anywhere.
 constexpr std::size_t kScratchBoundary = 256;
 constexpr std::size_t kScratchBytes = kCudaProductWorkspace - kScratchBoundary;
 
@@ -64,15 +64,15 @@ std::byte* scratch_in(std::span<std::byte> workspace) {
   return first + (round_up(address, kScratchBoundary) - address);
 }
 
-// The largest power of two up to 16, the widest load, that divides the address. No more: where in
-// an arena something lies must not choose an algorithm.
+// Returns the largest power of two up to 16, the widest load, that divides the address. It is no
+// more than 16 because the place in an arena must not choose an algorithm.
 std::uint32_t alignment_of(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer) | 16U;
   return static_cast<std::uint32_t>(std::uintptr_t{1} << std::countr_zero(address));
 }
 
-// cuBLASLt counts by columns: a dense row-major matrix is the transposed one there. So c^T = b^T
-// a^T, where an operand is "transposed" if its depth is what runs fastest.
+// cuBLASLt counts by columns: to it, a dense row-major matrix is the transposed matrix. So c^T =
+// b^T a^T, where an operand is "transposed" if its depth runs fastest.
 struct Shape {
   std::int64_t rows, cols, depth, a_stride, b_stride;
   bool a_by_depth, b_by_depth, joins, has_bias;
@@ -125,7 +125,7 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
       "cublasLtMatmulPreferenceSetAttribute");
 }
 
-// One shape, ready to be called. In cuBLASLt's words A is b^T, B is a^T.
+// One shape, ready to be called. In cuBLASLt's terms A is b^T and B is a^T.
 struct Call {
   Operation operation;
   Layout a, b, c;
@@ -155,8 +155,9 @@ std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle, const Shape&
   Preference preference;
   check_cublas(cublasLtMatmulPreferenceCreate(preference.out()), "cublasLtMatmulPreferenceCreate");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kScratchBytes);
-  // Parts of the depth are added in workspace, in their order: no atomic additions. With a bias
-  // there are none: it was seen to join a sum that had been rounded.
+  // Parts of the depth are added in workspace, in their order, without atomic additions. With a
+  // bias the depth is not split, because the bias was seen to be added to a sum that had been
+  // rounded.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{s.has_bias ? CUBLASLT_REDUCTION_SCHEME_NONE
                                : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});

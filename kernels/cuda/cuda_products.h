@@ -9,25 +9,27 @@
 
 namespace terrace {
 
-// What a context's workspace ends with, for the products of cuBLASLt.
+// Bytes at the end of a context's workspace, for the products of cuBLASLt.
 inline constexpr std::size_t kCudaProductWorkspace = std::size_t{32} << 20;
 
 // cuBLASLt's handle for one GPU, and the algorithm chosen for each shape so far. One thread at a
-// time.
+// time may use it.
 //
-// An algorithm is asked for once for each shape, types, strides and alignments, with fp32 sums
-// (CUBLAS_COMPUTE_32F: no TF32), no sums of atomic additions, and at most kCudaProductWorkspace
-// bytes; it is kept as long as this lives, so that equal calls have equal bits. Between processes
-// the heuristics of one version of cuBLASLt on one kind of GPU give the same answer.
+// cuBLASLt is asked once for an algorithm for each combination of shape, types, strides and
+// alignments, with fp32 sums (CUBLAS_COMPUTE_32F: no TF32), without atomic additions, and with at
+// most kCudaProductWorkspace bytes. The algorithm is kept as long as this object lives, so that
+// equal calls have equal bits. In another process, the heuristics of the same version of cuBLASLt
+// on the same kind of GPU give the same answer.
 class CudaProducts {
  public:
-  // Of the GPU that is current in this thread. Throws DeviceError.
+  // Creates a handle for the GPU that is current in this thread. Throws DeviceError.
   CudaProducts();
   ~CudaProducts();
   CudaProducts(const CudaProducts&) = delete;
   CudaProducts& operator=(const CudaProducts&) = delete;
 
-  // Enqueues the product. False where cuBLASLt has no algorithm for it: nothing was enqueued.
+  // Enqueues the product. Returns false, with nothing enqueued, where cuBLASLt has no algorithm for
+  // it.
   bool enqueue(const shared::Product& product, std::span<std::byte> workspace, NativeStream stream);
 
  private:

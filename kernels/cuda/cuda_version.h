@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// "cuBLASLt 13.1.0": the library that is loaded. Empty in a build without CUDA.
+// Returns the library that is loaded, like "cuBLASLt 13.1.0". Empty in a build without CUDA.
 std::string cublaslt_version();
 
 }  // namespace terrace

@@ -39,7 +39,7 @@ constexpr const char* kRemedy = "TERRACE_ATTENTION=own does without cuDNN";
 
 std::string library_name() { return fmt::format("libcudnn.so.{}", CUDNN_MAJOR); }
 
-// Once for the process: what is loaded stays.
+// Loads the library once for the process, and keeps it loaded.
 bool is_cudnn_there() {
   static const bool kIsThere = [] {
     fe::cudnn_dlhandle = ::dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -101,7 +101,7 @@ AttentionShape dimensions_of(const Shape& s) {
           .head_width = s.head_width};
 }
 
-// One shape, ready to be called; without a graph it says why there is none.
+// One shape, ready to be called; if there is no graph, the plan says why.
 struct Plan {
   std::unique_ptr<fe::graph::Graph> graph;
   AttentionPart part;
@@ -167,7 +167,7 @@ class Tensors {
   const AttentionPart part_;
 };
 
-// A window of cuDNN's keeps the keys with key + window > query, as ours does.
+// cuDNN's window keeps the keys with key + window > query, as ours does.
 template <typename Attributes>
 Attributes ruled(Attributes attributes, const Shape& s) {
   attributes.set_causal_mask(true).set_attn_scale(s.scale);
@@ -310,7 +310,7 @@ Plan CudnnAttention::State::make(const Shape& s) {
     plan.part = *part;
     most_bytes = cudnn_part_bytes(dimensions_of(s), plan.part);
   }
-  // What the headers throw is that a library or a function of it is missing.
+  // The headers throw if the library or one of its functions is missing.
   try {
     open();
     build(handle, s, most_bytes, plan);

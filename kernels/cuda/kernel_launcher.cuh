@@ -10,8 +10,8 @@
 
 namespace terrace {
 
-// A CudaLauncher with matrix products and attention of libraries. A context's workspace is cut from
-// the front by ops and from the back by products.
+// A CudaLauncher with the libraries' matrix products and attention. Ops take a context's workspace
+// from the front, and products take it from the back.
 class KernelLauncher final : public CudaLauncher {
  public:
   explicit KernelLauncher(const KernelContext& context)

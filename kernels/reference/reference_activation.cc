@@ -18,7 +18,7 @@ constexpr W kGeluInner = std::numbers::sqrt2_v<W> * std::numbers::inv_sqrtpi_v<W
 template <typename W>
 constexpr W kGeluCubic = static_cast<W>(0.044715);
 
-// Of an activation: its value and its derivative.
+// The value and the derivative of an activation.
 template <typename W>
 struct Activated {
   W value, slope;

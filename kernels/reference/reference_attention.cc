@@ -8,7 +8,7 @@
 namespace terrace::reference {
 namespace {
 
-// Head `index` of row `row`.
+// Returns head `index` of row `row`.
 template <typename T>
 T* head_of(const StridedRows& rows, std::int64_t row, std::int64_t index, std::int64_t D) {
   return reinterpret_cast<T*>(rows.data) + row * rows.stride + index * D;

@@ -14,7 +14,7 @@
 // double.
 namespace terrace::reference {
 
-// What sums, statistics and weight gradients are kept in.
+// The type in which sums, statistics and weight gradients are kept.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -39,7 +39,7 @@ T round_to(Wide<T> value) {
   }
 }
 
-// A gradient that is complete joins its buffer: one addition in both modes.
+// Adds a complete gradient to its buffer: one addition in both modes.
 template <typename W>
 void join_gradient(W& target, W gradient, GradientMode mode) {
   target = (mode == GradientMode::kAssign ? W{0} : target) + gradient;
@@ -79,7 +79,8 @@ class WorkspaceCutter {
     return array;
   }
 
-  // What one array of `count` elements of any type takes: all are charged as fp64.
+  // Returns the bytes that one array of `count` elements of any type takes: every type counts as
+  // fp64.
   static std::size_t padded_bytes(std::int64_t count) {
     return static_cast<std::size_t>(count) * sizeof(double);
   }

@@ -6,7 +6,7 @@
 namespace terrace::reference {
 namespace {
 
-// Row r's position: the one that is given, or its place in its sequence.
+// Returns row r's position: the one that is given, or else its place in its sequence.
 std::int64_t position_of(const TensorView& positions, std::int64_t r, std::int64_t sequence) {
   return positions.empty() ? r % sequence : positions.as<std::int32_t>()[r];
 }
@@ -31,7 +31,7 @@ void forward(const EmbeddingForward& op) {
   }
 }
 
-// The rows of each micro-batch that `names(m, r)` picks, in their order.
+// Returns the rows of each micro-batch that `names(m, r)` picks, in their order.
 template <typename Names>
 std::vector<std::vector<std::int64_t>> named_rows(const EmbeddingBackward& op, Names&& names) {
   std::vector<std::vector<std::int64_t>> rows(op.tokens.size());
@@ -43,8 +43,8 @@ std::vector<std::vector<std::int64_t>> named_rows(const EmbeddingBackward& op, N
   return rows;
 }
 
-// The sum of column c of those rows of dh: per micro-batch from zero in row order, then the
-// micro-batches in order.
+// Returns the sum of column c of the given rows of dh: each micro-batch is summed from zero in row
+// order, then the micro-batches in order.
 template <typename T>
 Wide<T> sum_of_rows(const EmbeddingBackward& op, const std::vector<std::vector<std::int64_t>>& rows,
                     std::int64_t C, std::int64_t c) {

@@ -43,8 +43,8 @@ void logits_of_row(const HeadLoss& op, const HeadShape& s, std::int64_t r,
   }
 }
 
-// -log p(target), 0 where the row is not counted. The logits become the gradient of the scaled
-// loss.
+// Returns -log p(target), or 0 where the row is not counted. The logits become the gradient of the
+// scaled loss.
 template <typename W>
 double loss_of_row(const HeadLoss& op, std::span<W> logits, std::int32_t target) {
   if (target < 0) {

@@ -42,7 +42,8 @@ void sums_of_rows(const KernelContext& context, const HeadSums& op) {
   }
 }
 
-// Of all parts: the largest logit, the sum of exponentials relative to it, the target's logit.
+// The sums of all parts: the largest logit, the sum of exponentials relative to it, the target's
+// logit.
 template <typename W>
 struct WholeSums {
   W max = 0, sum = 0, target = 0;

@@ -4,7 +4,8 @@
 
 namespace terrace::reference {
 
-// The logit that a product h . weight becomes, by the scale and the soft cap of a head op.
+// Returns the logit that a product h . weight becomes, given the scale and the soft cap of a head
+// op.
 template <typename Op, typename W>
 W logit_of(const Op& op, W product) {
   const W scaled = static_cast<W>(op.logit_scale) * product;
@@ -13,7 +14,7 @@ W logit_of(const Op& op, W product) {
   return cap * std::tanh(scaled / cap);
 }
 
-// The derivative of the logit with respect to the product.
+// Returns the derivative of the logit with respect to the product.
 template <typename Op, typename W>
 W logit_slope(const Op& op, W logit) {
   const W scale = static_cast<W>(op.logit_scale);

@@ -7,7 +7,8 @@
 namespace terrace::reference {
 namespace {
 
-// Letters: U units (the groups of all rows), C their width, w the weight, or 1 + w by the form.
+// Letters: U units (the groups of all rows), C their width, w the weight, or 1 + w if the form says
+// so.
 
 template <typename T>
 Wide<T> weight_at(const TensorView& weight, std::int64_t c, RmsNormForm form) {
@@ -15,7 +16,7 @@ Wide<T> weight_at(const TensorView& weight, std::int64_t c, RmsNormForm form) {
   return form == RmsNormForm::kMultiplyByOnePlus ? 1 + value : value;
 }
 
-// The sum of the parts of row r in sums [parts, rows], in order.
+// Returns the sum of the parts of row r in sums [parts, rows], added in order.
 template <typename W>
 W sum_of_parts(const TensorView& sums, std::int64_t rows, std::int64_t r) {
   W sum = sums.as<W>()[r];
@@ -54,7 +55,7 @@ void rms_forward(const RmsNormForward& op) {
   }
 }
 
-// How much of the gradient points along x: it changes the norm only.
+// Returns how much of the gradient points along x; this part changes the norm only.
 template <typename T>
 Wide<T> along_of(const RmsNormBackward& op, std::int64_t u) {
   const std::int64_t C = op.weight.elements();
@@ -104,7 +105,7 @@ void rms_backward(const RmsNormBackward& op) {
     Wide<T> sum = 0;
     for (std::int64_t u = 0; u < U; ++u) {
       const Wide<T> normed = load(xs.at(u)[c]) * rstd[u];
-      // The rounded value, where it is what the forward multiplied the weight with.
+      // Uses the rounded value if the forward multiplied the weight by it.
       const bool rounds = op.form == RmsNormForm::kRoundThenMultiply;
       sum += load(dys.at(u)[c]) * (rounds ? load(round_to<T>(normed)) : normed);
     }

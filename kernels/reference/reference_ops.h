@@ -5,7 +5,7 @@
 
 #include "kernels/kernel_table.h"
 
-// The ops of reference_kernels(), by concept: one source file for each group.
+// The ops of reference_kernels(), grouped by concept: one source file for each group.
 namespace terrace::reference {
 
 void matmul_forward(const KernelContext&, const MatmulForward&);

@@ -11,8 +11,9 @@
 // Gated activations and GELU (tanh formula), forward and backward.
 namespace terrace::shared {
 
-// For results of type T. On a GPU those of 16 bits take the hardware's approximations of 2^x and
-// 1 / x: the relative error is at most (3 + 2 |x|) 2^-23, and what is below 2^-126 is zero.
+// Returns the sigmoid of x, for a result of type T. On a GPU, results of 16 bits use the hardware's
+// approximations of 2^x and 1 / x: the relative error is at most (3 + 2 |x|) 2^-23, and a value
+// below 2^-126 is zero.
 template <typename T>
 TERRACE_KERNEL float sigmoid(float x) {
 #if defined(__CUDA_ARCH__)
@@ -32,7 +33,7 @@ inline constexpr float kGeluInner =
     std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;
 inline constexpr float kGeluCubic = 0.044715F;
 
-// What x is multiplied with: (1 + tanh(u)) / 2, which is the sigmoid of 2 u.
+// Returns the factor that x is multiplied by: (1 + tanh(u)) / 2, which is the sigmoid of 2 u.
 template <typename T>
 TERRACE_KERNEL float gelu_share(float x) {
   const float inner = kGeluInner * (x + kGeluCubic * x * x * x);

@@ -7,15 +7,16 @@
 
 #include "kernels/shared/attention_tile.h"
 
-// The gradients of attention, without atomic additions: one kernel for the gradients of queries,
-// with a block for 64 queries, and one for those of keys and values, with a block for 64 keys that
-// goes through all queries of the heads of its group in order. Both compute the weights again from
-// log_sum_exp. dscore = scale weight (dout.v - mean), mean = dout.out of the query; where scores
-// are capped, times 1 - (score / cap)^2. The gradients of keys and values of the widest heads do
-// not fit into a thread's registers together: there a kernel has one of them.
+// The gradients of attention, without atomic additions: one kernel computes the gradients of
+// queries, with a block for 64 queries, and one computes the gradients of keys and values, with a
+// block for 64 keys that goes through all queries of its group's heads in order. Both compute the
+// weights again from log_sum_exp. dscore = scale weight (dout.v - mean), with mean = dout.out of
+// the query; where scores are capped, this is multiplied by 1 - (score / cap)^2. For the widest
+// heads the gradients of keys and values do not fit into a thread's registers together, so each
+// kernel computes one of the two.
 namespace terrace::shared {
 
-// mean[b, h, i] = dout.out: four threads for a row.
+// mean[b, h, i] = dout.out; four threads compute a row.
 template <typename T>
 struct AttentionMeansKernel {
   const T* out;
@@ -48,7 +49,7 @@ struct AttentionMeansKernel {
   }
 };
 
-// What all kernels of gradients are given.
+// The arguments that all gradient kernels share.
 template <typename T>
 struct AttentionGradient {
   const T* q;
@@ -65,12 +66,12 @@ struct AttentionGradient {
   KeyRule rule;
   bool aligned;
 
-  // The weight of a score that is not scaled yet.
+  // Returns the weight of a score that is not scaled yet.
   TERRACE_KERNEL float weight(float score, float minus_log2_sum_exp) const {
     return power_of_two(::fmaf(score, rule.scale * kLog2e, minus_log2_sum_exp));
   }
 
-  // Of a score that may have a cap: its weight, and its gradient where that of the weight is
+  // The weight and the gradient of a score that may be capped, where the gradient of the weight is
   // dweight + mean.
   struct Gradient {
     float weight, dscore;
@@ -86,7 +87,7 @@ struct AttentionGradient {
     return {by, rule.scale * (by * dweight) * (1.0F - bent * bent)};
   }
 
-  // 16 rows a warp of sums, rounded to the rows of a head.
+  // Rounds and stores sums, 16 rows for each warp, in the rows of a head.
   template <int Width, typename Block, typename Sums>
   TERRACE_KERNEL void store(Block& block, Sums& sums, T* head, std::int64_t row,
                             const HeadRows& rows) const {
@@ -96,14 +97,14 @@ struct AttentionGradient {
   }
 };
 
-// What a tile's scores have to be looked at for.
+// Which of a tile's scores may have to be masked or capped.
 enum class Masks : std::uint8_t {
   kNone,
   kDiagonal,  // keys past a query
-  kRule,      // these, keys before a query's first one, and the cap
+  kRule,      // also keys before a query's first one, and the cap
 };
 
-// Ruled: as of the forward.
+// Ruled: as in AttentionForwardKernel.
 template <typename T, int Width, bool Ruled>
 struct QueryGradientKernel {
   AttentionGradient<T> op;
@@ -117,7 +118,7 @@ struct QueryGradientKernel {
 
   template <typename Block>
   using Scores = typename Block::template PerThread<SumsRow<kKeys / 8>>;
-  // Of a thread's two rows.
+  // The numbers of a thread's two rows.
   struct RowState {
     float minus_log2_sum_exp[2], mean[2];
     int first_key[2];
@@ -129,7 +130,7 @@ struct QueryGradientKernel {
     std::int64_t query, key;
   };
 
-  // A query past the sequence has no weights.
+  // Loads the numbers of a thread's rows. A query past the sequence gets no weights.
   TERRACE_KERNEL RowState row_state(int t, std::int64_t b, std::int64_t h,
                                     std::int64_t query) const {
     const std::int64_t row_at = op.places.row(b, h);
@@ -145,7 +146,7 @@ struct QueryGradientKernel {
     return state;
   }
 
-  // Scores become the gradients of scores, from dweights = dout.v.
+  // Turns scores into the gradients of scores, given dweights = dout.v.
   template <Masks Mask, typename Block>
   TERRACE_KERNEL void to_gradients(Block& block, const Place& at, States<Block>& states,
                                    Scores<Block>& scores, Scores<Block>& dweights) const {
@@ -218,7 +219,7 @@ struct QueryGradientKernel {
     const HeadRows value_rows = places.key_rows(from.v, op.aligned);
     const T* const key_head = op.k + places.key(b, places.group(h), from.k);
     const T* const value_head = op.v + places.key(b, places.group(h), from.v);
-    // Keys in one of the places, and their values behind them.
+    // Returns the tile for the keys from `key` on, in one of the places; their values follow it.
     const auto keys_of = [&](std::int64_t key) {
       const std::int64_t place = key / kKeys % kTiles;
       return Tile<T>{memory + (2 * kOwnRows + place * 2 * kKeys) * kStride, kStride};
@@ -261,7 +262,7 @@ struct QueryGradientKernel {
   }
 };
 
-// Which gradients a kernel has.
+// Which gradients a kernel computes.
 enum class KeyGradients : std::uint8_t { kBoth, kOfKeys, kOfValues };
 
 // Everything is transposed: rows are keys, columns queries.
@@ -274,7 +275,7 @@ struct KeyGradientKernel {
   static constexpr int kQueries = kOtherRows<Width>;
   static constexpr int kTiles = kOtherTiles<T, Width>;  // of queries
   static constexpr int kStride = kTileStride<T, Width>;
-  // Of one tile of queries: they, their douts, and three numbers of each.
+  // The bytes of one tile of queries: the queries, their douts, and three numbers for each.
   static constexpr std::size_t kTileBytes =
       2 * kQueries * kTileRowBytes<T, Width> + 3 * kQueries * sizeof(float);
   static constexpr std::size_t kSharedBytes =
@@ -321,8 +322,8 @@ struct KeyGradientKernel {
     std::int64_t key, query;
   };
 
-  // Scores become weights, and dweights the gradients of scores. Queries past the sequence are
-  // zeros, and add zeros.
+  // Turns scores into weights, and dweights into the gradients of scores. Queries past the sequence
+  // are zeros, and add zeros.
   template <Masks Mask, typename Block>
   TERRACE_KERNEL void to_gradients(Block& block, const Other& other, const Place& at,
                                    Scores<Block>& scores, Scores<Block>& dweights) const {

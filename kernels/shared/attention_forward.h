@@ -7,14 +7,14 @@
 
 #include "kernels/shared/attention_tile.h"
 
-// Causal attention, a block of threads for 64 queries of a head. Keys and values come in tiles; the
-// maximum and the sum of a row's exponentials are carried along and what is summed so far is scaled
-// when the maximum grows (Dao, "FlashAttention-2", 2023). Products are of the compute type with
-// fp32 sums; weights are rounded to the compute type.
+// Causal attention, with a block of threads for 64 queries of a head. Keys and values come in
+// tiles; each row keeps the maximum of its scores and the sum of its exponentials, and the sums so
+// far are scaled down when the maximum grows (Dao, "FlashAttention-2", 2023). Products are of the
+// compute type with fp32 sums; weights are rounded to the compute type.
 namespace terrace::shared {
 
-// Without Ruled, scores have no cap and queries see all keys up to their own: the kernel then has
-// registers for more blocks at a time.
+// Without Ruled, scores have no cap and queries see all keys up to their own; the kernel then uses
+// fewer registers, so that more blocks run at a time.
 template <typename T, int Width, bool Ruled>
 struct AttentionForwardKernel {
   const T* q;
@@ -38,7 +38,7 @@ struct AttentionForwardKernel {
   using Scores = typename Block::template PerThread<SumsRow<kKeys / 8>>;
   template <typename Block>
   using Mixed = typename Block::template PerThread<SumsRow<Width / 8>>;
-  // Of a thread's two rows.
+  // The numbers of a thread's two rows.
   struct RowState {
     float max[2], sum[2];
     int first_key[2];
@@ -58,12 +58,13 @@ struct AttentionForwardKernel {
             (tiles - 1 - index / sequences) * kOwnRows};
   }
 
-  // What is left to multiply scores by.
+  // Returns the factor by which scores still have to be multiplied: 1 if they are capped, since
+  // capped scores are scaled already.
   TERRACE_KERNEL float scale_left() const {
     return Ruled && rule.soft_cap > 0.0F ? 1.0F : rule.scale;
   }
 
-  // Of the tile that begins at `key`: keys past the query.
+  // Hides, in the tile that begins at `key`, the keys past the query.
   template <typename Block>
   TERRACE_KERNEL void mask(Block& block, const Place& at, std::int64_t key,
                            Scores<Block>& scores) const {
@@ -100,7 +101,7 @@ struct AttentionForwardKernel {
     });
   }
 
-  // Scores become weights; `mixed`, the sums so far, follow a maximum that grew.
+  // Turns scores into weights. Where the maximum grew, scales `mixed`, the sums so far, to match.
   template <typename Block>
   TERRACE_KERNEL void to_weights(Block& block, Scores<Block>& scores, Mixed<Block>& mixed,
                                  States<Block>& states) const {
@@ -182,7 +183,7 @@ struct AttentionForwardKernel {
     const HeadRows value_rows = places.key_rows(strides.v, aligned);
     const T* const key_head = k + places.key(at.b, g, strides.k);
     const T* const value_head = v + places.key(at.b, g, strides.v);
-    // Keys of one of the places, and their values behind them.
+    // Returns the tile for the keys from `key` on, in one of the places; their values follow it.
     const auto keys_of = [&](std::int64_t key) {
       const std::int64_t place = key / kKeys % kTiles;
       return Tile<T>{memory + (kOwnRows + place * 2 * kKeys) * kStride, kStride};

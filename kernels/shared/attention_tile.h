@@ -10,7 +10,7 @@
 #include "kernels/shared/block.h"
 #include "kernels/shared/mma.h"
 
-// What the attention kernels have in common: where heads lie, tiles of their rows, the exponential.
+// Code that the attention kernels share: where heads lie, tiles of their rows, the exponential.
 namespace terrace::shared {
 
 // Four warps, each with 16 of a block's 64 rows (queries, or keys in the gradients of keys).
@@ -29,8 +29,8 @@ inline constexpr int kOtherRows = Width <= 64    ? 64
                                   : Width <= 128 ? 32
                                                  : 16;
 
-// Tiles of the other side that are there: the next comes while one is used. The widest heads in
-// fp32 have room for one.
+// The number of tiles of the other side in shared memory: the next is loaded while one is used. For
+// the widest heads in fp32 there is room for one only.
 template <typename T, int Width>
 inline constexpr int kOtherTiles = sizeof(T) == 4 && Width > 128 ? 1 : 2;
 
@@ -41,8 +41,9 @@ struct HeadRows {
   std::int64_t stride = 0;  // from row to row
   bool aligned = false;     // rows are whole packs
 
-  // Rows [row, row + Rows) of the head that begins at `head`, as a tile of Width columns; zeros
-  // past the sequence and the head. There after block.await_copies() and a sync().
+  // Loads rows [row, row + Rows) of the head that begins at `head` into a tile of Width columns,
+  // with zeros past the sequence and the head. They are there after block.await_copies() and a
+  // sync().
   template <int Width, int Rows, typename Block, typename Element>
   TERRACE_KERNEL void load(Block& block, const Element* head, std::int64_t row,
                            const Tile<Element>& tile) const {
@@ -72,7 +73,7 @@ struct HeadRows {
   }
 };
 
-// Two to the power x. A result below the least normal number may be 0.
+// Returns two to the power x. A result below the least normal number may be 0.
 TERRACE_KERNEL inline float power_of_two(float x) {
 #if defined(__CUDA_ARCH__)
   float result = 0;
@@ -83,7 +84,8 @@ TERRACE_KERNEL inline float power_of_two(float x) {
 #endif
 }
 
-// Columns of a tile in shared memory: 16 bytes more, so that rows begin in different banks.
+// Elements from row to row of a tile in shared memory: 16 bytes more than Width columns, so that
+// rows begin in different banks.
 template <typename T, int Width>
 inline constexpr int kTileStride = Width + kPackOf<T>;
 
@@ -98,7 +100,8 @@ struct AttentionStrides {
 struct AttentionPlaces {
   AttentionShape shape;
 
-  // The first row of a sequence's head, in a matrix of queries or of keys or values.
+  // Returns where the first row of a sequence's head begins, in a matrix of queries or of keys or
+  // values.
   TERRACE_KERNEL std::int64_t query(std::int64_t b, std::int64_t h, std::int64_t stride) const {
     return b * shape.queries * stride + h * shape.head_width;
   }
@@ -109,7 +112,7 @@ struct AttentionPlaces {
     return h / (shape.heads / shape.key_value_heads);
   }
   TERRACE_KERNEL std::int64_t out_stride() const { return shape.heads * shape.head_width; }
-  // In log_sum_exp.
+  // Returns where the head's first query is in log_sum_exp.
   TERRACE_KERNEL std::int64_t row(std::int64_t b, std::int64_t h) const {
     return (b * shape.heads + h) * shape.queries;
   }
@@ -121,7 +124,7 @@ struct AttentionPlaces {
   }
 };
 
-// AttentionRule, and which keys a query sees by it.
+// AttentionRule, and which keys a query sees under it.
 struct KeyRule {
   float scale = 1.0F;
   float soft_cap = 0.0F;
@@ -130,10 +133,10 @@ struct KeyRule {
   std::int64_t queries = 0;              // of a sequence
   std::int64_t before = 0;               // the position of its first query
 
-  // Whether scores have no cap, and queries see all keys up to their own.
+  // Returns whether scores have no cap and queries see all keys up to their own.
   bool is_plain() const { return window <= 0 && starts == nullptr && soft_cap <= 0.0F; }
 
-  // The first key that query i of sequence b sees. Of a query past the sequence, as if it were the
+  // Returns the first key that query i of sequence b sees. A query past the sequence counts as the
   // last one.
   TERRACE_KERNEL std::int64_t first_key(std::int64_t b, std::int64_t i) const {
     const std::int64_t query = i < queries ? i : queries - 1;
@@ -143,8 +146,8 @@ struct KeyRule {
     const std::int64_t start = starts[b * queries + query];
     return first < start ? start : first;
   }
-  // The first query of sequence b, from `query` on, that does not see key j any more: first_key()
-  // never falls.
+  // Returns the first query of sequence b, from `query` on, that no longer sees key j. It can
+  // search by halving because first_key() never falls.
   TERRACE_KERNEL std::int64_t end_of_queries(std::int64_t b, std::int64_t query,
                                              std::int64_t j) const {
     std::int64_t end = queries;
@@ -159,7 +162,7 @@ struct KeyRule {
     return end;
   }
 
-  // Of scores: q.k becomes the capped score where there is a cap.
+  // Returns the capped score of a product q.k; there must be a cap.
   TERRACE_KERNEL float capped(float product) const {
     return soft_cap * ::tanhf(product * (scale / soft_cap));
   }
@@ -176,7 +179,7 @@ inline KeyRule key_rule(const AttentionShape& s, const AttentionRule& rule) {
           .before = s.keys - s.queries};
 }
 
-// Matrices of queries, keys and values, or of their gradients.
+// Checks the matrices of queries, keys and values, or of their gradients.
 inline void check_heads(const AttentionShape& s, const StridedRows& q, const StridedRows& k,
                         const StridedRows& v) {
   TERRACE_CHECK_EQ(s.heads % s.key_value_heads, 0);
@@ -190,7 +193,7 @@ inline void check_heads(const AttentionShape& s, const StridedRows& q, const Str
   TERRACE_CHECK_EQ(v.width, s.key_value_heads * s.head_width);
 }
 
-// Whether all heads of a matrix begin on packs, and are whole packs.
+// Returns whether all heads of a matrix begin on packs and are whole packs.
 inline bool may_load_heads(const StridedRows& rows, std::int64_t D) {
   const std::size_t element = size_of(rows.dtype);
   return may_load_packs({rows.data}, static_cast<std::size_t>(D) * element) &&
@@ -203,7 +206,7 @@ T* elements_of(const StridedRows& rows) {
   return reinterpret_cast<T*>(rows.data);
 }
 
-// When a step is planned: a model that cannot be computed is refused.
+// Refuses, when a step is planned, a model that cannot be computed.
 inline void check_head_width(std::int64_t D) {
   if (D <= kHeadWidthMax) return;
   throw ConfigError("attention on CUDA takes heads of at most 256 elements",
@@ -219,8 +222,8 @@ void with_head_width(std::int64_t D, Body&& body) {
   body(std::integral_constant<int, kHeadWidthMax>{});
 }
 
-// Calls body(std::bool_constant<Ruled>): whether the kernels are those for a rule. The widest
-// heads have none else.
+// Calls body(std::bool_constant<Ruled>), where Ruled tells whether the kernels apply a rule. The
+// widest heads have only kernels that do.
 template <int Width, typename Body>
 void with_rule(const KeyRule& rule, Body&& body) {
   if constexpr (Width <= 128) {
@@ -229,14 +232,14 @@ void with_rule(const KeyRule& rule, Body&& body) {
   body(std::bool_constant<true>{});
 }
 
-// Pieces of sums that a warp has: 16 rows of 8 * Count columns.
+// A thread's share of the sums of a warp: 16 rows of 8 * Count columns.
 template <int Count>
 struct SumsRow {
   MmaSums at[Count];
 };
 
 // sums(16 rows, n) += a(16 rows, k) b(k, n) over Depth: `a` is a function of the depth and the
-// thread, `b2` of the depth, the first of 16 columns and the thread.
+// thread; `b2` is a function of the depth, the first of 16 columns and the thread.
 template <int Count, int Depth, typename Block, typename Sums, typename A, typename B>
 TERRACE_KERNEL void multiply_row(Block& block, Sums& sums, const A& a, const B& b2) {
   static_assert(Count % 2 == 0);
@@ -261,7 +264,8 @@ struct RowsOfHead {
   const HeadRows& rows;
 };
 
-// Of the rows of a thread's sums, n * 8 columns on: a pair of columns at a time.
+// Stores the rows of a thread's sums, multiplied by factor(half) and rounded, a pair of columns at
+// a time.
 template <int Width, typename T, typename Sums, typename Factor>
 TERRACE_KERNEL void store_rows(const Sums& sums, int t, const RowsOfHead<T>& target,
                                const Factor& factor) {

@@ -34,7 +34,7 @@
 //   block.await_copies()            the thread's copies are there; others see them after a sync()
 //
 // On the GPU a body runs for the calling thread alone, and a PerThread is a register. A value that
-// is computed outside of for_each_thread() is the same in all threads. Blocks do not talk.
+// is computed outside of for_each_thread() is the same in all threads. Blocks do not communicate.
 //
 // The functions of kernels/shared/ that begin such kernels take a Launcher:
 //
@@ -44,12 +44,13 @@
 //   launcher.attention(op)     whether a library does this AttentionForward or AttentionBackward
 //   launcher.workspace()                                      std::span<std::byte>
 //
-// On the GPU (kernels/cuda) it enqueues; in the tests (tests/kernels) it runs blocks on workers.
+// On the GPU (kernels/cuda) a Launcher enqueues work; in the tests (tests/kernels) it runs blocks
+// on workers.
 namespace terrace::shared {
 
-// c[rows, cols] = a b, summed in fp32 over `depth` and rounded once to the type of c. a and b are
-// of one compute type; their element (row, k), (k, col) is at the strides given, in elements, of
-// which one is 1. c is dense.
+// c[rows, cols] = a b, summed in fp32 over `depth` and rounded once to the type of c. a and b have
+// one compute type. Element (row, k) of a and element (k, col) of b lie at the strides given, in
+// elements; one stride of each matrix is 1. c is dense.
 struct Product {
   std::int64_t rows = 0, cols = 0, depth = 0;
   const std::byte* a = nullptr;
@@ -77,8 +78,9 @@ class WorkspaceCutter {
     return array;
   }
 
-  // Likewise, for what joins `target` later: as far from a boundary of 16 bytes as that is, so that
-  // a product into either is the same one. Takes as many bytes as padded_like() says.
+  // Takes an array that is added to `target` later. It lies as far from a boundary of 16 bytes as
+  // `target` does, so that a product into either is computed in the same way. Takes as many bytes
+  // as padded_like() says.
   template <typename T>
   T* take_like(std::int64_t count, const T* target) {
     T* const array = take<T>(count + kBoundary / static_cast<std::int64_t>(sizeof(T)));

@@ -26,7 +26,7 @@
 namespace terrace::shared {
 
 // Rounds a result to the compute type: nearest, ties to even. A GPU does it in one instruction,
-// with the bits of base/half.h but for a NaN, which becomes 0x7fff whatever it was.
+// with the bits of base/half.h, except that every NaN becomes 0x7fff.
 template <typename T>
 TERRACE_KERNEL T round_to(float value) {
 #if defined(__CUDA_ARCH__)
@@ -50,7 +50,7 @@ TERRACE_KERNEL T round_to(float value) {
 #endif
 }
 
-// The exact value of an element; that of a NaN is a NaN.
+// Returns the exact value of an element; for a NaN, a NaN.
 template <typename T>
 TERRACE_KERNEL float widened(T element) {
 #if defined(__CUDA_ARCH__)
@@ -63,8 +63,8 @@ TERRACE_KERNEL float widened(T element) {
   return to_float(element);
 }
 
-// From here on nvcc does not know how the two were made: a choice between them it makes once, not
-// again and again as one between what they were made of.
+// Hides from nvcc how the two values were computed. It then chooses between them once, instead of
+// choosing again and again between the values that they were computed from.
 TERRACE_KERNEL inline void hide_origin([[maybe_unused]] float& one, [[maybe_unused]] float& other) {
 #if defined(__CUDA_ARCH__)
   asm("" : "+f"(one), "+f"(other));
@@ -84,12 +84,13 @@ struct Floats {
   }
 };
 
-// A gradient that is complete joins its buffer: one addition in both modes.
+// Adds a complete gradient to its buffer: one addition in both modes.
 TERRACE_KERNEL inline void join_gradient(float& target, float gradient, GradientMode mode) {
   target = (mode == GradientMode::kAssign ? 0.0F : target) + gradient;
 }
 
-// What one load or store moves: 16 bytes of the compute type, or as many elements of a wider one.
+// The elements that one load or store moves: 16 bytes of the compute type, or the same number of
+// elements of a wider type.
 template <typename T>
 inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
 
@@ -99,8 +100,8 @@ struct alignas(sizeof(T) * Count < 16 ? sizeof(T) * Count : 16) Pack {
   T at[Count];
 };
 
-// Elements [0, count) from `from`; those past them are zeros. `aligned`: `from` is a multiple of 16
-// bytes. The bits do not depend on it.
+// Loads elements [0, count) from `from`; the elements past them are zeros. `aligned`: `from` is a
+// multiple of 16 bytes. The bits do not depend on it.
 template <typename T, int Count = kPackOf<T>>
 TERRACE_KERNEL Pack<T, Count> load_pack(const T* from, std::int64_t count, bool aligned) {
   if (aligned && count >= Count) return *reinterpret_cast<const Pack<T, Count>*>(from);
@@ -110,9 +111,9 @@ TERRACE_KERNEL Pack<T, Count> load_pack(const T* from, std::int64_t count, bool 
   return pack;
 }
 
-// As stores of 16 bytes each, or one of 8, to global memory. Where a branch beside it stores
-// elements one by one, nvcc would make the two one and store 2 bytes at a time; instructions that
-// are written out it leaves alone.
+// Stores to global memory, 16 bytes at a time, or 8 bytes once. Where a branch beside it stores
+// elements one by one, nvcc would merge the two and store 2 bytes at a time; it leaves instructions
+// that are written out alone.
 template <typename Whole>
 TERRACE_KERNEL void store_whole(void* to, const Whole& whole) {
   static_assert(sizeof(Whole) % 16 == 0 || sizeof(Whole) == 8);
@@ -154,9 +155,9 @@ TERRACE_KERNEL void store_pack(T* to, const Pack<T, Count>& pack, std::int64_t c
   }
 }
 
-// A pack in the registers that it is loaded into: elements of 16 or 8 bits would get one each, and
-// to take them apart next to the load would be to wait for it there, before the next load begins.
-// A thread that loads several packs or keeps them has them so.
+// A pack in the registers that it is loaded into. Elements of 16 or 8 bits would get a register
+// each, and taking them apart next to the load would wait for the load before the next one begins.
+// A thread that loads or keeps several packs holds them in this form.
 template <typename T, int Count = kPackOf<T>>
 struct alignas(alignof(Pack<T, Count>)) Words {
   static constexpr int kOfWord = static_cast<int>(sizeof(std::uint32_t) / sizeof(T));
@@ -172,8 +173,8 @@ struct alignas(alignof(Pack<T, Count>)) Words {
   TERRACE_KERNEL float value(int i) const { return widened(std::bit_cast<T>(bits(i))); }
 };
 
-// A whole pack at `from`. Of one with elements of 8 bits nvcc takes the bytes apart and joins them
-// again, and waits for them there; of words it does not.
+// Loads a whole pack at `from`. A pack with elements of 8 bits is loaded as words, because nvcc
+// would otherwise take its bytes apart, join them again, and wait for the load there.
 template <typename T, int Count>
 TERRACE_KERNEL Words<T, Count> load_whole_words(const T* from) {
   using Loaded = Words<T, Count>;
@@ -185,7 +186,7 @@ TERRACE_KERNEL Words<T, Count> load_whole_words(const T* from) {
   return std::bit_cast<Loaded>(*reinterpret_cast<const Pack<T, Count>*>(from));
 }
 
-// Elements [0, count) from `from` as load_pack() has them.
+// Loads elements [0, count) from `from` as load_pack() does.
 template <typename T, int Count = kPackOf<T>>
 TERRACE_KERNEL Words<T, Count> load_words(const T* from, int count, bool aligned) {
   using Loaded = Words<T, Count>;
@@ -201,7 +202,7 @@ TERRACE_KERNEL Words<T, Count> load_words(const T* from, int count, bool aligned
   return words;
 }
 
-// The lower or upper halves of two words in one, the first in its lower half.
+// Returns the lower or upper halves of two words in one word, the first word's in its lower half.
 TERRACE_KERNEL inline std::uint32_t lower_halves(std::uint32_t first, std::uint32_t second) {
 #if defined(__CUDA_ARCH__)
   return __byte_perm(first, second, 0x5410);
@@ -217,7 +218,7 @@ TERRACE_KERNEL inline std::uint32_t upper_halves(std::uint32_t first, std::uint3
 #endif
 }
 
-// std::rotr() in one instruction.
+// Does std::rotr() in one instruction.
 TERRACE_KERNEL inline std::uint32_t turned_right(std::uint32_t word, int bits) {
 #if defined(__CUDA_ARCH__)
   return __funnelshift_r(word, word, bits);
@@ -226,11 +227,11 @@ TERRACE_KERNEL inline std::uint32_t turned_right(std::uint32_t word, int bits) {
 #endif
 }
 
-// Two results of 16 bits in a word, the first in its lower half.
+// Returns two results of 16 bits in a word, the first in its lower half.
 template <typename T>
 TERRACE_KERNEL std::uint32_t round_two(float low, float high) {
 #if defined(__CUDA_ARCH__)
-  // One instruction; what it names first goes to the upper half.
+  // One instruction; its first source operand goes to the upper half.
   std::uint32_t word = 0;
   if constexpr (std::is_same_v<T, Bf16>) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
@@ -243,7 +244,7 @@ TERRACE_KERNEL std::uint32_t round_two(float low, float high) {
 #endif
 }
 
-// The pack of values rounded by round_to().
+// Returns the pack of values rounded by round_to().
 template <typename T>
 TERRACE_KERNEL Words<T> round_words(const Floats<kPackOf<T>>& values) {
   Words<T> words;
@@ -278,8 +279,9 @@ TERRACE_KERNEL void store_words(T* to, const Words<T, Count>& words, int count, 
   }
 }
 
-// body(count, aligned) as load_words() and store_words() take them, which are constants where packs
-// of Count are whole: one branch for all of a thread's, and none that waits between its loads.
+// Calls body(count, aligned) with the arguments for load_words() and store_words(). They are
+// constants where packs of Count are whole: a thread then has one branch for all its loads, and no
+// branch between the loads makes it wait.
 template <int Count, typename Body>
 TERRACE_KERNEL void with_whole_packs(int count, bool aligned, const Body& body) {
   if (aligned && count >= Count) {
@@ -289,7 +291,8 @@ TERRACE_KERNEL void with_whole_packs(int count, bool aligned, const Body& body) 
   }
 }
 
-// Whether packs may be loaded whole: every pointer and the bytes of a row are multiples of 16.
+// Returns whether packs may be loaded whole: every pointer and the bytes of a row are multiples of
+// 16.
 inline bool may_load_packs(std::initializer_list<const void*> pointers, std::size_t row_bytes) {
   std::uintptr_t bits = row_bytes;
   for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);

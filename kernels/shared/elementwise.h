@@ -7,7 +7,7 @@
 #include "kernels/norm_tree.h"
 #include "kernels/shared/map.h"
 
-// Additions, casts and sums of squares. All have the bits of the reference.
+// Additions, casts and sums of squares. All give the same bits as the reference.
 namespace terrace::shared {
 
 template <typename T>
@@ -144,10 +144,11 @@ void fill_zero(Launcher& launcher, const FillZero& op) {
   launcher.zero(op.target.data, op.target.size_bytes());
 }
 
-// Eight elements at a time, so that the narrower side moves 16 bytes.
+// Elements that a cast takes at a time: eight, so that the narrower side moves 16 bytes.
 inline constexpr int kCastPack = 8;
 
-// Parameters round as base/half.h has it for their type, gradients to nearest even.
+// The numbers that are narrowed: parameters round as base/half.h does for their type, gradients
+// round to nearest even.
 enum class Narrowed : std::uint8_t { kParameter, kGradient };
 
 template <typename T, Narrowed What>
@@ -278,7 +279,7 @@ struct NormPartialsKernel {
     return ::fma(value, value, sum);
   }
 
-  // Of own[0], own[kLanes], ...; the next ones come while some are added.
+  // Returns the sum of own[0], own[kLanes], ...; the next ones are loaded while some are added.
   TERRACE_KERNEL static double lane_sum(const T* own, int count) {
     const int whole = count / kAtOnce * kAtOnce;
     double sum = 0;

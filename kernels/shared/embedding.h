@@ -10,21 +10,21 @@
 #include "kernels/shared/map.h"
 #include "kernels/shared/token_sort.h"
 
-// The embedding. Its backward sorts the positions of all micro-batches by token, keeping the order
-// of equal ones, and then gives each token's positions to one block, which adds in that order.
+// The embedding. Its backward sorts the positions of all micro-batches by token and keeps the order
+// of equal tokens. Then one block takes each token's positions and adds their rows in that order.
 namespace terrace::shared {
 
-// A thread has a pack of each of some rows beside one another: their loads wait together.
+// A thread has one pack from each of several neighbouring rows, so that their loads wait together.
 inline constexpr int kRowsOfThread = 4;
 
-// The positions of kRowsOfThread rows beside one another.
+// The positions of kRowsOfThread neighbouring rows.
 struct RowPositions {
-  const std::int32_t* given;  // of each row; null: the place in its sequence
+  const std::int32_t* given;  // of each row; null: the row's place in its sequence
   std::int64_t R;
   Divisor sequence;
   std::int64_t first_row;  // the place of row 0 among all rows
 
-  // Calls body(j, position) for the rows begin + j; past the last row, with some position.
+  // Calls body(j, position) for the rows begin + j; past the last row the position is arbitrary.
   template <typename Body>
   TERRACE_KERNEL void for_each(std::int64_t begin, const Body& body) const {
     if (given != nullptr) {
@@ -46,7 +46,7 @@ struct RowPositions {
 inline RowPositions row_positions(const TensorView& given, std::int64_t R, std::int64_t sequence,
                                   std::int64_t first_row) {
   TERRACE_CHECK(given.empty() || given.elements() == R);
-  // Where positions are given a sequence may be none.
+  // Where positions are given, op.sequence may be 0.
   const std::int64_t length = given.empty() ? sequence : 1;
   return {given.empty() ? nullptr : given.as<std::int32_t>(), R,
           Divisor(length, first_row + R + kRowsOfThread), first_row};
@@ -108,7 +108,7 @@ struct EmbeddingBody {
   }
 };
 
-// Without a first_token all tokens are in [0, V): whoever reads data checks them.
+// Without a first_token all tokens are in [0, V): the code that reads data has checked them.
 template <typename Launcher>
 void embedding_forward(Launcher& launcher, const EmbeddingForward& op) {
   const std::int64_t C = op.wte.shape[1];
@@ -171,8 +171,9 @@ void add_positions(Launcher& launcher, const AddPositions& op) {
   });
 }
 
-// Tokens are numbered from the part's first; those of other parts and the one that is left out are
-// V, and so come last. Positions are numbered likewise, by themselves.
+// The body that numbers the tokens from the part's first token. Tokens of other parts and the token
+// that is left out become V, so that they come last. Positions are numbered in the same way where
+// they are the names.
 struct NumberBody {
   const std::int32_t* tokens;
   SortedTokens to;
@@ -188,7 +189,8 @@ struct NumberBody {
   }
 };
 
-// The dh of every micro-batch, in memory of the device: kernels get arguments of a fixed size.
+// The pointers to every micro-batch's dh are stored in device memory, because a kernel's arguments
+// have a fixed size.
 inline constexpr int kPointersAtOnce = 32;
 struct StorePointersKernel {
   std::array<const void*, kPointersAtOnce> pointers;
@@ -209,9 +211,9 @@ TERRACE_KERNEL void add_words(Floats<kPackOf<T>>& sum, const Words<T>& words) {
   for (int i = 0; i < kPackOf<T>; ++i) sum.at[i] += words.value(i);
 }
 
-// A block has some of the part's tokens, and writes or joins the gradient of each: of those that
-// the batch does not have, too, so that none is written twice. The tokens of a block lie far apart:
-// frequent ones are neighbours in many vocabularies.
+// A block has some of the part's tokens, and assigns or adds to the gradient of each. This includes
+// tokens that the batch does not have, so that no gradient is written twice. The tokens of a block
+// lie far apart, because frequent tokens are neighbours in many vocabularies.
 template <typename T>
 struct EmbeddingRowsKernel {
   static constexpr int kThreads = 128;
@@ -221,7 +223,7 @@ struct EmbeddingRowsKernel {
   static constexpr int kRowsAtOnce = 8;    // of one token, whose loads wait together
   static_assert(kTokensOfBlock % kTokensAtOnce == 0);
 
-  // Of a token, in shared memory: its sorted positions [begin, end), and the row of the first.
+  // A token's sorted positions [begin, end) and the row of the first one, in shared memory.
   struct Place {
     const T* first_row;
     std::int32_t begin, end;
@@ -239,7 +241,7 @@ struct EmbeddingRowsKernel {
   float scale;  // of each token's sum
   bool aligned;
 
-  // The first sorted position whose token is not below this one.
+  // Returns the first sorted position whose token is not below this one.
   TERRACE_KERNEL std::int32_t first_of(std::int64_t token) const {
     std::int64_t begin = 0;
     std::int64_t end = elements;
@@ -254,7 +256,7 @@ struct EmbeddingRowsKernel {
     return static_cast<std::int32_t>(begin);
   }
 
-  // Of the sorted positions [begin, end) the first kRowsAtOnce; those past the end are 0.
+  // Loads the first kRowsAtOnce of the sorted positions [begin, end); those past the end are 0.
   TERRACE_KERNEL void load_positions(std::int32_t begin, std::int32_t end,
                                      std::int32_t* positions) const {
     TERRACE_UNROLL
@@ -263,7 +265,8 @@ struct EmbeddingRowsKernel {
     }
   }
 
-  // Where the row of a position of all micro-batches is, and of which of these it is.
+  // The micro-batch that a position belongs to, and where its row is; positions count over all
+  // micro-batches.
   struct Row {
     std::int32_t micro_batch;
     const T* data;
@@ -274,7 +277,8 @@ struct EmbeddingRowsKernel {
     return {own, dh[own] + in_batch * C};
   }
 
-  // The sum over the sorted positions [begin, end), each micro-batch by itself first.
+  // Returns the sum over the sorted positions [begin, end); each micro-batch is summed by itself
+  // first.
   TERRACE_KERNEL Floats<kPack> token_sum(std::int32_t begin, std::int32_t end, std::int64_t c,
                                          int count, bool is_aligned) const {
     Floats<kPack> total = {};
@@ -293,7 +297,7 @@ struct EmbeddingRowsKernel {
         words[i] = {};
         if (i < there) words[i] = load_words(row[i].data + c, count, is_aligned);
       }
-      load_positions(next + kRowsAtOnce, end, position);  // they come while the rows do
+      load_positions(next + kRowsAtOnce, end, position);  // they are loaded along with the rows
       TERRACE_UNROLL
       for (int i = 0; i < kRowsAtOnce; ++i) {
         if (i >= there) continue;
@@ -318,8 +322,8 @@ struct EmbeddingRowsKernel {
     store_pack(to, joined, count, is_aligned);
   }
 
-  // Elements [c, c + count) of kTokensAtOnce tokens that are `blocks` apart. Of those with one row
-  // or none the loads wait together.
+  // Writes elements [c, c + count) of kTokensAtOnce tokens that are `blocks` apart. The loads for
+  // tokens with at most one row wait together.
   TERRACE_KERNEL void write_tokens(const Place* places, std::int64_t token, std::int64_t c,
                                    int count, bool is_aligned) const {
     Words<T> row[kTokensAtOnce];
@@ -382,7 +386,7 @@ struct PositionRowsBody {
   std::int64_t micro_batches, rows, C, sequence;
   bool aligned;
 
-  // Of the rows of one micro-batch that have position p.
+  // Returns the sum of one micro-batch's rows that have position p.
   TERRACE_KERNEL Floats<kPack> sum_of(const T* from, std::int64_t p, int count,
                                       bool is_aligned) const {
     Floats<kPack> sum = {};
@@ -441,12 +445,12 @@ void store_pointers(Launcher& launcher, std::span<const TensorView> views, const
   }
 }
 
-// Rows of dh that are added up by their names, which are tokens or positions.
+// Rows of dh that are summed by name; names are tokens or positions.
 struct NamedRows {
   std::span<const TensorView> names;  // an i32 [R] per micro-batch
-  TensorView target;                  // row n is of the name first + n
+  TensorView target;                  // row n belongs to the name first + n
   std::int64_t first, left_out;
-  bool has_others;  // names without a row
+  bool has_others;  // some names have no row
   GradientMode mode;
   float scale;
 };

@@ -10,35 +10,35 @@
 #include "kernels/shared/elementwise.h"
 #include "kernels/shared/logit_map.h"
 
-// The language-model head with its loss, in chunks of rows: logits of a chunk by one product, their
-// loss and gradients by one pass over each row, then two more products.
+// The language-model head with its loss, in chunks of rows: one product computes the logits of a
+// chunk, one pass over each row computes their loss and gradients, and two more products follow.
 namespace terrace::shared {
 
-// Rows of a chunk: as in kernels/head_chunk.h, with room for 512 MiB of logits, since a GPU wants
-// larger products.
+// Returns the rows of a chunk: as in kernels/head_chunk.h, but with up to 512 MiB of logits, since
+// a GPU needs larger products.
 inline std::int64_t head_rows(std::int64_t vocabulary) {
   constexpr std::uint64_t kLogitsMax = (std::uint64_t{512} << 20) / sizeof(float);
   const std::uint64_t fitting = kLogitsMax / static_cast<std::uint64_t>(vocabulary);
   return static_cast<std::int64_t>(std::clamp<std::uint64_t>(std::bit_floor(fitting), 64, 4096));
 }
 
-// Columns that the products have: the vocabulary, or, where its rows of logits would not all begin
-// on boundaries of 16 bytes and end there, as quick products want, the next multiple of 64. What is
-// added are tokens of weight 0: their logits are not looked at, their gradients are 0 and go
-// nowhere.
+// Returns the number of columns that the products have. It is the vocabulary if all rows of logits
+// then begin and end on boundaries of 16 bytes, as fast products need; otherwise it is the next
+// multiple of 64. The added columns are tokens of weight 0: their logits are not read, and their
+// gradients are 0 and are dropped.
 inline std::int64_t head_columns(std::int64_t vocabulary) {
   return vocabulary % 8 == 0 ? vocabulary : divide_up(vocabulary, 64) * 64;
 }
 
-// The logits of a row. Mapped: the memory has products, and a thread puts logits in their place
-// when it first comes to them; each thread comes to the same ones every time.
+// Returns a logit of a row. Mapped: the memory has products, and a thread replaces them by logits
+// when it first reaches them; each thread reaches the same elements every time.
 template <bool Mapped, typename F>
 TERRACE_KERNEL float map_in_place([[maybe_unused]] F* at, [[maybe_unused]] const LogitMap& map) {
   if constexpr (Mapped) *at = map.logit(*at);
   return *at;
 }
 
-// Of a row of logits: its maximum, and the sum of exp(logit - max) in fp32, by the tree of
+// The maximum of a row of logits, and the sum of exp(logit - max) in fp32, added in the tree of
 // block.sum().
 struct RowExponentials {
   float max, sum;
@@ -49,7 +49,7 @@ TERRACE_KERNEL RowExponentials exponentials_of(Block& block, float* row, std::in
                                                const LogitMap& map) {
   typename Block::template PerThread<float> values;
   block.for_each_thread([&](int t) {
-    // A row that is mapped is not read by others meanwhile.
+    // A thread may not read another thread's elements while a row is mapped.
     float most = Mapped ? -INFINITY : row[0];
     for (std::int64_t v = t; v < V; v += Threads) {
       const float logit = map_in_place<Mapped>(row + v, map);
@@ -66,7 +66,7 @@ TERRACE_KERNEL RowExponentials exponentials_of(Block& block, float* row, std::in
   return {max, block.sum(values)};
 }
 
-// A block for a row.
+// The kernel for the losses and the gradients of logits: one block for each row.
 template <typename T, bool Mapped>
 struct RowLossKernel {
   float* logits;               // [chunk, columns]
@@ -112,8 +112,8 @@ struct RowLossKernel {
   }
 };
 
-// tree_sum() of kernels/norm_tree.h by one block: the first levels of the tree give each thread a
-// part, the last levels join neighbours.
+// The kernel that does tree_sum() of kernels/norm_tree.h with one block: the first levels of the
+// tree give each thread a part, and the last levels add neighbours.
 struct TreeSumKernel {
   const double* values;
   double* sum;
@@ -126,7 +126,8 @@ struct TreeSumKernel {
     std::int64_t first, count;
   };
 
-  // The part that `path`, bits of `levels` from the highest, leads to.
+  // Returns the part that `path` leads to; its bits choose a half at each of `levels` levels,
+  // highest bit first.
   TERRACE_KERNEL Part part_of(int path, int levels) const {
     Part part{0, n};
     for (int level = levels - 1; level >= 0; --level) {
@@ -140,8 +141,8 @@ struct TreeSumKernel {
     return part;
   }
 
-  // The tree of a part, walked without recursion: what waits is joined as soon as it is a right
-  // half's left half.
+  // Sums the tree of a part without recursion: the sum of a left half waits until the sum of its
+  // right half is there, and the two are then added.
   TERRACE_KERNEL double sum_of(Part whole) const {
     Part parts[kDepthMax];
     double left[kDepthMax];
@@ -212,7 +213,8 @@ inline HeadShape head_shape(const HeadLoss& op) {
   return {R, V, C, columns, std::min(R, head_rows(columns))};
 }
 
-// [columns, C] of the compute type: the weight and rows of zeros, in workspace where it lacks some.
+// Returns the bytes of workspace for [columns, C] of the compute type, the weight followed by rows
+// of zeros; 0 where the weight has all the columns.
 inline std::size_t head_weight_workspace(const HeadLoss& op, const HeadShape& s) {
   if (!s.is_padded()) return 0;
   return WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.columns * s.C) *
@@ -232,14 +234,14 @@ const std::byte* padded_weight(Launcher& launcher, WorkspaceCutter& cutter, cons
   return weight;
 }
 
-// What a call keeps in workspace.
+// The arrays that a call keeps in workspace.
 struct HeadWorkspace {
   double* losses;           // [R]
   float* logits;            // [chunk, columns]
   std::byte* dlogits;       // [chunk, columns] of the compute type; in fp32 the logits themselves
   const std::byte* weight;  // [columns, C]: see padded_weight()
-  // [columns, C], where the gradient joins another or has fewer rows; else the gradient itself,
-  // null where it is not wanted.
+  // [columns, C], where the gradient is added to another or has fewer rows; else the gradient
+  // itself, or null where it is not wanted.
   float* dweight;
 };
 
@@ -277,13 +279,13 @@ HeadWorkspace cut_head_workspace(Launcher& launcher, const HeadLoss& op, const H
   return space;
 }
 
-// Rows of a micro-batch whose logits are made together.
+// Rows of a micro-batch whose logits are computed together.
 struct HeadChunk {
   const HeadShape& shape;
   std::int64_t first, rows;
 };
 
-// `weight` has `columns` rows.
+// Computes the logits of a chunk. `weight` has `columns` rows.
 template <typename Launcher>
 void head_logits(Launcher& launcher, const HeadLoss& op, const HeadChunk& chunk,
                  const std::byte* weight, float* logits) {
@@ -314,7 +316,8 @@ struct CopyLogitsBody {
   }
 };
 
-// dh of the chunk, and the chunk's share of dweight: the first is stored, the others are added.
+// Computes dh of the chunk and the chunk's share of dweight. The first chunk's share is stored, the
+// others are added.
 template <typename Launcher>
 void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadChunk& chunk,
                     const HeadWorkspace& space) {
@@ -348,7 +351,7 @@ void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadChunk& chu
                     .joins = chunk.first != 0});
 }
 
-// What was made apart goes where it belongs once it is complete.
+// Moves a gradient that was computed in workspace to dweight, once it is complete.
 template <typename Launcher>
 void finish_head_gradient(Launcher& launcher, const HeadLoss& op, const HeadShape& s,
                           const HeadWorkspace& space) {
@@ -363,7 +366,7 @@ void finish_head_gradient(Launcher& launcher, const HeadLoss& op, const HeadShap
   launch_map<kPackOf<float>>(launcher, "head_loss", 1, s.V * s.C, body);
 }
 
-// Of the chunk whose first row is `first`.
+// Computes the row losses of the chunk whose first row is `first`.
 template <typename Launcher>
 void head_row_losses(Launcher& launcher, const HeadLoss& op, const HeadShape& s, std::int64_t first,
                      const HeadWorkspace& space) {

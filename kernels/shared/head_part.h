@@ -9,11 +9,11 @@
 #include "kernels/kernel_table.h"
 #include "kernels/shared/head_loss.h"
 
-// The head of a part of the vocabulary: what the parts must know of each other's rows, and the loss
-// and gradients with it. Chunks of rows and products are those of head_loss.h.
+// The head of a part of the vocabulary: the numbers of each row that the parts must exchange, and
+// the loss and gradients that follow from them. Chunks of rows and products are as in head_loss.h.
 namespace terrace::shared {
 
-// A block for a row.
+// The kernel for the LogitSums of rows: one block for each row.
 template <bool Mapped>
 struct RowSumsKernel {
   float* logits;               // [chunk, columns]
@@ -48,7 +48,7 @@ struct RowSumsKernel {
 TERRACE_KERNEL inline float exponential(float x) { return ::expf(x); }
 TERRACE_KERNEL inline double exponential(double x) { return ::exp(x); }
 
-// The sums of all parts for a row, parts in order.
+// The sums of all parts for a row, joined in the order of the parts.
 template <typename Real>
 struct WholeRow {
   Real max, sum, target;
@@ -82,7 +82,7 @@ struct WholeLossBody {
   }
 };
 
-// A block for a row: every thread makes the few sums of the whole row by itself.
+// One block for each row; every thread computes the few sums of the whole row by itself.
 template <typename T, bool Mapped>
 struct PartGradientKernel {
   const float* logits;         // [chunk, columns]
@@ -203,7 +203,8 @@ void part_gradients(Launcher& launcher, const HeadPartLoss& op, std::int64_t par
   finish_head_gradient(launcher, products, s, space);
 }
 
-// The rows' losses come first in workspace, with gradients (cut_head_workspace) or without.
+// The rows' losses come first in workspace, whether there are gradients (cut_head_workspace) or
+// not.
 template <typename Launcher>
 void head_part_loss(Launcher& launcher, const HeadPartLoss& op) {
   TERRACE_CHECK(op.dweight.empty() || !op.dh.empty());

@@ -7,9 +7,9 @@
 
 namespace terrace::shared {
 
-// Column sums of the blocks' shares; each joins its gradient. The threads of a warp have columns
-// beside one another, and warp w of a block has shares w, w + kLanes, ..., which it adds in order;
-// then these sums are added in order.
+// The kernel that sums the columns of the blocks' shares and adds each sum to its gradient. The
+// threads of a warp have neighbouring columns. Warp w of a block has shares w, w + kLanes, ...,
+// which it adds in order; then these sums are added in order.
 struct JoinColumnsKernel {
   const float* partial;  // [blocks, stride]
   std::int64_t blocks, stride, columns, width;
@@ -22,7 +22,8 @@ struct JoinColumnsKernel {
   static constexpr int kThreads = kLanes * kColumns;
   static constexpr int kAtOnce = 16;  // loads that wait together
 
-  // With a bound beside each load nvcc makes one wait for the other, so whole batches have none.
+  // If each load has a bounds check beside it, nvcc makes one load wait for the other, so whole
+  // batches have no check.
   TERRACE_KERNEL float lane_sum(int lane, std::int64_t c) const {
     const float* const own = partial + c;
     float sum = 0;

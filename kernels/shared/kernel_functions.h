@@ -23,10 +23,10 @@
 // The table of all block kernels, for a Launcher.
 namespace terrace::shared {
 
-// Functions has a type Launcher, Launcher launcher(const KernelContext&), kProductWorkspace, the
-// bytes at the end of a context's workspace that launcher.product() keeps for itself,
-// attention_workspace(op), what launcher.attention(op) needs, and kPrepareAttention, the table's
-// prepare_attention.
+// Functions has a type Launcher, a function Launcher launcher(const KernelContext&), and
+// kProductWorkspace, the bytes at the end of a context's workspace that launcher.product() keeps
+// for itself. It also has attention_workspace(op), the bytes that launcher.attention(op) needs, and
+// kPrepareAttention, the table's prepare_attention.
 template <typename Functions>
 struct KernelFunctions {
   using Launcher = typename Functions::Launcher;

@@ -7,8 +7,8 @@
 
 namespace terrace::shared {
 
-// What a product h . weight becomes: scale times it, and with a cap above 0 then cap * tanh(. /
-// cap).
+// How a product h . weight becomes a logit: it is multiplied by scale, and with a cap above 0 the
+// result x then becomes cap * tanh(x / cap).
 struct LogitMap {
   float scale = 1.0F;
   float cap = 0.0F;
@@ -19,7 +19,7 @@ struct LogitMap {
     const float scaled = scale * product;
     return cap > 0.0F ? cap * ::tanhf(scaled / cap) : scaled;
   }
-  // The derivative of a logit with respect to its product.
+  // Returns the derivative of a logit with respect to its product.
   TERRACE_KERNEL float slope(float logit) const {
     const float share = cap > 0.0F ? logit / cap : 0.0F;
     return scale * (1.0F - share * share);
@@ -31,8 +31,8 @@ LogitMap logit_map(const Op& op) {
   return {op.logit_scale, op.soft_cap};
 }
 
-// Calls body(std::bool_constant): whether kernels have to map logits. They are compiled for both,
-// so that plain ones have nothing of it.
+// Calls body(std::bool_constant), which tells whether kernels have to map logits. Kernels are
+// compiled for both cases, so that plain ones do no extra work.
 template <typename Body>
 void with_mapping(const LogitMap& map, const Body& body) {
   if (map.is_identity()) return body(std::false_type());

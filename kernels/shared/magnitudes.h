@@ -5,7 +5,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/shared/map.h"
 
-// Columns that have a magnitude of their own. All have the bits of the reference.
+// Ops on columns that each have their own magnitude. All give the same bits as the reference.
 namespace terrace::shared {
 
 template <typename T>

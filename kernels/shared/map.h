@@ -6,13 +6,13 @@
 
 #include "kernels/shared/block.h"
 
-// Ops in which every pack of elements is by itself.
+// Ops in which every pack of elements is independent of the others.
 namespace terrace::shared {
 
 inline constexpr int kMapThreads = 256;
 
-// Quotients by a number that a launch does not change: a product and a shift, where a division of
-// 64 bits takes a GPU about a hundred instructions.
+// Quotients by a number that is fixed for a launch, computed with a product and a shift: a 64-bit
+// division takes a GPU about a hundred instructions.
 class Divisor {
  public:
   Divisor() = default;
@@ -32,7 +32,7 @@ class Divisor {
   TERRACE_KERNEL std::int64_t quotient(std::int64_t n) const {
     return multiplier_ == 0 ? n / divisor_ : short_quotient(static_cast<std::int32_t>(n));
   }
-  // For a dividend_max below 2^31: without the branch.
+  // Returns the quotient without the branch, for a dividend_max below 2^31.
   TERRACE_KERNEL std::int32_t short_quotient(std::int32_t n) const {
     const std::uint64_t product =
         std::uint64_t{static_cast<std::uint32_t>(n)} * static_cast<std::uint32_t>(multiplier_);

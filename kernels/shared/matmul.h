@@ -52,17 +52,19 @@ void matmul_backward_input(Launcher& launcher, const MatmulBackwardInput& op) {
                     .c_type = op.dx.dtype});
 }
 
-// A weight gradient is made in parts of whole rows, of at most so many elements: one that joins
-// another is first complete in workspace. The parts are the same in both modes, and so the bits.
+// The most elements of a part of a weight gradient. A weight gradient is computed in parts of whole
+// rows: a part that is added to another gradient is first completed in workspace. The parts are the
+// same in both modes, so the bits are too.
 inline constexpr std::int64_t kGradientPartMax = std::int64_t{16} << 20;
 
-// A part is a multiple of four rows where there are several: all begin as far from a boundary.
+// Returns the rows of a part: a multiple of four where there are several parts, so that all begin
+// at the same distance from a boundary.
 inline std::int64_t gradient_part_rows(std::int64_t N, std::int64_t K) {
   const std::int64_t rows = std::max<std::int64_t>(kGradientPartMax / K / 4 * 4, 4);
   return std::min(rows, N);
 }
 
-// Sums over rows of dy: parts of the rows first, each in row order.
+// Parts of the rows of dy that are summed first, each in row order.
 inline constexpr std::int64_t kColumnSumParts = 64;
 
 template <typename T>

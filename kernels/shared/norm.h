@@ -15,7 +15,8 @@ namespace terrace::shared {
 
 inline constexpr int kWarp = 32;
 
-// Which norm a kernel computes. They are compiled apart, so that none has what others need.
+// Which norm a kernel computes. Each kind is compiled by itself, so that none carries what others
+// need.
 enum class NormKind : std::uint8_t {
   kLayer,
   kRms,      // the weight times the rounded value
@@ -35,12 +36,12 @@ void with_rms_kind(RmsNormForm form, const Body& body) {
   body(std::integral_constant<NormKind, NormKind::kWideRms>());
 }
 
-// What the weight of kWideRms has added.
+// Returns the number that kWideRms adds to its weight.
 inline float weight_offset(RmsNormForm form) {
   return form == RmsNormForm::kMultiplyByOnePlus ? 1.0F : 0.0F;
 }
 
-// What a normed value is multiplied with, by a weight.
+// Returns the factor that a normed value is multiplied by, given its weight.
 template <NormKind Kind>
 TERRACE_KERNEL float norm_factor(float weight, float offset) {
   if constexpr (Kind == NormKind::kWideRms) return weight + offset;
@@ -68,7 +69,7 @@ UnitRows<T> unit_rows(const StridedRows& rows, std::int64_t width) {
   return {reinterpret_cast<T*>(rows.data), rows.stride, width, Divisor(groups, rows.rows * groups)};
 }
 
-// Whether units of `width` elements are whole packs on boundaries of 16 bytes.
+// Returns whether units of `width` elements are whole packs on boundaries of 16 bytes.
 template <typename T>
 bool units_are_whole(std::initializer_list<StridedRows> all, const TensorView& weight,
                      std::int64_t width) {
@@ -80,7 +81,8 @@ bool units_are_whole(std::initializer_list<StridedRows> all, const TensorView& w
   return whole;
 }
 
-// What the parts of a divided norm give each row, [parts, rows]; null where it is not divided.
+// The sums that the parts of a divided norm give each row, [parts, rows]; null where it is not
+// divided.
 struct PartSums {
   const float* sums = nullptr;
   std::int64_t parts = 0, rows = 0;
@@ -99,10 +101,10 @@ inline PartSums part_sums(const TensorView& sums, const StridedRows& rows, std::
   return {sums.as<float>(), parts, rows.rows};
 }
 
-// How a row is held: by Threads, 32 or all threads of a block, at most kPacks packs each. Whole:
-// every pack is whole and on a boundary of 16 bytes. Kernels are compiled for that and for rows
-// that are not so, because a branch beside every load would be most of their instructions. The bits
-// do not depend on it.
+// How a row is held in registers: by Threads threads, 32 or all threads of a block, with at most
+// kPacks packs each. Whole: every pack is whole and on a boundary of 16 bytes. Kernels are compiled
+// for whole rows and for other rows, because a branch beside every load would be most of their
+// instructions. The bits do not depend on it.
 template <int Threads, int Packs, bool Whole>
 struct RowShape {
   static constexpr int kThreads = Threads;
@@ -110,8 +112,8 @@ struct RowShape {
   static constexpr bool kWhole = Whole;
 };
 
-// Calls body(p, c, count) for the packs of a row that its thread `lane` has: the p-th begins at
-// element c. In registers that p numbers.
+// Calls body(p, c, count) for the packs of a row that thread `lane` holds. The p-th pack begins at
+// element c and is held in the registers numbered p.
 template <typename Row, int Count, typename Body>
 TERRACE_KERNEL void for_each_held_pack(int lane, int width, Body&& body) {
   TERRACE_UNROLL
@@ -139,7 +141,7 @@ struct RowThread {
         lane(kGroups == 1 ? t : static_cast<int>(static_cast<unsigned>(t) % RowThreads)) {}
 };
 
-// Every thread's value becomes the sum of those of its row.
+// Replaces every thread's value by the sum of the values of its row.
 template <int RowThreads, typename Block, typename Values>
 TERRACE_KERNEL void row_sum(Block& block, Values& values) {
   if constexpr (RowThreads == kWarp) {
@@ -153,14 +155,14 @@ TERRACE_KERNEL void row_sum(Block& block, Values& values) {
 
 inline constexpr std::int64_t kNormWidthMax = 32768;
 
-// When a step is planned: a model that cannot be computed is refused.
+// Refuses, when a step is planned, a model that cannot be computed.
 inline void check_norm_width(std::int64_t width) {
   if (width <= kNormWidthMax) return;
   throw ConfigError("norms on CUDA take rows of at most 32768 elements",
                     "compute this model on the device cpu");
 }
 
-// Calls body(RowShape) with how a row of C elements is held. Forward: a warp has a row where it
+// Calls body(RowShape) with how a row of C elements is held. Forward: one warp holds a row if it
 // can.
 template <typename T, bool Forward, bool Whole, typename Body>
 void with_row_of(std::int64_t C, const Body& body) {
@@ -181,7 +183,7 @@ void with_row_of(std::int64_t C, const Body& body) {
   body(RowShape<1024, kNormWidthMax / 1024 / kPackOf<T>, Whole>());
 }
 
-// Whole: whether may_load_packs() says so of all that the kernel touches.
+// Whole: whether may_load_packs() is true for everything that the kernel reads and writes.
 template <typename T, bool Forward, typename Body>
 void with_row_shape(std::int64_t C, bool whole, const Body& body) {
   if (whole) return with_row_of<T, Forward, true>(C, body);

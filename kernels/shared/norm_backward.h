@@ -11,10 +11,10 @@
 // The backward of RMSNorm and LayerNorm.
 namespace terrace::shared {
 
-// Rows of the backward are shared among at most this many blocks, each with its own sums: some for
-// every multiprocessor of a large GPU. The bits depend on it, so it is the same for all.
+// The most blocks that share the rows of the backward, each with its own sums: several for every
+// multiprocessor of a large GPU. The bits depend on this number, so it is the same for all GPUs.
 inline constexpr std::int64_t kNormGradientBlocks = 528;
-// A block has a multiple of the rows that it may take at once.
+// A block has a multiple of this number of rows, the most that it takes at once.
 inline constexpr std::int64_t kNormRowsAtOnce = 4;
 
 struct NormRows {
@@ -26,10 +26,11 @@ inline NormRows norm_rows(std::int64_t R) {
   return {of_block, divide_up(R, of_block)};
 }
 
-// A thread has the same columns in all its rows, and their sums in registers. Where a block shares
-// a row it has some rows at once, so that their loads wait together and one reduction serves them
-// all. Where a warp does, warps wait for nobody: of rows narrow enough, a lane's registers suffice
-// for the sums, which are added over the block's warps in the end.
+// A thread has the same columns in all its rows, and keeps their sums in registers. Where a block
+// shares a row, it takes several rows at once, so that their loads wait together and one reduction
+// serves them all. Where a warp has a row to itself, warps do not wait for each other: such rows
+// are narrow enough for a lane's registers to hold the sums, which are added over the block's warps
+// in the end.
 template <typename T, NormKind Kind, typename Row>
 struct NormBackwardKernel {
   static constexpr bool kCentered = Kind == NormKind::kLayer;
@@ -51,18 +52,19 @@ struct NormBackwardKernel {
   std::int64_t R, rows_of_block;
   int C;
   float weight_offset;  // kWideRms
-  PartSums alongs;      // of an RMS norm that is divided
-  float total_width;    // C, or that of the divided norm
+  PartSums alongs;      // for an RMS norm that is divided
+  float total_width;    // C, or the divided norm's whole width
 
   struct Held {
     HeldPacks<T, Row::kPacks> dy[kRows], x[kRows], residual[kRows];
     float center[kRows], scale[kRows];
   };
-  // Of each row: the gradient of the normed values along them and, kLayer, the sum of it.
+  // For each row, the dot product of the normed values and their gradient and, for kLayer, the
+  // gradient's sum.
   using RowSums = Floats<kSums * kRows>;
   using Shares = Floats<kSums * Row::kPacks * kPack>;
 
-  // Past `last`, the last row again.
+  // Loads rows from `first` on; past `last`, it loads the last row again.
   TERRACE_KERNEL void load_rows(int lane, std::int64_t first, std::int64_t last, Held& held) const {
     TERRACE_UNROLL
     for (int g = 0; g < kRows; ++g) {
@@ -103,7 +105,7 @@ struct NormBackwardKernel {
     return sums;
   }
 
-  // Past `last`, those of the last row.
+  // Returns the sums of all parts for rows from `first` on; past `last`, for the last row again.
   TERRACE_KERNEL RowSums sums_of_parts(std::int64_t first, std::int64_t last) const {
     RowSums sums = {};
     TERRACE_UNROLL
@@ -119,7 +121,7 @@ struct NormBackwardKernel {
     std::int64_t r;
     int g;
   };
-  // The gradient of a row, and what it adds to the weights'.
+  // Computes the gradient of a row, and adds the row's share to the weights' gradients.
   TERRACE_KERNEL void finish_row(const HeldRow& row, const Held& held, const RowSums& sums,
                                  const HeldPacks<T, Row::kPacks>& weights, Shares& shares) const {
     const auto [lane, r, g] = row;
@@ -173,7 +175,7 @@ struct NormBackwardKernel {
         const Thread thread(t);
         const std::int64_t first = next + thread.group * kRows;
         sums[t] = {};
-        if (first >= last) return;  // the last row, which others have, may be written meanwhile
+        if (first >= last) return;  // others have the last row and may be writing it
         load_rows(thread.lane, first, last, held[t]);
         sums[t] = divided ? sums_of_parts(first, last) : row_sums(thread.lane, held[t], weights[t]);
       });
@@ -191,7 +193,7 @@ struct NormBackwardKernel {
     store_shares(block, shares);
   }
 
-  // Of shared memory: for the sums of a block whose threads have several rows.
+  // Returns the bytes of shared memory for the sums of a block that has several rows at once.
   static constexpr std::size_t shared_bytes(int threads, int width) {
     if (threads == Row::kThreads) return 0;
     return static_cast<std::size_t>(kSums * packs_of(width)) * sizeof(SharesPack);
@@ -202,7 +204,7 @@ struct NormBackwardKernel {
 
   static constexpr int packs_of(int width) { return (width + kPack - 1) / kPack; }
 
-  // The block's shares: those of its warps, added in order.
+  // Stores the block's shares: the shares of its warps, added in order.
   template <typename Block, typename PerThreadShares>
   TERRACE_KERNEL void store_shares(Block& block, PerThreadShares& shares) const {
     float* const mine = partial + block.index() * kSums * C;
@@ -269,7 +271,7 @@ inline std::size_t norm_backward_workspace(std::int64_t rows, std::int64_t width
                                        static_cast<std::size_t>(width) * sizeof(float));
 }
 
-// The statistics and the gradient that a layer norm has beside those of an RMS norm.
+// The statistics and the gradient that a layer norm has in addition to an RMS norm's.
 struct LayerNormParts {
   const float* mean = nullptr;
   float* dbias = nullptr;  // may be null
@@ -310,7 +312,7 @@ void launch_norm_backward(Launcher& launcher, const RmsNormBackward& op,
         Kernel::kCentered ? "layer_norm_backward" : "rms_norm_backward", kernel, rows.blocks,
         Kernel::shared_bytes(kThreads, static_cast<int>(C)));
   });
-  // Without a bias the sums behind the weight's are left.
+  // Without a bias, the sums that follow the weight's are not used.
   launch_join_columns(launcher,
                       {partial, rows.blocks, kSums * C, layer.dbias == nullptr ? C : kSums * C, C,
                        op.dweight.as<float>(), layer.dbias, op.mode});

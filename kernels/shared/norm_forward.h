@@ -10,8 +10,8 @@
 // The forward of RMSNorm and LayerNorm.
 namespace terrace::shared {
 
-// A warp has two narrow rows at once: their loads wait together, and so do their reductions. A row
-// is a unit: one of the groups of a row, where it has some.
+// A warp has two narrow rows at once: their loads wait together, and so do their reductions. Here a
+// row is a unit: one of the groups of a row, where it has several.
 template <typename T, NormKind Kind, typename Row>
 struct NormForwardKernel {
   static constexpr bool kCentered = Kind == NormKind::kLayer;
@@ -28,8 +28,8 @@ struct NormForwardKernel {
   int C;
   float epsilon;
   float weight_offset;  // kWideRms
-  PartSums squares;     // else, where the norm is divided
-  float total_width;    // C, or that of the divided norm
+  PartSums squares;     // for an RMS norm that is divided
+  float total_width;    // C, or the divided norm's whole width
 
   struct Held {
     HeldPacks<T, Row::kPacks> row[kRows];
@@ -43,7 +43,7 @@ struct NormForwardKernel {
     return block.index() * rows_of_block(Block::kThreads) + group * kRows;
   }
 
-  // Past the last, the last row again.
+  // Loads rows from `first` on; past the last row, it loads the last row again.
   TERRACE_KERNEL void load_rows(std::int64_t first, int lane, Held& held) const {
     TERRACE_UNROLL
     for (int g = 0; g < kRows; ++g) {
@@ -111,7 +111,8 @@ struct NormForwardKernel {
     });
   }
 
-  // Past the last row, those of the last.
+  // Returns the sums of all parts for rows from `first` on; past the last row, for the last row
+  // again.
   TERRACE_KERNEL OfRows sums_of_parts(std::int64_t first) const {
     OfRows sums;
     TERRACE_UNROLL
@@ -160,7 +161,7 @@ struct NormForwardKernel {
   }
 };
 
-// `bias` and `mean` are those of a layer norm.
+// `bias` and `mean` belong to a layer norm.
 template <typename T, NormKind Kind, typename Launcher>
 void launch_norm_forward(Launcher& launcher, const RmsNormForward& op, const TensorView& bias,
                          float* mean) {

@@ -5,7 +5,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/shared/norm.h"
 
-// What tensor-parallel ranks that divide the width of a norm must know of each other's rows.
+// The sums that tensor-parallel ranks exchange for each row when they divide the width of a norm.
 namespace terrace::shared {
 
 // The sum of squares of a row.
@@ -23,7 +23,7 @@ struct SquaresTerm {
   }
 };
 
-// The sum of the gradient of a row's normed values along them.
+// The dot product of a row's normed values and their gradient.
 template <typename T>
 struct AlongTerm {
   UnitRows<const T> dy, x;
@@ -47,8 +47,8 @@ struct AlongTerm {
   }
 };
 
-// A warp sums a row: each of its threads some packs in order, then all of them by the tree of
-// warp_sum().
+// A warp sums a row: each of its threads adds some packs in order, then the tree of warp_sum() adds
+// the threads' sums.
 template <typename T, typename Term>
 struct RowSumKernel {
   Term term;

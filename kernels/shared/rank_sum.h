@@ -5,7 +5,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/shared/map.h"
 
-// What ranks add, once all their numbers are in one place.
+// The sum over ranks, once all their numbers are in one place.
 namespace terrace::shared {
 
 template <typename T>
@@ -34,7 +34,7 @@ struct RankSumBody {
 };
 
 // sum = ((parts[0] + parts[1]) + parts[2]) + ..., of parts [ranks, n], in fp32, rounded once to
-// nearest even: the bits of reduce_in_rank_order() (parallel/rank_order.h), but for NaN.
+// nearest even: the bits of reduce_in_rank_order() (parallel/rank_order.h), except for NaN.
 template <typename Launcher>
 void add_ranks(Launcher& launcher, const TensorView& sum, const std::byte* parts, int ranks) {
   with_compute_type(sum.dtype, [&]<typename T>(std::type_identity<T>) {

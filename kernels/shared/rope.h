@@ -13,7 +13,7 @@ template <typename T>
 struct RopeBody {
   T* rows;
   const float* table;
-  const std::int32_t* positions;  // null: by the sequence
+  const std::int32_t* positions;  // null: counted in the sequence
   std::int64_t stride, head_width, rotary_width, first_position;
   Divisor sequence, heads;
   bool inverse;
@@ -60,7 +60,8 @@ void rope(Launcher& launcher, const Rope& op) {
     TERRACE_CHECK_EQ(op.positions.elements(), R);
   }
   with_compute_type(op.heads.dtype, [&]<typename T>(std::type_identity<T>) {
-    // Half of what is rotated is whole packs, and every row and head begins on one.
+    // The rotated elements split into halves of whole packs, and every row and head begins on a
+    // pack.
     const bool aligned =
         may_load_packs({op.heads.data, op.table.data}, op.rotary_width / 2 * sizeof(T)) &&
         op.head_width * sizeof(T) % 16 == 0 && op.heads.stride * sizeof(T) % 16 == 0;

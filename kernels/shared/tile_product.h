@@ -6,7 +6,7 @@
 
 #include "kernels/shared/block.h"
 
-// A matrix product of any shape and strides in plain fp32 arithmetic, in tiles of 64 x 64: what is
+// A matrix product of any shape and strides in plain fp32 arithmetic, in tiles of 64 x 64. It is
 // used where the vendor's library has no algorithm. Every element is summed in order of the depth.
 namespace terrace::shared {
 
@@ -19,19 +19,19 @@ struct TileProductKernel {
   static constexpr int kTile = 64;
   static constexpr int kDepth = 16;
   static constexpr int kEach = 4;            // rows and columns of a thread
-  static constexpr int kStride = kTile + 4;  // of a depth in shared memory, in floats
+  static constexpr int kStride = kTile + 4;  // of one depth in shared memory, in floats
   static constexpr std::size_t kSharedBytes = 2 * kDepth * kStride * sizeof(float);
 
   struct Sums {
     float at[kEach][kEach];
   };
 
-  // Where both operands' part of a tile begins.
+  // Where the two operands' parts of a tile begin.
   struct Corner {
     std::int64_t row, col, depth;
   };
 
-  // The next kDepth of both operands, as fp32, depth by depth; zeros past the edges.
+  // Loads the next kDepth of both operands as fp32, depth by depth, with zeros past the edges.
   template <typename Block>
   TERRACE_KERNEL void load(Block& block, const Corner& at, float* a, float* b) const {
     const std::int64_t row = at.row, col = at.col, depth = at.depth;

@@ -10,8 +10,9 @@
 namespace terrace::shared {
 
 // A stable sort by digits of 9 bits, lowest first: two passes for up to 262144 tokens. A chunk of
-// positions is counted, and later placed, by one block: thread d has digit d, and walks the chunk
-// in order. Walks are short while there are as many chunks as a large GPU has multiprocessors.
+// positions is counted, and later placed, by one block: thread d handles digit d, and walks the
+// chunk in order. Walks are short as long as there are as many chunks as a large GPU has
+// multiprocessors.
 inline constexpr int kDigitBits = 9;
 inline constexpr int kDigits = 1 << kDigitBits;
 inline constexpr int kSortChunkMin = 256;
@@ -27,7 +28,8 @@ struct SortChunks {
   std::int64_t count;
 };
 
-// The micro-batches' positions, one after the other; `rows` in each.
+// The positions of the micro-batches, one micro-batch after the other, with `rows` positions in
+// each.
 struct SortedTokens {
   std::int32_t* tokens = nullptr;
   std::int32_t* positions = nullptr;
@@ -66,10 +68,11 @@ struct CountDigitsKernel {
   }
 };
 
-// Counts become the places where each (digit, chunk) begins. One block.
+// The kernel that turns counts into the places where each (digit, chunk) begins. It runs as one
+// block.
 struct PlaceDigitsKernel {
   static constexpr int kCountsAtOnce = 16;  // loads that wait together
-  static constexpr int kDigitsOfSum = 16;   // whose totals are added once for all that come after
+  static constexpr int kDigitsOfSum = 16;   // their total is added once for all digits after them
   static constexpr std::size_t kBytes = (kDigits + kDigits / kDigitsOfSum) * sizeof(std::int32_t);
 
   std::int32_t* counts;
@@ -81,7 +84,8 @@ struct PlaceDigitsKernel {
     return sum;
   }
 
-  // body(c, the digit's counts of the chunks [c, c + kCountsAtOnce)); those past the last are 0.
+  // Calls body(c, the digit's counts of the chunks [c, c + kCountsAtOnce)); counts past the last
+  // chunk are 0.
   template <typename Body>
   TERRACE_KERNEL void for_each_counts(int digit, const Body& body) const {
     for (std::int64_t c = 0; c < chunks; c += kCountsAtOnce) {
@@ -126,7 +130,8 @@ struct PlaceDigitsKernel {
   }
 };
 
-// The chunk is in shared memory first: the walks of a warp's threads are one after the other.
+// The kernel that moves positions to their places. The chunk is first copied to shared memory,
+// because the threads of a warp walk it one after the other.
 struct MoveDigitsKernel {
   SortedTokens from, to;
   const std::int32_t* places;
@@ -160,14 +165,15 @@ struct MoveDigitsKernel {
   }
 };
 
-// What is sorted, and memory to sort it in.
+// The positions to sort, and memory to sort them in.
 struct SortSpace {
   SortedTokens tokens;
   SortedTokens other;    // of the same size
   std::int32_t* counts;  // of CountDigitsKernel
 };
 
-// Sorts by token, none over `token_max`, and returns where the result is: one of the two.
+// Sorts by token, where no token is above `token_max`, and returns where the result is: `tokens` or
+// `other`.
 template <typename Launcher>
 SortedTokens sort_tokens(Launcher& launcher, const SortSpace& space, std::int64_t elements,
                          std::int64_t token_max) {

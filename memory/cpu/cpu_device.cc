@@ -23,16 +23,16 @@ namespace {
 
 constexpr std::size_t kQueueCommands = 256;
 
-// Each record has a number, one more than the last; reached is the largest number whose record has
-// run. Everything is read and notified under the mutex, so that whoever saw the event reached may
-// destroy it.
+// Each record has a number, one more than the last; reached_ is the largest number whose record has
+// run. Everything is read and notified under the mutex, so that a thread that saw the event reached
+// may destroy it.
 class CpuEvent final : public Event {
  public:
   CpuEvent() = default;
   CpuEvent(const CpuEvent&) = delete;
   CpuEvent& operator=(const CpuEvent&) = delete;
 
-  // A queued command that names the event still has to run.
+  // Waits, because a queued command that names the event still has to run.
   ~CpuEvent() override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return queued_commands_ == 0; });
@@ -53,14 +53,15 @@ class CpuEvent final : public Event {
     return reached_ns_;
   }
 
-  // By the issuing thread: the number that the stream hands to run_record().
+  // Called by the issuing thread. Returns the number that the stream hands to run_record().
   std::uint64_t queue_record() {
     const std::scoped_lock lock(mutex_);
     ++queued_commands_;
     return ++recorded_;
   }
 
-  // By the issuing thread: the number that the stream hands to run_wait(); 0 if it need not.
+  // Called by the issuing thread. Returns the number that the stream hands to run_wait(); 0 if it
+  // need not wait.
   std::uint64_t queue_wait() {
     const std::scoped_lock lock(mutex_);
     if (reached_ >= recorded_) return 0;
@@ -134,7 +135,7 @@ CpuEvent& own(Event& event) {
   return *result;
 }
 
-// A ring of commands and the thread that runs them. A command leaves the ring when it has
+// A ring of commands, and the thread that runs them. A command leaves the ring when it has
 // completed.
 class CpuStream final : public Stream {
  public:
@@ -146,7 +147,7 @@ class CpuStream final : public Stream {
           fmt::format("the thread of stream '{}' does not start: {}", name, error.what()),
           remedy_for_threads());
     }
-    // The kernel keeps 15 characters.
+    // The kernel keeps only 15 characters.
     ::pthread_setname_np(thread_.native_handle(), std::string(name.substr(0, 15)).c_str());
   }
 
@@ -222,7 +223,7 @@ class CpuStream final : public Stream {
   std::uint64_t queued_ = 0;
   std::uint64_t completed_ = 0;
   bool stopping_ = false;
-  // Last: it uses all of the above.
+  // Declared last, because the thread uses all members above.
   std::thread thread_;
 };
 

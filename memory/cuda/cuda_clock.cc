@@ -15,7 +15,7 @@ constexpr std::int64_t kAnchorAgeMaxNs = 2'000'000'000;
 CudaAnchor::CudaAnchor(cudaStream_t stream) {
   check_cuda(cudaEventCreate(&event_), "cudaEventCreate", "clock");
   const SystemClock clock;
-  // The second time, when everything is warm: the moment lies between the two readings.
+  // The second round counts, when everything is warm. The moment lies between the two readings.
   for (int round = 0; round < 2; ++round) {
     const std::int64_t before_ns = clock.now_ns();
     check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord", "clock");

@@ -6,10 +6,10 @@
 #include <memory>
 #include <mutex>
 
-// When a point of a stream was reached, on the SystemClock.
+// Finds when a point of a stream was reached, on the SystemClock.
 namespace terrace {
 
-// A moment that the GPU's events and the host's clock both know.
+// A moment that is known both to the GPU's events and to the host's clock.
 class CudaAnchor {
  public:
   // Blocks until an empty stream of the current device has passed the moment.
@@ -18,7 +18,7 @@ class CudaAnchor {
   CudaAnchor(const CudaAnchor&) = delete;
   CudaAnchor& operator=(const CudaAnchor&) = delete;
 
-  // `event` was reached after this moment.
+  // Returns the time of `event`, which was reached after this moment.
   std::int64_t time_of(cudaEvent_t event) const;
 
  private:
@@ -26,9 +26,9 @@ class CudaAnchor {
   std::int64_t host_ns_ = 0;
 };
 
-// CUDA tells the milliseconds between two events as an fp32 number, whose last place is a quarter
-// of a microsecond at two seconds and grows. So the anchor is renewed when it is older, by the
-// thread that asks for a time: never by one that records. Thread-safe.
+// A clock for events. CUDA reports the milliseconds between two events as an fp32 number, whose
+// last place is a quarter of a microsecond at two seconds and grows. So an anchor older than that
+// is renewed, by the thread that asks for a time and never by one that records. Thread-safe.
 class CudaClock {
  public:
   explicit CudaClock(int ordinal);
@@ -36,9 +36,10 @@ class CudaClock {
   CudaClock(const CudaClock&) = delete;
   CudaClock& operator=(const CudaClock&) = delete;
 
-  // For an event that is recorded now: it is reached later than the anchor's moment.
+  // Returns the anchor for an event that is recorded now: the event is reached later than the
+  // anchor's moment.
   std::shared_ptr<const CudaAnchor> anchor() const;
-  // Makes a new anchor if `now_ns` is long after the present one's.
+  // Makes a new anchor if `now_ns` is long after the present anchor.
   void renew_if_old(std::int64_t now_ns);
 
  private:

@@ -23,10 +23,11 @@ namespace {
 
 constexpr std::size_t kAlignment = 4096;
 
-// Of the oldest GPUs that the kernels were compiled for, 80 for 8.0 (cmake/TerraceCuda.cmake).
+// The compute capability of the oldest GPUs that the kernels were compiled for, 80 for 8.0
+// (cmake/TerraceCuda.cmake).
 constexpr int kCapabilityMin = TERRACE_CUDA_CAPABILITY_MIN;
 
-// 80 for a compute capability of 8.0; 0 where the driver does not say.
+// Returns 80 for a compute capability of 8.0, and 0 where the driver does not say.
 int capability_of(int ordinal) noexcept {
   int major = 0;
   int minor = 0;
@@ -45,7 +46,8 @@ std::string capability_text(int capability) {
   return fmt::format("{}.{}", capability / 10, capability % 10);
 }
 
-// Later calls of this thread are about GPU `ordinal`; says what is missing where it cannot be used.
+// Makes later calls of this thread use GPU `ordinal`. Where it cannot be used, throws an error that
+// says what is missing.
 void open_device(int ordinal) {
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);

@@ -4,17 +4,17 @@
 
 #include <string_view>
 
-// How results of the CUDA runtime become errors of ours. For memory/cuda/, kernels/cuda/,
+// Turns results of the CUDA runtime into errors of ours. For memory/cuda/, kernels/cuda/,
 // optim/cuda/ and parallel/nccl/ only.
 namespace terrace {
 
 // Throws DeviceError naming the call and `where` (a stream, an op), unless `error` is cudaSuccess.
 void check_cuda(cudaError_t error, std::string_view call, std::string_view where = {});
 
-// For calls before a run: what is missing is the driver, or a GPU.
+// Throws for calls before a run, where the driver or a GPU is missing.
 [[noreturn]] void throw_cuda_environment_error(std::string_view call, cudaError_t error);
 
-// Later calls of this thread are about GPU `ordinal`.
+// Makes later calls of this thread use GPU `ordinal`.
 void use_cuda_device(int ordinal);
 
 }  // namespace terrace

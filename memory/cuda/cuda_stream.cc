@@ -32,7 +32,7 @@ void CudaEvent::wait() { check_cuda(cudaEventSynchronize(event_), "cudaEventSync
 bool CudaEvent::is_reached() const {
   const cudaError_t state = cudaEventQuery(event_);
   if (state == cudaErrorNotReady) {
-    cudaGetLastError();  // where it stays, and the next launch would be blamed for it
+    cudaGetLastError();  // otherwise it stays, and the next launch would be blamed for it
     return false;
   }
   check_cuda(state, "cudaEventQuery");

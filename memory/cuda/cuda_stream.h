@@ -15,7 +15,7 @@
 
 namespace terrace {
 
-// A cudaEvent_t; threads that wait for it sleep, for the cores have other work.
+// A cudaEvent_t. Threads that wait for it sleep, because the cores have other work.
 class CudaEvent final : public Event {
  public:
   CudaEvent(int ordinal, std::shared_ptr<CudaClock> clock);
@@ -53,9 +53,9 @@ class CudaStream final : public Stream {
 
  private:
   const int ordinal_;
-  const std::string where_;  // "stream 'upload'"
+  const std::string where_;  // e.g. "stream 'upload'"
   cudaStream_t stream_ = nullptr;
-  CudaEvent idle_;  // of synchronize(): cudaStreamSynchronize() would spin
+  CudaEvent idle_;  // for synchronize(): cudaStreamSynchronize() would spin
 };
 
 }  // namespace terrace

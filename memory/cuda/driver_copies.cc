@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// Of cuda.h: CUresult, CUpointer_attribute, CUmemorytype, and flags.
+// Values from cuda.h: CUresult, CUpointer_attribute, CUmemorytype, and flags.
 constexpr int kDriverSuccess = 0;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
@@ -22,7 +22,7 @@ constexpr int kDeviceOrdinal = 9;
 constexpr unsigned kHostMemory = 1;
 constexpr unsigned kDeviceMemory = 2;
 constexpr unsigned kNonBlocking = 1;
-constexpr unsigned kBlockingSync = 1;  // of events: who waits sleeps, and burns no core
+constexpr unsigned kBlockingSync = 1;  // of events: a waiting thread sleeps, and burns no core
 constexpr unsigned kDisableTiming = 2;
 constexpr unsigned kPortable = 1;
 
@@ -95,7 +95,7 @@ void CudaDriver::check(int result, std::string_view call, std::string_view memor
   throw DeviceError(fmt::format("{}: {} failed: {}", memory, call, text_of(result)), kCallRemedy);
 }
 
-// Makes the GPU's context the calling thread's while this lives.
+// Makes the GPU's context current on the calling thread while this object lives.
 class DriverCopies::Current {
  public:
   Current(const DriverCopies& copies, std::string_view name) : functions_(copies.functions_) {
@@ -149,8 +149,8 @@ void DriverCopies::release() noexcept {
   functions_.context_release(device_);
 }
 
-// The first and the last byte are asked for: what lies between is one allocation, or several that
-// somebody has mapped side by side.
+// Asks for the first and the last byte. The bytes between are one allocation, or several that have
+// been mapped side by side.
 std::string DriverCopies::refusal_of(std::span<const std::byte> bytes,
                                      std::string_view name) const {
   const Current current(*this, name);
@@ -197,7 +197,7 @@ void DriverCopies::start_to_device(const DeviceBytes& to, const std::byte* host,
   mark_end(slot, stream_, to.name);
 }
 
-// A copy whose end nobody could wait for is over when this throws.
+// A copy whose end could not be recorded is over when this throws.
 void DriverCopies::mark_end(std::size_t slot, void* stream, std::string_view name) {
   const int result = functions_.event_record(ends_.at(slot), stream);
   if (result != kDriverSuccess) functions_.stream_synchronize(stream);

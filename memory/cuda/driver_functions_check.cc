@@ -4,8 +4,9 @@
 
 #include "memory/cuda/driver_functions.h"
 
-// While this is compiled, the functions that are loaded by name are held against cuda.h: as many
-// parameters, each as large, pointers where pointers are. The driver is not linked.
+// Compares the functions that are loaded by name with cuda.h, when this file is compiled: the same
+// number of parameters, of the same sizes, with pointers in the same places. The driver is not
+// linked.
 namespace terrace {
 namespace {
 
@@ -29,7 +30,7 @@ struct CallsAlike<int (*)(Ours...), CUresult (*)(Theirs...)> {
 #define TERRACE_CALLS_ALIKE(ours, theirs) \
   static_assert(CallsAlike<decltype(DriverFunctions::ours), decltype(&theirs)>::value)
 
-// The header's macros have the names that it gives the versions which are looked up.
+// The header's macros give these names to the versions of the functions that are looked up.
 TERRACE_CALLS_ALIKE(init, cuInit);
 TERRACE_CALLS_ALIKE(get_error_string, cuGetErrorString);
 TERRACE_CALLS_ALIKE(device_get, cuDeviceGet);

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <fstream>
 
-// NVML has no header here: its functions are looked up by name. Types and names are those of the
+// NVML's header is not used here: its functions are looked up by name. Types and names follow the
 // NVML API reference.
 namespace terrace {
 namespace {
@@ -40,7 +40,7 @@ class Nvml {
   bool is_there() const { return library_ != nullptr; }
   bool is_open() const { return is_open_; }
 
-  // Calls the function of that name; false if there is none, or it fails.
+  // Calls the function with that name; returns false if there is none, or it fails.
   template <typename Function, typename... Arguments>
   bool call(const char* name, Arguments... arguments) const {
     auto* const function = reinterpret_cast<Function*>(::dlsym(library_, name));
@@ -57,7 +57,7 @@ class Nvml {
   bool is_open_ = false;
 };
 
-// As sysfs writes it: four digits of the domain, small letters.
+// Returns the address as sysfs writes it: four digits for the domain, small letters.
 std::string sysfs_address(std::string address) {
   std::transform(address.begin(), address.end(), address.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -96,7 +96,8 @@ int numa_node_of_pci(const std::string& address, const std::string& pci_devices)
 }
 
 double link_bytes_per_s(const GpuFacts& gpu) {
-  // Of a lane, by generation, after its encoding (PCI Express Base Specification).
+  // Bytes per second of one lane, by generation, after its encoding (PCI Express Base
+  // Specification).
   constexpr std::array kLane = {0.0, 0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9};
   constexpr double kReached = 0.88;  // by copies of an H200 over 16 lanes of generation 5
   const std::size_t generation = std::min<std::size_t>(gpu.link_generation_max, kLane.size() - 1);

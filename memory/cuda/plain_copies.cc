@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-// Page-locked as cudaHostAlloc does it.
+// Memory that cudaHostAlloc page-locks.
 class AllocatedMemory {
  public:
   explicit AllocatedMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {
@@ -74,7 +74,7 @@ class PlainDeviceMemory {
   const std::size_t size_bytes_;
 };
 
-// A stream, and the event behind what it has copied.
+// A stream, and the event that follows its copies.
 class Way {
  public:
   Way() {

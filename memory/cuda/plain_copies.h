@@ -7,13 +7,13 @@
 
 #include "memory/copy_load.h"
 
-// The CUDA runtime's own copies, which copies of the CUDA device are held against. The header is
-// there in every build; in one without CUDA the function throws EnvironmentError.
+// The CUDA runtime's own copies, with which copies of the CUDA device are compared. Every build has
+// this header; in a build without CUDA the function throws EnvironmentError.
 namespace terrace {
 
 enum class LockedMemory : std::uint8_t {
   kAllocated,   // by cudaHostAlloc
-  kRegistered,  // HostMemory, as arenas have it, by cudaHostRegister
+  kRegistered,  // HostMemory, as arenas use it, by cudaHostRegister
 };
 
 struct PlainCopyOptions {
@@ -22,8 +22,8 @@ struct PlainCopyOptions {
   std::vector<int> numa_nodes = {};  // of registered memory (HostMemoryOptions)
 };
 
-// One cudaMemcpyAsync for each way, on streams of their own. Throws EnvironmentError, OutOfMemory,
-// DeviceError.
+// Makes a load that runs one cudaMemcpyAsync for each way, on separate streams. Throws
+// EnvironmentError, OutOfMemory, DeviceError.
 std::unique_ptr<CopyLoad> make_cuda_plain_copies(LockedMemory memory,
                                                  const PlainCopyOptions& options);
 

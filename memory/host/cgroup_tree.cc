@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kUp = "/..";
 
-// A line of /proc/self/cgroup: "number:controllers:path"; version 2 has no controllers there.
+// A line of /proc/self/cgroup: "number:controllers:path". Version 2 has no controllers there.
 struct Membership {
   std::string controllers;
   std::string path;  // "/" or "/a/b", from the root of the cgroup namespace; "/../a" outside of it
@@ -70,7 +70,7 @@ std::string unescaped(const std::string& text) {
   return result;
 }
 
-// "36 35 98:0 /root /point options [tags] - type source options"
+// Reads lines such as "36 35 98:0 /root /point options [tags] - type source options".
 std::vector<Mount> read_mounts(const std::string& root) {
   std::vector<Mount> result;
   std::ifstream file(root + "/proc/self/mountinfo");
@@ -91,7 +91,7 @@ std::vector<Mount> read_mounts(const std::string& root) {
   return result;
 }
 
-// Where the tree is usually mounted.
+// Returns the places where the tree is usually mounted.
 std::vector<Mount> usual_mounts(const std::string& root, const Membership& in,
                                 std::string_view controller) {
   const std::string base = root + "/sys/fs/cgroup";
@@ -101,7 +101,7 @@ std::vector<Mount> usual_mounts(const std::string& root, const Membership& in,
   return mounts;
 }
 
-// Takes the "/.." from the front of a path, and returns how many there were.
+// Removes each "/.." from the front of a path, and returns how many there were.
 int take_ups(std::string& path) {
   int ups = 0;
   while (path == kUp || path.starts_with("/../")) {
@@ -119,8 +119,9 @@ bool has_process(const fs::path& directory, pid_t process) {
   return false;
 }
 
-// Returns the directory so many levels below the mount whose path ends in `tail` and that has the
-// process, as a path from the mount; nothing where it is not found, or the tree is very large.
+// Returns the directory that is `depth` levels below the mount, whose path ends in `tail` and that
+// has the process, as a path from the mount. Returns nothing where it is not found, or the tree is
+// very large.
 std::optional<std::string> find_process(const std::string& mount, int depth,
                                         const std::string& tail) {
   constexpr std::size_t kDirectoriesMax = 20'000;
@@ -146,9 +147,9 @@ std::optional<std::string> find_process(const std::string& mount, int depth,
   return std::nullopt;
 }
 
-// Returns our cgroup as a path from the mount; empty for the mount itself, also where it is not
-// found. In a container the path may be that of the host, which is not there: the container's own
-// cgroup is then the root of the mount.
+// Returns our cgroup as a path from the mount; empty for the mount itself, and where it is not
+// found. In a container the path may be the host's, which does not exist there: then the
+// container's own cgroup is the root of the mount.
 std::string path_in_mount(const Mount& mount, const Membership& in) {
   if (in.path == mount.root) return "";
   if (in.path.starts_with(mount.root + "/") &&

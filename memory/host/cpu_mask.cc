@@ -15,7 +15,7 @@ struct FreeMask {
   void operator()(cpu_set_t* mask) const { CPU_FREE(mask); }
 };
 
-// Room for more processors than cpu_set_t has.
+// A mask with room for more processors than cpu_set_t has.
 struct CpuMask {
   explicit CpuMask(int cpu_count)
       : cpus(cpu_count), size(CPU_ALLOC_SIZE(cpu_count)), mask(CPU_ALLOC(cpu_count)) {

@@ -6,14 +6,14 @@
 
 namespace terrace {
 
-// Returns the processors that the calling thread may run on: OS indices, ascending. None where the
-// system does not tell, as some containers refuse sched_getaffinity.
+// Returns the processors that the calling thread may run on: OS indices, ascending. Returns nothing
+// where the system does not say, because some containers refuse sched_getaffinity.
 std::optional<std::vector<int>> affinity_of_thread();
 
-// The same, never empty: all processors of the machine where the system does not tell.
+// Returns the same, but never empty: all processors of the machine where the system does not say.
 std::vector<int> cpus_of_thread();
 
-// Lets the calling thread run on these only. False where the system refuses.
+// Restricts the calling thread to these processors. Returns false where the system refuses.
 bool confine_thread(std::span<const int> cpus);
 
 }  // namespace terrace

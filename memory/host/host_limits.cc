@@ -33,13 +33,13 @@ std::optional<std::string> first_word(const std::string& path) {
   return word;
 }
 
-// Unset where the file is missing, or says "max" or "-1".
+// Returns nothing where the file is missing, or says "max" or "-1".
 std::optional<std::size_t> number_in(const std::string& path) {
   const std::optional<std::string> word = first_word(path);
   return word ? parse_number(*word) : std::nullopt;
 }
 
-// The number after `key` in a file of "key number" or "key: number kB" lines.
+// Returns the number after `key` in a file of "key number" or "key: number kB" lines.
 std::optional<std::size_t> number_after(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   std::string word;

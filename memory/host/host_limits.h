@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// What this process may use of its host, read once at the start.
+// The resources of the host that this process may use, read once at the start.
 struct HostLimits {
   std::size_t total_bytes = 0;      // MemTotal
   std::size_t available_bytes = 0;  // MemAvailable
@@ -19,23 +19,24 @@ struct HostLimits {
   AddressSpace addresses;               // of this process
   std::size_t memlock_limit_bytes = 0;  // RLIMIT_MEMLOCK
   std::vector<int> cpus;                // in the affinity mask: OS indices; empty: not known
-  int affinity_cpus = 1;                // how many
+  int affinity_cpus = 1;                // how many processors the mask has
   std::optional<double> cgroup_cpus;    // cpu.max quota / period
 
-  // The smaller of what is available and what the cgroup leaves, for all processes of the host.
+  // Returns the smaller of the available bytes and the bytes that the cgroup leaves, for all
+  // processes of the host.
   std::size_t usable_by_host_bytes() const;
-  // The smaller of that and what the limit on addresses leaves this process.
+  // Returns the smaller of that and the bytes that the limit on addresses leaves this process.
   std::size_t usable_bytes() const;
-  // The memory that there is for all processes, whatever is used of it now.
+  // Returns the memory that exists for all processes, however much of it is used now.
   std::size_t whole_bytes() const;
-  // The smaller of the affinity mask and the cgroup quota rounded down, at least 1.
+  // Returns the smaller of the affinity mask and the cgroup quota rounded down, at least 1.
   int usable_cpus() const;
 };
 
-// Says what can be used, for messages: "12.0 GiB free", "20.1 MiB left of the address space that
-// ulimit -v allows (128 MiB)".
+// Says how much can be used, for messages: "12.0 GiB free", "20.1 MiB left of the address space
+// that ulimit -v allows (128 MiB)".
 std::string describe_free(const HostLimits& limits);
-// Says how more than that could be used.
+// Says how more memory could be made usable.
 std::string remedy_for_memory(const HostLimits& limits);
 
 // Reads /proc and /sys/fs/cgroup (version 1 and 2) below `root`, which tests replace.

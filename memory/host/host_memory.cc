@@ -18,7 +18,7 @@
 #include "memory/host/host_limits.h"
 #include "memory/host/hwloc_topology.h"
 
-// Linux 5.14; older headers do not have it, and older kernels answer EINVAL.
+// Came with Linux 5.14; older headers do not have it, and older kernels answer EINVAL.
 #if !defined(MADV_POPULATE_WRITE)
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -92,7 +92,7 @@ void fault_in(std::span<std::byte> bytes) {
 
 HostMemory::HostMemory(std::size_t size_bytes, const HostMemoryOptions& options) {
   if (size_bytes == 0) return;
-  // The kernel promises memory that it does not have, and kills whoever then writes to it.
+  // The kernel may promise memory that it does not have, and kill the process that writes to it.
   if (size_bytes > std::numeric_limits<std::size_t>::max() / 2 ||
       (options.touch && size_bytes > read_host_limits().usable_bytes())) {
     refuse(size_bytes, "");
@@ -141,9 +141,9 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
 
 void HostMemory::give_pages_back() noexcept {
   if (mapping_ == nullptr || ::madvise(mapping_, mapped_bytes_, MADV_DONTNEED) == 0) return;
-  // The one thing that the system refuses of a private mapping: pages that mlock() or mlockall()
-  // keep. They are locked again when they are taken. Where it is refused still, pages stay: that is
-  // memory which is not given back, and what is in it counts no more.
+  // The system refuses this for a private mapping only where mlock() or mlockall() keep its pages.
+  // Such pages are unlocked here, and locked again when they are taken. Where that is refused too,
+  // the pages stay: their memory is not given back, and their contents are not used any more.
   was_locked_ = ::munlock(mapping_, mapped_bytes_) == 0;
   if (was_locked_) ::madvise(mapping_, mapped_bytes_, MADV_DONTNEED);
 }
@@ -159,7 +159,7 @@ void HostMemory::take_pages() {
                                   format_size(mapped_bytes_), format_size(free)),
                       "free memory on this machine, and resume again");
   }
-  // Beyond the user's limit of locked memory it stays as other memory is.
+  // Beyond the user's limit of locked memory, the pages stay unlocked like other memory.
   if (std::exchange(was_locked_, false)) ::mlock(mapping_, mapped_bytes_);
 }
 

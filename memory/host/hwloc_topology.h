@@ -4,7 +4,8 @@
 
 #include <memory>
 
-// hwloc's view of the machine, for the files that ask it; topology.h is what others see.
+// hwloc's view of the machine, for the files that query it directly. All other files use
+// topology.h.
 namespace terrace {
 
 struct DestroyHwlocTopology {

@@ -16,10 +16,10 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kAhead = 512;  // bytes that are asked for before their turn
+constexpr std::size_t kAhead = 512;  // distance of the prefetch, in bytes
 constexpr std::size_t kSmall = 256 * kKiB;
 
-// A line of the target is written whole, so that it leaves as one transfer.
+// Writes a line of the target whole, so that it leaves as one transfer.
 void copy_line(std::byte* target, const std::byte* source) {
   auto* to = reinterpret_cast<__m128i*>(target);
   const auto* from = reinterpret_cast<const __m128i*>(source);
@@ -46,7 +46,7 @@ void streaming_copy(std::span<std::byte> target, std::span<const std::byte> sour
   std::memcpy(target.data(), source.data(), head);
   std::size_t at = head;
   for (; at + kLine <= target.size(); at += kLine) {
-    // An address behind the end is no access.
+    // Prefetching an address after the end is not an access.
     _mm_prefetch(reinterpret_cast<const char*>(source.data() + at) + kAhead, _MM_HINT_NTA);
     copy_line(target.data() + at, source.data() + at);
   }
@@ -56,7 +56,7 @@ void streaming_copy(std::span<std::byte> target, std::span<const std::byte> sour
   }
 }
 #else
-// Without these instructions the C library's is the best there is.
+// Without these instructions, nothing is better than the C library's memcpy().
 void streaming_copy(std::span<std::byte> target, std::span<const std::byte> source) {
   TERRACE_CHECK_EQ(target.size(), source.size());
   if (!target.empty()) std::memcpy(target.data(), source.data(), target.size());

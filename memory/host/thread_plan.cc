@@ -7,11 +7,11 @@
 namespace terrace {
 namespace {
 
-// One thread streams 15 to 30 GB/s through an update where that was measured; the memory of a node
-// gives no more than some 250.
+// One thread was measured to stream 15 to 30 GB/s through an update; the memory of a node gives at
+// most some 250.
 constexpr int kUpdateThreadsPerNode = 12;
 
-// With processors that the mask allows.
+// Returns the nodes with processors that the mask allows.
 std::vector<NumaNode> usable_nodes(const HostLimits& limits, const Topology& topology) {
   std::vector<NumaNode> nodes;
   for (NumaNode node : topology.numa_nodes) {
@@ -24,7 +24,7 @@ std::vector<NumaNode> usable_nodes(const HostLimits& limits, const Topology& top
   return nodes;
 }
 
-// This rank's nodes, and its processors if those are not all.
+// Sets this rank's nodes, and its processors if those are not all.
 void take_nodes(ThreadPlan& plan, const std::vector<NumaNode>& nodes, const RanksOnHost& ranks) {
   const auto count = nodes.size();
   const std::size_t first =
@@ -44,7 +44,8 @@ ThreadPlan plan_threads(std::optional<int> asked, const HostLimits& limits,
                         const Topology& topology, const RanksOnHost& ranks) {
   ThreadPlan plan;
   plan.usable_cpus = limits.usable_cpus();
-  // A launcher that binds its ranks has shared out the processors; a quota is of all together.
+  // A launcher that binds its ranks has already shared out the processors. A quota is for all ranks
+  // together.
   const bool is_shared_out =
       ranks.count > 1 && limits.affinity_cpus * ranks.count <= topology.hardware_threads;
   const int by_mask = is_shared_out ? limits.affinity_cpus : limits.affinity_cpus / ranks.count;
@@ -55,7 +56,7 @@ ThreadPlan plan_threads(std::optional<int> asked, const HostLimits& limits,
   if (topology.numa_nodes.size() > 1 && !nodes.empty()) {
     take_nodes(plan, nodes, is_shared_out ? RanksOnHost() : ranks);
   }
-  // More threads than processors: the processors are what there is to share.
+  // If there are more threads than processors, only the processors can be shared.
   const int own = std::min(plan.compute, share);
   const int of_nodes = kUpdateThreadsPerNode * std::max<int>(1, static_cast<int>(nodes.size()));
   const int most = std::max(1, is_shared_out ? of_nodes : of_nodes / ranks.count);

@@ -37,7 +37,7 @@ std::size_t l2_of_one_core(hwloc_topology_t topology) {
   return cache != nullptr ? cache->attr->cache.size : 0;
 }
 
-// A package may have several L3 caches, one per group of cores: their sum.
+// Returns the sum of the L3 caches of a package, which may have several, one per group of cores.
 std::size_t l3_of_first_package(hwloc_topology_t topology) {
   hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
   if (package == nullptr) package = hwloc_get_root_obj(topology);
@@ -62,7 +62,7 @@ NumaNode numa_node_of(hwloc_obj_t object) {
   return node;
 }
 
-// Returns what the C library says of the system; 0 where it does not know.
+// Returns what the C library reports about the system, or 0 where it does not know.
 std::size_t system_number(int name) {
   const long value = ::sysconf(name);
   return value > 0 ? static_cast<std::size_t>(value) : 0;

@@ -17,13 +17,13 @@ struct Topology {
   int cores = 0;
   int hardware_threads = 0;
   std::size_t l2_bytes = 0;  // of one core; 0 if the machine does not say
-  std::size_t l3_bytes = 0;  // of the first package; 0 likewise
+  std::size_t l3_bytes = 0;  // of the first package; 0 if the machine does not say
   std::vector<NumaNode> numa_nodes;
 };
 
-// By hwloc. Where the system refuses sched_getaffinity, which hwloc then asks for ever, by the C
-// library and /proc/cpuinfo: all memory is one node then. Throws EnvironmentError if the topology
-// cannot be read.
+// Reads the topology by hwloc. Where the system refuses sched_getaffinity, for which hwloc would
+// then ask for ever, reads it from the C library and /proc/cpuinfo; all memory is one node then.
+// Throws EnvironmentError if the topology cannot be read.
 Topology read_topology();
 
 }  // namespace terrace

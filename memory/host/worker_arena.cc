@@ -23,17 +23,18 @@
 namespace terrace {
 namespace {
 
-// oneTBB lends out no more workers than the machine has cores, all arenas together. The limit is
-// the smallest of those alive, so every arena states the same one, and it is out of the way.
+// oneTBB lends out no more workers than the machine has cores, over all arenas together. The limit
+// in force is the smallest of the limits alive, so every arena states this one, which is large
+// enough not to matter.
 constexpr std::size_t kThreadsMax = 256;
 
-// Indices are handed out in chunks: small enough to even out, large enough that short bodies do not
-// fight over the counter.
+// Indices are handed out in chunks: small enough to even out the load, large enough that short
+// bodies do not contend for the counter.
 constexpr std::int64_t kChunksPerWorker = 16;
 
 // ThreadSanitizer does not see how oneTBB, which is not built with it, orders the caller's writes
-// before the bodies and the bodies' writes before the caller's return. These two tell it; they are
-// keyed by the loop's address and do nothing in other builds.
+// before the bodies and the bodies' writes before the caller's return. These two functions tell it.
+// They are keyed by the loop's address and do nothing in other builds.
 #if defined(__SANITIZE_THREAD__)
 #define TERRACE_TSAN_UNSEEN_ __attribute__((no_sanitize("thread"), noinline))
 void tell_release(void* key) { __tsan_release(key); }
@@ -44,25 +45,27 @@ void tell_release(void*) {}
 void tell_acquire(void*) {}
 #endif
 
-// Where the threads of an arena run. oneTBB's own threads go from arena to arena: one that comes to
-// an arena is moved when it was moved by another arena before, and stays so until the next one.
+// The processors on which the threads of an arena run. oneTBB's own threads go from arena to arena.
+// A thread that comes to an arena is moved if the arena names processors or another arena had moved
+// it before, and stays there until the next one.
 class Confinement {
  public:
-  // No processors: those of the calling thread, and threads that no arena has moved are let be.
+  // With no processors named, uses the processors of the calling thread, and leaves threads alone
+  // that no arena has moved.
   explicit Confinement(const std::vector<int>& cpus)
       : is_named_(!cpus.empty()),
         id_(next_id.fetch_add(1)),
         before_(cpus_of_thread()),
         cpus_(is_named_ ? cpus : before_) {}
 
-  // For each thread that joins a loop.
+  // Called by each thread that joins a loop.
   void move_here() const {
     if (moved_by == id_ || (moved_by == kNone && !is_named_)) return;
     confine_thread(cpus_);
     moved_by = id_;
   }
-  // For the caller of a loop, which is no thread of oneTBB: it had the processors of the arena's
-  // maker, whose threads inherit them.
+  // Called by the caller of a loop, which is not a thread of oneTBB. It had the processors of the
+  // arena's maker, whose threads inherit them.
   void move_back() const {
     if (moved_by != id_) return;
     confine_thread(before_);
@@ -80,7 +83,8 @@ class Confinement {
   const std::vector<int> cpus_;
 };
 
-// One loop, on the caller's stack, which it leaves when all that joined are done.
+// One loop. It is on the caller's stack; the caller leaves it when all threads that joined are
+// done.
 struct Loop {
   Loop(FunctionRef<void(std::int64_t, int)> body_of_loop, std::int64_t index_count,
        std::int64_t chunk_size, const Confinement& confinement_of_workers)
@@ -113,8 +117,8 @@ struct Loop {
   }
 };
 
-// What oneTBB copies and calls, once for each worker of the loop. A thread may be several workers,
-// one after the other.
+// The function object that oneTBB copies and calls, once for each worker of the loop. A thread may
+// be several workers, one after the other.
 struct JoinLoop {
   Loop* loop;
   TERRACE_TSAN_UNSEEN_ void operator()(int worker) const {
@@ -124,9 +128,10 @@ struct JoinLoop {
   }
 };
 
-// oneTBB's arenas by their number of threads. They are kept for the next that wants as many, to the
-// end of the process: with each arena that goes shortly after its last loop, oneTBB 2021.8 may keep
-// one thread more, up to kThreadsMax of them, and those look for work without a pause.
+// oneTBB's arenas by their number of threads. They are kept until the end of the process, for the
+// next user that wants as many threads. For each arena that is destroyed shortly after its last
+// loop, oneTBB 2021.8 may keep one thread more, up to kThreadsMax of them, and those look for work
+// without a pause.
 class KeptArenas {
  public:
   tbb::task_arena& take(int threads) {
@@ -145,8 +150,8 @@ class KeptArenas {
     arenas_.at(threads).free.push_back(&arena);
   }
 
-  // Of the whole process, as oneTBB's threads are. Never destroyed: who has an arena may outlive
-  // the static objects of a process that ends.
+  // The arenas belong to the whole process, as oneTBB's threads do. Never destroyed: a user of an
+  // arena may outlive the static objects of a process that ends.
   static KeptArenas& of_process() {
     static KeptArenas& arenas = *new KeptArenas;
     return arenas;
@@ -183,8 +188,8 @@ class WorkerArena::Impl {
               confinement_);
     const CallerReturns caller(confinement_);
     tell_release(&loop);
-    // Its threads round, and treat denormals, as the caller does; else they would do so as whoever
-    // has made the arena.
+    // Makes the arena's threads round, and treat denormals, as the caller does. Otherwise they
+    // would do so as the arena's maker does.
     tbb::task_group_context context(
         tbb::task_group_context::isolated,
         tbb::task_group_context::default_traits | tbb::task_group_context::fp_settings);

@@ -15,7 +15,7 @@ namespace terrace {
 
 class Ring;
 
-// What a loop carries. Mixed: as many reads as writes, each in a half of the range of its own.
+// The directions of a loop. Mixed: as many reads as writes, each in a separate half of the range.
 enum class IoMix : std::uint8_t { kRead, kWrite, kMixed };
 
 struct FileRange {
@@ -23,8 +23,8 @@ struct FileRange {
   std::uint64_t bytes = 0;
 };
 
-// Reads and writes a part of a file in order, over and over, and does nothing else: what a drive
-// gives to one thread with a ring. Used by one thread, the one that made it.
+// Reads and writes a part of a file in order, over and over, and does nothing else. This shows what
+// a drive gives to one thread with a ring. Used only by the thread that made it.
 class BareLoop {
  public:
   struct Options {
@@ -33,7 +33,7 @@ class BareLoop {
     RingMode mode;
   };
 
-  // `memory` holds `depth` blocks or more; all of it is used in turn. `range` has been written,
+  // `memory` holds `depth` blocks or more, and all of it is used in turn. `range` has been written,
   // begins where the file's alignment allows, and has two blocks or more. Throws UringRefused.
   BareLoop(const DirectFile& file, const FileRange& range, std::span<std::byte> memory,
            const Options& options);
@@ -41,12 +41,12 @@ class BareLoop {
   BareLoop(const BareLoop&) = delete;
   BareLoop& operator=(const BareLoop&) = delete;
 
-  // Starts blocks until so many seconds of `clock` have passed, waits for them, and returns the
-  // bytes carried. Throws IoError where a block fails or is short.
+  // Starts blocks until `seconds` seconds of `clock` have passed, waits for them, and returns the
+  // bytes transferred. Throws IoError where a block fails or is short.
   std::uint64_t run(IoMix mix, double seconds, const Clock& clock = SystemClock());
 
  private:
-  // Where the next block of one direction lies.
+  // The position of the next block of one direction.
   struct Cursor {
     std::uint64_t begin = 0;
     std::uint64_t blocks = 0;
@@ -60,7 +60,7 @@ class BareLoop {
   const DirectFile& file_;
   const Options options_;
   const FileRange range_;
-  // Blocks of the memory that nothing is in flight for; the one that has rested longest is first.
+  // Blocks of the memory with nothing in flight; the one that has rested longest is first.
   std::deque<std::span<std::byte>> rested_;
   std::vector<std::span<std::byte>> busy_;  // by slot
   std::unique_ptr<Ring> ring_;
@@ -70,7 +70,7 @@ class BareLoop {
   std::size_t in_flight_ = 0;
   std::uint64_t carried_ = 0;
   bool failed_ = false;
-  std::int64_t failure_ = 0;  // what the system returned for a block that failed
+  std::int64_t failure_ = 0;  // the system's result for a block that failed
 };
 
 }  // namespace terrace

@@ -14,10 +14,10 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kBufferBytesMax = kGiB;  // the kernel's limit for one registered buffer
-constexpr unsigned kBuffersMax = 4096;         // places: at most 4 TiB of memory
-// What is queued starts when it is so much. A drive that has ended all begins again at once, not
-// only when the last of many transfers has been described; entering the kernel costs less than
-// that.
+constexpr unsigned kBuffersMax = 4096;         // table entries: at most 4 TiB of memory
+// Queued transfers are started when they reach this size. A drive that has ended all its transfers
+// then begins again at once, not only when the last of many transfers has been described. Entering
+// the kernel costs less than that wait.
 constexpr std::size_t kStartBytes = kMiB;
 
 }  // namespace
@@ -43,7 +43,7 @@ int Ring::open(std::span<const int> files, unsigned entries, TaskRun task_run) {
   return enter_once();
 }
 
-// Linux 5.1 to 5.5 have io_uring without the operations that transfers are made of.
+// Linux 5.1 to 5.5 have io_uring without the operations that transfers use.
 int Ring::check_operations() {
   struct Free {
     void operator()(io_uring_probe* probe) const { io_uring_free_probe(probe); }
@@ -71,11 +71,12 @@ int Ring::enter_once() {
   return take(tag, result) ? static_cast<int>(-result) : EIO;
 }
 
-// Deferred task work came with Linux 6.1, a single issuer with 6.0; older kernels say EINVAL.
+// Deferred task work came with Linux 6.1, a single issuer with 6.0; older kernels return EINVAL.
 int Ring::set_up(unsigned entries, TaskRun task_run) {
   constexpr std::array kModes = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
                                  IORING_SETUP_SINGLE_ISSUER, 0U};
-  // The memory of a ring that was closed comes back to the limit on locked memory a little later.
+  // A little time passes before the memory of a closed ring no longer counts against the limit on
+  // locked memory.
   constexpr int kTries = 20;
   constexpr auto kPause = std::chrono::milliseconds(5);
   int result = 0;
@@ -107,8 +108,8 @@ int Ring::register_memory(std::span<std::byte> memory) {
   return 0;
 }
 
-// One by one, as they were made: taking the whole table away waits for the read of the event on old
-// kernels.
+// Forgets the buffers one by one, as they were registered: on old kernels, removing the whole table
+// waits for the read of the event.
 int Ring::forget_memory() {
   while (!registered_.empty()) {
     const iovec none = {.iov_base = nullptr, .iov_len = 0};
@@ -165,8 +166,8 @@ void Ring::prepare(const Transfer& transfer, std::uint64_t tag) {
   if (queued_bytes_ >= kStartBytes) submit();
 }
 
-// A signal, or a shortage in the kernel that passes when something ends: what was not started is
-// started by the next call.
+// Accepts a signal, or a shortage in the kernel that passes when something ends: transfers that
+// were not started are started by the next call.
 void Ring::check_entered(int result) {
   const bool passes =
       result == -EINTR || result == -EAGAIN || result == -EBUSY || result == -ENOMEM;

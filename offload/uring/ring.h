@@ -12,8 +12,8 @@
 
 namespace terrace {
 
-// A ring with its registered files and buffers. Everything, making and destroying included, happens
-// on one thread: the kernel then needs no locks (IORING_SETUP_SINGLE_ISSUER).
+// A ring with its registered files and buffers. Everything, including making and destroying,
+// happens on one thread, so the kernel needs no locks (IORING_SETUP_SINGLE_ISSUER).
 class Ring {
  public:
   Ring() = default;
@@ -21,33 +21,33 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // Makes the ring as asked, or the next weaker way that the kernel takes, and tries every system
-  // call that a transfer needs: a sandbox may allow one and refuse another. Transfers name the
-  // files by their places here. Returns 0 or an errno, and then refused_call() names what was
-  // refused.
+  // Makes the ring as asked, or in the next weaker mode that the kernel accepts, and tries every
+  // system call that a transfer needs: a sandbox may allow one and refuse another. Transfers name
+  // the files by their index here. Returns 0 or an errno; then refused_call() names the call that
+  // was refused.
   int open(std::span<const int> files, unsigned entries, TaskRun task_run);
   const char* refused_call() const { return refused_call_; }
 
-  // Registers memory, in pieces that the kernel accepts. Returns 0 or an errno; what was registered
-  // before stays so.
+  // Registers memory, in pieces that the kernel accepts. Returns 0 or an errno; memory registered
+  // earlier stays registered.
   int register_memory(std::span<std::byte> memory);
-  // Ends all registrations; no transfer is in flight. Returns 0 or an errno.
+  // Ends all registrations. No transfer may be in flight. Returns 0 or an errno.
   int forget_memory();
 
   struct Transfer {
     IoDirection direction = IoDirection::kRead;
-    std::size_t file = 0;  // its place
+    std::size_t file = 0;  // its index in `files` of open()
     std::span<std::byte> memory;
     std::uint64_t offset = 0;
   };
 
   // Queues a transfer; it starts with the next submit() or submit_and_wait(), or before.
   void prepare(const Transfer& transfer, std::uint64_t tag);
-  // Starts what is queued.
+  // Starts the queued transfers.
   void submit();
-  // Starts what is queued and waits until something has ended.
+  // Starts the queued transfers and waits until something has ended.
   void submit_and_wait();
-  // Takes one end, if there is one.
+  // Takes one ended transfer, if there is one.
   bool take(std::uint64_t& tag, std::int64_t& result);
 
  private:
@@ -61,7 +61,7 @@ class Ring {
   int enter_once();
   static void check_entered(int result);
   int register_piece(std::span<std::byte> piece);
-  // The place of the registered buffer that holds all of `memory`, or -1.
+  // Returns the index of the registered buffer that holds all of `memory`, or -1.
   int buffer_of(std::span<const std::byte> memory) const;
 
   io_uring ring_ = {};
@@ -69,7 +69,7 @@ class Ring {
   const char* refused_call_ = "";
   bool has_buffer_table_ = false;
   std::size_t queued_bytes_ = 0;
-  std::vector<Registered> registered_;  // by place in the kernel's table
+  std::vector<Registered> registered_;  // by index in the kernel's table
 };
 
 }  // namespace terrace

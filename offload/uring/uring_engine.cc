@@ -57,20 +57,20 @@ class UringEngine final : public IoEngine {
 
  private:
   struct Registration {
-    std::span<std::byte> memory;  // empty: all is forgotten
+    std::span<std::byte> memory;  // empty: forget all
     bool is_taken = false;        // from the call to its end
     bool wanted = false;
     int error_number = 0;
   };
 
-  // On the reactor's thread.
+  // Called on the reactor's thread.
   void run();
   void serve(Ring& ring);
   enum class Then : std::uint8_t { kWait, kGoOn };
   bool take_orders(Ring& ring, Then then);
-  void take_pieces(Then then);  // mutex_ is held
+  void take_pieces(Then then);  // called with mutex_ held
   void start(Ring& ring, std::size_t slot);
-  // How much of the rest of the slot's piece the system is asked for.
+  // Returns the part of the rest of the slot's piece that the system is asked for.
   std::span<std::byte> to_ask(std::size_t slot);
   void arm_wake(Ring& ring);
   void reap(Ring& ring);
@@ -84,7 +84,7 @@ class UringEngine final : public IoEngine {
   mutable std::mutex mutex_;
   std::condition_variable answered_;
   PieceQueue inbox_;               // guarded by mutex_
-  bool hungry_ = false;            // guarded by mutex_: the reactor could take more than there is
+  bool hungry_ = false;            // guarded by mutex_: the reactor has room for more pieces
   Registration registration_;      // guarded by mutex_
   bool stop_ = false;              // guarded by mutex_
   bool opened_ = false;            // guarded by mutex_
@@ -151,7 +151,7 @@ void UringEngine::submit(const Piece& piece) {
     wakes = hungry_;
     hungry_ = false;
   }
-  // A reactor whose slots are all in use looks by itself when one becomes free.
+  // A reactor whose slots are all in use looks here by itself when one becomes free.
   if (wakes) wake_.signal();
 }
 
@@ -183,7 +183,7 @@ EngineFacts UringEngine::facts() const {
 
 void UringEngine::run() {
   Ring ring;
-  const auto entries = static_cast<unsigned>(slots_ + 1);  // and the read of the event
+  const auto entries = static_cast<unsigned>(slots_ + 1);  // one more for the read of the event
   std::vector<int> descriptors;
   for (const DirectFile* file : files_) descriptors.push_back(file->descriptor());
   descriptors.push_back(wake_.get());
@@ -199,7 +199,7 @@ void UringEngine::run() {
 }
 
 void UringEngine::serve(Ring& ring) {
-  // The read of the event writes into this object: it must have ended before the thread does.
+  // The read of the event writes into this object, so it must have ended before the thread does.
   while (take_orders(ring, Then::kWait) || wake_armed_) {
     ring.submit_and_wait();
     reap(ring);
@@ -207,7 +207,7 @@ void UringEngine::serve(Ring& ring) {
   TERRACE_CHECK_EQ(free_slots_.size(), slots_);
 }
 
-// Takes what others want since the last time; false when they want no more.
+// Takes the requests that have come since the last time; returns false when there will be no more.
 bool UringEngine::take_orders(Ring& ring, Then then) {
   bool stop = false;
   std::optional<std::span<std::byte>> memory;
@@ -246,7 +246,7 @@ void UringEngine::take_pieces(Then then) {
     bytes_in_flight_ += bytes;
     taken_.push_back(inbox_.pop());
   }
-  // One that goes on comes here again before it waits, and need not be woken.
+  // A reactor that goes on comes here again before it waits, and need not be woken.
   const bool has_room = taken_.size() < free_slots_.size() && bytes_in_flight_ < bytes_max_;
   hungry_ = then == Then::kWait && inbox_.empty() && has_room;
 }
@@ -276,7 +276,7 @@ std::span<std::byte> UringEngine::to_ask(std::size_t slot) {
 void UringEngine::arm_wake(Ring& ring) {
   wake_armed_ = true;
   ring.prepare({.direction = IoDirection::kRead,
-                .file = files_.size(),  // the event, behind the data
+                .file = files_.size(),  // the event, after the data files
                 .memory = std::as_writable_bytes(std::span(&wake_count_, 1)),
                 .offset = 0},
                kWakeTag);
@@ -295,15 +295,15 @@ void UringEngine::reap(Ring& ring) {
     }
   }
   if (ended_.empty()) return;
-  // A completion takes its time (checksums): those that follow are started first, or the drive
-  // would run dry.
+  // A completion takes time (checksums), so the following pieces are started first. Otherwise the
+  // drive would run dry.
   take_orders(ring, Then::kGoOn);
   ring.submit();
   for (const PieceProgress& ended : ended_) ended.piece().completion->piece_done(ended.result());
   ended_.clear();
 }
 
-// False: the rest of the piece has been started.
+// Returns false if the rest of the piece has been started.
 bool UringEngine::piece_ended(Ring& ring, std::size_t slot, std::int64_t result) {
   if (!faults_.empty()) {
     const bool reads = progress_[slot].piece().direction == IoDirection::kRead;

@@ -19,7 +19,8 @@ struct alignas(kProbedBytes) Page {
   std::array<std::byte, kProbedBytes> bytes = {};
 };
 
-// While this lives, the process may lock no memory but by a right to lock any.
+// While this object lives, the process may not lock memory, unless it has the right to lock any
+// amount.
 class NoLockedMemory {
  public:
   NoLockedMemory() : known_(::getrlimit(RLIMIT_MEMLOCK, &limit_) == 0) {
@@ -42,7 +43,7 @@ class NoLockedMemory {
 UringFacts probe_uring() {
   Page page;  // outlives the ring
   Ring ring;
-  const std::array files = {-1};  // a place without a file
+  const std::array files = {-1};  // an entry without a file
   const int refused = ring.open(files, 8, TaskRun::kDeferred);
   if (refused != 0) {
     throw UringRefused(

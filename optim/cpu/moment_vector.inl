@@ -1,5 +1,6 @@
-// Vectors of optim/moment_code.h: the same bits. Included once per Highway target, behind
-// kernels/cpu/cpu_vector.inl; hence no `#pragma once` but the guard that Highway toggles.
+// The functions of optim/moment_code.h for vectors, with the same bits. Included once per Highway
+// target, after kernels/cpu/cpu_vector.inl; hence the guard that Highway toggles instead of
+// `#pragma once`.
 #if defined(TERRACE_OPTIM_CPU_MOMENT_VECTOR_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_OPTIM_CPU_MOMENT_VECTOR_INL
 #undef TERRACE_OPTIM_CPU_MOMENT_VECTOR_INL
@@ -19,8 +20,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Philox4x32-10 of kLanes neighbouring counters. The lanes of each word are in two vectors, of even
-// and of odd counters, each in the lower half of 64 bits: where the products are.
+// Philox4x32-10 of kLanes neighbouring counters. The lanes of each word are in two vectors, one of
+// even and one of odd counters, each lane in the lower half of 64 bits, where products are taken.
 class PhiloxVector {
  public:
   PhiloxVector(std::uint64_t seed, std::uint32_t stream, std::uint32_t step)
@@ -34,7 +35,8 @@ class PhiloxVector {
     }
   }
 
-  // words[j] lane i: word j of counter first + i. The counters have the same upper 32 bits.
+  // Sets lane i of words[j] to word j of counter first + i. The counters have the same upper 32
+  // bits.
   HWY_INLINE void operator()(std::uint64_t first, WordVec words[4]) const {
     Quad even = start(first, 0);
     Quad odd = start(first, 1);
@@ -57,7 +59,7 @@ class PhiloxVector {
     std::uint64_t k0, k1;  // in the lower halves
   };
   struct Quad {
-    Wide x0, x1, x2, x3;  // the upper halves are of no account
+    Wide x0, x1, x2, x3;  // the upper halves do not matter
   };
 
   HWY_INLINE Quad start(std::uint64_t first, std::uint64_t which) const {
@@ -109,7 +111,7 @@ HWY_INLINE void store_codes(WordVec codes, std::uint8_t* target) {
 }
 
 // The codes of one block. The hardware reads a code as an fp16, whose exponent and fraction are
-// wider: numbers at the lowest exponent, too.
+// wider; this holds for numbers at the lowest exponent, too.
 class BlockCodes {
  public:
   template <bool HasSign>
@@ -138,7 +140,7 @@ class BlockCodes {
     }
   }
 
-  // `dropped` is of dropped_bits_of_slot().
+  // `dropped` comes from dropped_bits_of_slot().
   template <bool HasSign>
   HWY_INLINE void store(Vec value, WordVec dropped, std::uint8_t* target) const {
     const LaneWords words;

@@ -1,5 +1,5 @@
-// How an update reads and writes vectors of parameters. Included once per Highway target, behind
-// kernels/cpu/cpu_vector.inl; hence no `#pragma once` but the guard that Highway toggles.
+// How an update reads and writes vectors of parameters. Included once per Highway target, after
+// kernels/cpu/cpu_vector.inl; hence the guard that Highway toggles instead of `#pragma once`.
 #if defined(TERRACE_OPTIM_CPU_PARAMETER_VECTOR_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_OPTIM_CPU_PARAMETER_VECTOR_INL
 #undef TERRACE_OPTIM_CPU_PARAMETER_VECTOR_INL
@@ -20,7 +20,8 @@ namespace HWY_NAMESPACE {
 inline constexpr std::int64_t kStep = 32;  // elements: a cache line of bf16
 inline constexpr std::int64_t kAheadBytes = 1024;
 
-// How far ahead of the work memory is fetched: so many elements, or kAheadBytes of every array.
+// The prefetch distance: how far ahead of the work memory is fetched, in elements, or kAheadBytes
+// of every array.
 class Ahead {
  public:
   explicit HWY_INLINE Ahead(const ParameterUpdate& op) : elements_(op.fetch_elements) {}
@@ -41,8 +42,8 @@ HWY_INLINE void fetch_ahead(const T* step, Ahead ahead) {
   for (std::int64_t line = 0; line < kStep; line += kLine) hwy::Prefetch(first + line);
 }
 
-// Where parameters come from and go to, in the forms of ParameterUpdate. PastCache is for parameters
-// that are written only and aligned.
+// The places that parameters come from and go to, in the forms of ParameterUpdate. PastCache is for
+// parameters that are only written, and aligned.
 
 struct WholeMaster {
   float* master;
@@ -62,7 +63,7 @@ struct MasterAndFloat {
   HWY_INLINE void fetch(std::int64_t i, Ahead ahead) const { fetch_ahead(master + i, ahead); }
 };
 
-// to_fp16_nearest_even() of base/half.h.
+// Rounds as to_fp16_nearest_even() of base/half.h does.
 HWY_INLINE WordVec fp16_words_nearest_even(Vec value) {
   const LaneWords words;
   const auto set = [=](std::uint32_t bits) TERRACE_VECTOR_BODY { return hn::Set(words, bits); };
@@ -125,7 +126,7 @@ struct SplitMaster {
   }
 };
 
-// A whole master beside a parameter of 16 bits.
+// Calls body(parameters) for a whole master beside a parameter of 16 bits.
 template <typename Half, typename Body>
 HWY_INLINE std::int64_t with_half(const ParameterUpdate& op, std::int64_t begin, const Body& body) {
   float* const master = op.master.as<float>();

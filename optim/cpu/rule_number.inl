@@ -1,5 +1,5 @@
-// The names of optim/rule_number.h for vectors of elements. Included once per Highway target, behind
-// kernels/cpu/cpu_vector.inl; hence no `#pragma once` but the guard that Highway toggles.
+// The names of optim/rule_number.h for vectors of elements. Included once per Highway target, after
+// kernels/cpu/cpu_vector.inl; hence the guard that Highway toggles instead of `#pragma once`.
 #if defined(TERRACE_OPTIM_CPU_RULE_NUMBER_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_OPTIM_CPU_RULE_NUMBER_INL
 #undef TERRACE_OPTIM_CPU_RULE_NUMBER_INL

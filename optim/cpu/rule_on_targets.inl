@@ -1,4 +1,4 @@
-// Compiles a rule of optim/rules for every instruction set, and makes the UpdateRule of it. Included
+// Compiles a rule of optim/rules for every instruction set, and makes an UpdateRule of it. Included
 // by a source that names
 //   TERRACE_RULE         the rule's struct
 //   TERRACE_RULE_TEXT    the file that it is in

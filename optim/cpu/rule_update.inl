@@ -1,6 +1,6 @@
-// An update by a rule, vector by vector: the bits of optim/reference_update.h. Included once per
-// Highway target, behind hwy/foreach_target.h; hence no `#pragma once` but the guard that Highway
-// toggles.
+// An update by a rule, vector by vector, with the bits of optim/reference_update.h. Included once
+// per Highway target, after hwy/foreach_target.h; hence the guard that Highway toggles instead of
+// `#pragma once`.
 #if defined(TERRACE_OPTIM_CPU_RULE_UPDATE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_OPTIM_CPU_RULE_UPDATE_INL
 #undef TERRACE_OPTIM_CPU_RULE_UPDATE_INL
@@ -22,15 +22,16 @@
 #include "optim/cpu/slot_vector.inl"
 #include "optim/reference_update.h"
 
-// One pass over the state: every element is read and written once. All that is read is fetched
-// ahead and written with ordinary stores, because a non-temporal store to a line that was just
-// read is slow. Parameters beside a whole master are never read and bypass the cache.
+// An update is one pass over the state: every element is read and written once. Everything that is
+// read is fetched ahead and written with ordinary stores, because a non-temporal store to a line
+// that was just read is slow. Parameters beside a whole master are never read and bypass the cache.
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// What all elements of a range share, in vectors, so that the compiler has them in registers.
+// The factors that all elements of a range share, in vectors, so that the compiler has them in
+// registers.
 template <typename Rule>
 struct RangeFactors {
   HWY_INLINE RangeFactors(const ParameterUpdate& op, bool decays)
@@ -42,7 +43,7 @@ struct RangeFactors {
   typename Rule::Factors of_rule;
 };
 
-// What every form of the slots has beside it.
+// The views that every form of the slots has beside it.
 template <typename Gradient, typename Parameters>
 struct UpdatedViews {
   const Gradient* gradient;
@@ -67,7 +68,7 @@ HWY_INLINE void update_vector(const RangeFactors<Rule>& f, const Views& views, S
   parameters.set(element.p, i);
 }
 
-// Whole steps of a range that decays or does not; returns where they end.
+// Updates the whole steps of a range, all of which decays or does not. Returns where they end.
 template <typename Rule, typename Views>
 HWY_NOINLINE std::int64_t update_steps(const ParameterUpdate& op, const Views& given,
                                        const ElementRange& range) {
@@ -87,8 +88,8 @@ HWY_NOINLINE std::int64_t update_steps(const ParameterUpdate& op, const Views& g
   return i;
 }
 
-// The Philox blocks that a group of elements shares: rounding_bits(). Their four words serve a row
-// of elements, and turned by a byte the next.
+// The number of Philox blocks that a group of elements shares: see rounding_bits(). Their four
+// words serve a row of elements and, turned by a byte, the next row.
 inline constexpr std::int64_t kCounters = 16;
 inline constexpr std::int64_t kRow = 4 * kCounters;
 
@@ -96,8 +97,9 @@ HWY_INLINE PhiloxVector numbers_of(const ParameterUpdate& op) {
   return {op.rounding.seed, op.rounding.stream, op.scalars->step};
 }
 
-// Calls body(random, i) for every vector of the group that begins at `first`, and fetch(i) in front
-// of each row: what a whole group fetches at once would not find room on its way from memory.
+// Calls body(random, i) for every vector of the group that begins at `first`, and fetch(i) before
+// each row. If a whole group were fetched at once, there would not be room for all of it on its way
+// from memory.
 template <typename Fetch, typename Body>
 HWY_INLINE void for_each_random(const ParameterUpdate& op, const PhiloxVector& numbers,
                                 std::int64_t first, const Fetch& fetch, const Body& body) {
@@ -121,8 +123,8 @@ HWY_INLINE void for_each_random(const ParameterUpdate& op, const PhiloxVector& n
   }
 }
 
-// Whole groups of a range that begins at a multiple of kRoundingGroup, and decays or does not;
-// returns where they end.
+// Updates the whole groups of a range that begins at a multiple of kRoundingGroup, all of which
+// decays or does not. Returns where they end.
 template <typename Rule, typename Views>
 HWY_NOINLINE std::int64_t update_groups(const ParameterUpdate& op, const Views& given,
                                         const ElementRange& range) {
@@ -147,8 +149,8 @@ HWY_NOINLINE std::int64_t update_groups(const ParameterUpdate& op, const Views& 
   return i;
 }
 
-// Whole blocks that all decay or all do not. A block's new slots become codes after the update of
-// the next: its exponents, which come last, hold nothing up.
+// Updates whole blocks that all decay or all do not. A block's new slots become codes after the
+// update of the next block, so that its exponents, which come last, hold nothing up.
 template <typename Rule, typename Views>
 HWY_NOINLINE std::int64_t update_blocks(const ParameterUpdate& op, const Views& given,
                                         const ElementRange& range) {
@@ -194,7 +196,7 @@ HWY_INLINE std::int64_t with_views(const ParameterUpdate& op, std::int64_t begin
   });
 }
 
-// Blocks that all decay or all do not.
+// Updates blocks that all decay or all do not.
 template <typename Rule>
 void update_coded_slots(const ParameterUpdate& op, std::int64_t begin, std::int64_t end) {
   with_views(op, begin, [&](const auto& views) TERRACE_VECTOR_BODY {
@@ -202,7 +204,7 @@ void update_coded_slots(const ParameterUpdate& op, std::int64_t begin, std::int6
   });
 }
 
-// Elements that all decay or all do not; returns how far it came.
+// Updates elements that all decay or all do not. Returns how far it came.
 template <typename Rule>
 std::int64_t update_same_decay(const ParameterUpdate& op, std::int64_t begin, std::int64_t end) {
   if (slot_type(op, kSlotCount<Rule>) == DType::kF32) {
@@ -215,8 +217,8 @@ std::int64_t update_same_decay(const ParameterUpdate& op, std::int64_t begin, st
   });
 }
 
-// Of the elements [begin, end), as UpdateRule::cpu_range has them. Scalar is the same rule for one
-// element, which updates what is less than a vector's step.
+// Updates the elements [begin, end), as UpdateRule::cpu_range does. Scalar is the same rule for one
+// element, which updates any rest that is less than a vector's step.
 template <typename Rule, typename Scalar>
 void update_range(const ParameterUpdate& op, std::int64_t begin, std::int64_t end) {
   const DType slots = slot_type(op, kSlotCount<Rule>);

@@ -1,6 +1,6 @@
-// How an update reads and writes vectors of slots: numbers that a rule keeps of each element.
-// Included once per Highway target, behind rule_number.inl, parameter_vector.inl and
-// moment_vector.inl; hence no `#pragma once` but the guard that Highway toggles.
+// How an update reads and writes vectors of slots, which are the numbers that a rule keeps of each
+// element. Included once per Highway target, after rule_number.inl, parameter_vector.inl and
+// moment_vector.inl; hence the guard that Highway toggles instead of `#pragma once`.
 #if defined(TERRACE_OPTIM_CPU_SLOT_VECTOR_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_OPTIM_CPU_SLOT_VECTOR_INL
 #undef TERRACE_OPTIM_CPU_SLOT_VECTOR_INL
@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// Calls body(s) for each of so many slots; s is a constant.
+// Calls body(s) for each of Count slots; s is a constant.
 template <std::size_t Count, typename Body>
 HWY_INLINE void for_each_slot(const Body& body) {
   static_assert(Count <= 2);
@@ -27,13 +27,14 @@ HWY_INLINE void for_each_slot(const Body& body) {
   if constexpr (Count > 1) body(std::integral_constant<std::size_t, 1>());
 }
 
-// What has room for one of each slot.
+// Room for one T of each slot.
 template <typename T, std::size_t Count>
 struct PerSlot {
   T at[Count == 0 ? 1 : Count];
 };
 
-// Where slots come from and go to. `random` is what rounds them: moment_code.h.
+// The places that slots come from and go to. `random` has the bits that round them: see
+// moment_code.h.
 
 template <std::size_t Count>
 struct FloatSlots {
@@ -79,8 +80,8 @@ struct HalfSlots {
   PerSlot<Bf16*, Count> slots;
 };
 
-// The new slots of a block, until the largest are known: they wait in the cache, with the random
-// numbers that will round them.
+// The new slots of a block, until the largest ones are known. They wait in the cache, with the
+// random numbers that will round them.
 template <std::size_t Count>
 struct NewSlots {
   alignas(64) float slots[Count][kMomentBlock];
@@ -122,12 +123,12 @@ class CodedSlots {
     });
     hn::StoreU(random, words, next_.random + (i - first_));
   }
-  // After all of the block are set.
+  // Called after all slots of the block are set.
   HWY_INLINE void finish() {
     next_.first = first_;
     for_each_slot<kCount>([&](auto s) TERRACE_VECTOR_BODY {
       const std::uint32_t largest = hn::GetLane(hn::MaxOfLanes(LaneWords(), largest_.at[s]));
-      next_.exponents[s] = block_exponent(largest & 0x7fffffffU);  // NaN alone may have a sign
+      next_.exponents[s] = block_exponent(largest & 0x7fffffffU);  // only NaN may have a sign
     });
   }
 
@@ -139,7 +140,7 @@ class CodedSlots {
   NewSlots<kCount>& next_;
 };
 
-// From new slots to their codes.
+// Turns new slots into their codes.
 template <typename Rule>
 HWY_INLINE void narrow_block(const ParameterUpdate& op, const NewSlots<kSlotCount<Rule>>& next) {
   PerSlot<BlockCodes, kSlotCount<Rule>> blocks;

@@ -25,8 +25,8 @@ inline constexpr std::size_t kStreamGroup = 64;  // elements: a line of bytes
 inline constexpr std::size_t kStreamLine = 64;
 inline constexpr std::size_t kStreamAhead = 1024;
 
-// Lines of an array that are treated alike; what was read is gathered in `seen`, so that no read
-// can be left out.
+// Streams lines of an array that are treated alike. Everything that is read is gathered in `seen`,
+// so that no read can be left out.
 template <StreamedArray::Access Way, bool AsksAhead, bool PastCache>
 HWY_INLINE void stream_lines(std::uint8_t* lines, std::size_t bytes, ByteVec change,
                              ByteVec& seen) {
@@ -99,7 +99,7 @@ void stream_pass(const KernelContext& context, std::span<const StreamedArray> ar
                  std::int64_t elements, const StreamForm& form) {
   TERRACE_CHECK_EQ(elements % 64, 0);
   for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
-    // Neither can be known beforehand, so nothing of the pass can be left out.
+    // The compiler can know neither beforehand, so it cannot leave out any of the pass.
     const volatile std::uint8_t no_change = 0;
     const volatile std::uint8_t seen =
         HWY_DYNAMIC_DISPATCH(stream_range)(arrays, form, no_change, begin, end);

@@ -5,8 +5,8 @@
 
 namespace terrace {
 
-// update_cuda() by the rule of this type (optim/rules/rules.h). Each rule's source in this folder
-// instantiates it.
+// Does what update_cuda() does, by the rule of this type (optim/rules/rules.h). Each rule's source
+// in this folder instantiates it.
 template <typename Rule>
 void rule_cuda(const KernelContext& context, const ParameterUpdate& update);
 

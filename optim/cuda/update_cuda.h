@@ -5,7 +5,7 @@
 
 namespace terrace {
 
-// Enqueues an update on the context's stream: the bits of rule.reference(). All views, and
+// Enqueues an update on the context's stream, with the bits of rule.reference(). All views, and
 // update.scalars too, are device memory. Throws DeviceError.
 void update_cuda(const KernelContext& context, const UpdateRule& rule,
                  const ParameterUpdate& update);

@@ -7,9 +7,9 @@
 //   d  = sqrt(v * (1 / bias_correction_2)) + epsilon
 //   p  = fma(-(learning_rate * weight_decay), p, p)
 //   p  = fma(-learning_rate, mh / d, p)
-// 1 - beta, 1 / bias_correction and learning_rate * weight_decay are rounded to fp32 first:
-// divisions are what an update would wait for. Denormals are kept. 1 - beta1^t and 1 - beta2^t of
-// the t-th update, computed in fp64, are its scalars.
+// 1 - beta, 1 / bias_correction and learning_rate * weight_decay are rounded to fp32 first, because
+// an update would have to wait for divisions. Denormals are kept. The scalars of the t-th update
+// are 1 - beta1^t and 1 - beta2^t, computed in fp64.
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
   static constexpr std::array<Slot, 2> kSlots = {{{"exp_avg"}, {"exp_avg_sq", false}}};

@@ -6,7 +6,7 @@
 //   p  = fma(-learning_rate, sign(c), p)
 //   m  = fma(1 - beta2, g - m, m)
 // 1 - beta and learning_rate * weight_decay are rounded to fp32 first. sign(c) is 1 or -1 with the
-// sign of c, also of denormals; of a zero it is that zero, so p stays, and of NaN it is NaN.
+// sign of c, also of denormals; for a zero it is that zero, so p stays, and for NaN it is NaN.
 struct Lion {
   static constexpr std::string_view kName = "lion";
   static constexpr std::array<Slot, 1> kSlots = {{{"exp_avg"}}};

@@ -8,9 +8,9 @@
 #include "optim/rule_number.h"
 #include "optim/update_rule.h"
 
-// The rules that there are. A rule is one text in this folder (docs/adding.md says what it has): a
-// struct that is compiled several times, each time within a namespace that says what a Number is.
-// Here it is one element: the definition.
+// All rules. A rule is one text in this folder (docs/adding.md says what it has): a struct that is
+// compiled several times, each time within a namespace that says what a Number is. Here it is one
+// element: this is the definition.
 namespace terrace {
 namespace rules {
 
@@ -23,12 +23,13 @@ namespace rules {
 
 template <typename... Rules>
 struct RuleList {};
-// Those that --optimizer takes; the one that is taken where nothing is said first.
+// The rules that --optimizer takes; the default comes first.
 using ProgramRules = RuleList<rules::AdamW, rules::Lion, rules::Sgd>;
-// Those that other trainers may name as well: rules that do what a trainer of theirs does.
+// These rules, and those that other trainers may name as well, which do what a trainer of theirs
+// does.
 using AllRules = RuleList<rules::AdamW, rules::Lion, rules::Sgd, rules::TorchAdamW>;
 
-// The rule as the runtime knows it: defined by the rule's source in optim/cpu.
+// Returns the rule as the runtime knows it. Defined by the rule's source in optim/cpu.
 template <typename Rule>
 const UpdateRule& update_rule();
 

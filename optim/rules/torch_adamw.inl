@@ -7,8 +7,8 @@
 //   v  = fma((1 - beta2) * g, g, v * beta2)
 //   d  = sqrt(v) / sqrt(bias_correction_2) + epsilon
 //   p  = p + (-(learning_rate / bias_correction_1) * m) / d
-// PyTorch differs where its square roots are not correctly rounded (those of MKL on some
-// processors), where beta1 is below 0.5, and with other tensors than fp32. Denormals are kept.
+// PyTorch differs where its square roots are not correctly rounded (as in MKL on some processors),
+// where beta1 is below 0.5, and with other tensors than fp32. Denormals are kept.
 struct TorchAdamW {
   static constexpr std::string_view kName = "torch_adamw";
   static constexpr std::array<Slot, 2> kSlots = {{{"exp_avg"}, {"exp_avg_sq", false}}};
@@ -55,7 +55,7 @@ struct TorchAdamW {
             .one = number(1.0F)};
   }
 
-  // What is left of a parameter.
+  // Returns the factor for a parameter: the part of it that is left.
   TERRACE_RULE_FUNCTION static float decay(const StepScalars& scalars, float weight_decay) {
     return weight_decay == 0.0F ? 1.0F : scalars.of_rule[2];
   }

@@ -12,11 +12,11 @@
 #include "optim/moment_code.h"
 #include "optim/reference_update.h"
 
-// Updates by a rule of optim/rules/rules.h as block kernels (kernels/shared/block.h): the same bits
-// as optim/reference_update.h. On a GPU the views and the scalars are device memory.
+// Updates by a rule of optim/rules/rules.h as block kernels (kernels/shared/block.h), with the same
+// bits as optim/reference_update.h. On a GPU the views and the scalars are device memory.
 namespace terrace::shared {
 
-// Calls body(s) for each of so many slots; s is a constant.
+// Calls body(s) for each of Count slots; s is a constant.
 template <std::size_t Count, typename Body>
 TERRACE_KERNEL inline void for_each_slot(const Body& body) {
   static_assert(Count <= kMostSlots);
@@ -24,13 +24,14 @@ TERRACE_KERNEL inline void for_each_slot(const Body& body) {
   if constexpr (Count > 1) body(std::integral_constant<std::size_t, 1>());
 }
 
-// Has room for one of each slot.
+// Room for one T of each slot.
 template <typename T, std::size_t Count>
 struct PerSlot {
   T at[Count == 0 ? 1 : Count];
 };
 
-// Eight elements at a time, so that the narrowest of fp32 and 16 bits moves 16 bytes.
+// The number of elements at a time: eight, so that the narrowest of fp32 and 16 bits moves 16
+// bytes.
 inline constexpr int kUpdatePack = 8;
 
 // How an update's elements are stored. Slot: float, Bf16 or std::uint8_t. Master: float, or
@@ -61,12 +62,13 @@ struct UpdateViews {
   MomentRounding rounding;
   bool aligned;
 
-  // Of the elements from `first` on, how many of the first kUpdatePack there are, and decay.
+  // Return how many of the first kUpdatePack elements from `first` on there are, and how many
+  // decay.
   TERRACE_KERNEL int count_from(std::int64_t first) const { return part_of_pack(elements - first); }
   TERRACE_KERNEL int decayed_from(std::int64_t first) const {
     return part_of_pack(decayed_elements - first);
   }
-  // A skipped update of `count` elements.
+  // Does a skipped update of `count` elements.
   TERRACE_KERNEL void keep(std::int64_t first, int count) const {
     if constexpr (std::is_same_v<Master, float>) {
       for (int i = 0; i < count; ++i) {
@@ -82,7 +84,7 @@ struct UpdateViews {
   }
 };
 
-// A word of two words' halves, for all pairs of a pack's elements.
+// Makes one word of two words' halves, for all pairs of a pack's elements.
 template <typename T, std::uint32_t (*Join)(std::uint32_t, std::uint32_t), typename WordOf>
 TERRACE_KERNEL Words<T, kUpdatePack> joined(const WordOf& word_of) {
   Words<T, kUpdatePack> words;
@@ -91,14 +93,15 @@ TERRACE_KERNEL Words<T, kUpdatePack> joined(const WordOf& word_of) {
   return words;
 }
 
-// What an update makes of a thread's elements.
+// A thread's elements after an update.
 template <std::size_t Slots>
 struct NextPack {
   Floats<kUpdatePack> p;
   PerSlot<Floats<kUpdatePack>, Slots> slots;
 };
 
-// A thread's elements as they were, and as they are loaded until all are on their way: see Words.
+// A thread's elements before an update. They stay in the form in which they are loaded until all
+// are on their way: see Words.
 template <typename Form>
 struct HeldPack {
   using Rule = typename Form::Rule;
@@ -113,7 +116,7 @@ struct HeldPack {
 
   WordsOf<float> gradient;  // gradients in bf16 take its first half
   WordsOf<Master> master;
-  WordsOf<Parameter> parameter;  // beside a split master alone
+  WordsOf<Parameter> parameter;  // only beside a split master
   SlotWords slots;
 
   TERRACE_KERNEL void load(const Views& of, std::int64_t first, int count) {
@@ -135,7 +138,7 @@ struct HeldPack {
     });
   }
 
-  // slot_of(s, i): slot s of element i.
+  // Returns the updated elements. slot_of(s, i) is slot s of element i.
   template <typename SlotOf>
   TERRACE_KERNEL Next update(const Views& of, const StepScalars& scalars, std::int64_t first,
                              const SlotOf& slot_of) const {
@@ -180,7 +183,7 @@ struct HeldPack {
     if constexpr (std::is_same_v<Master, float>) {
       return std::bit_cast<WordsOf<float>>(exact);
     } else {
-      // What is left of an fp32 number is its lower half: split() of base/half.h.
+      // The remainder of an fp32 number is its lower half: see split() of base/half.h.
       return joined<Master, lower_halves>(
           [&](int i) { return std::bit_cast<std::uint32_t>(exact.at[i]); });
     }
@@ -216,8 +219,8 @@ struct HeldPack {
   }
 };
 
-// The words of rounding_bits() for the elements of a block, kUpdatePack neighbours to a thread:
-// a warp has a group of elements, whose Philox blocks are made once and lie in shared memory.
+// The words of rounding_bits() for the elements of a block, kUpdatePack neighbours to a thread. A
+// warp has a group of elements, whose Philox blocks are made once and lie in shared memory.
 struct SharedRounding {
   static constexpr int kThreads = 256;
   static constexpr unsigned kPhiloxBlocks = 16;  // of a group
@@ -252,7 +255,7 @@ struct SharedRounding {
     block.sync();
   }
 
-  // rounding_bits() of the elements of thread t.
+  // Returns rounding_bits() of the elements of thread t.
   TERRACE_KERNEL Bits bits(int t) const {
     static_assert(kPhiloxBlocks % kUpdatePack == 0);
     const unsigned group = static_cast<unsigned>(t) / kGroupThreads;
@@ -267,7 +270,7 @@ struct SharedRounding {
   }
 };
 
-// Slots in fp32 or bf16.
+// An update with slots in fp32 or bf16.
 template <typename Form>
 struct UpdateKernel {
   using Held = HeldPack<Form>;
@@ -327,7 +330,7 @@ struct Fp16OfCodes {
   using Codes = Words<std::uint8_t, kUpdatePack>;
   static constexpr int kWords = kUpdatePack / Codes::kOfWord;
 
-  std::uint32_t even[kWords], odd[kWords];  // of each four codes, the two at such places
+  std::uint32_t even[kWords], odd[kWords];  // of each four codes, the two at these places
 
   template <bool HasSign>
   TERRACE_KERNEL static Fp16OfCodes of_codes(const Codes& codes) {
@@ -363,9 +366,9 @@ struct Fp16OfCodes {
   }
 };
 
-// encode_size() of the sizes of a block's moments: multiplied so that the least normal number of
-// codes becomes that of fp32, they are rounded to the same steps below it, and their upper bits are
-// the code.
+// encode_size() for the sizes of a block's moments. They are multiplied so that the least normal
+// number of codes becomes fp32's least normal number. Below it they are rounded to the same steps,
+// and their upper bits are the code.
 template <std::uint32_t Top>
 struct SizeEncoder {
   float coarse, fine;  // the power of two in two factors: one would not be a normal number
@@ -384,17 +387,17 @@ struct SizeEncoder {
   }
 };
 
-// A code of a new slot's number, as encode_slot() gives it.
+// Returns the code of a new slot's number, as encode_slot() does.
 template <bool HasSign>
 TERRACE_KERNEL std::uint32_t code_of(const SizeEncoder<kTopExponents[HasSign ? 0 : 1]>& encoder,
                                      float number, std::uint32_t dropped) {
   const auto bits = std::bit_cast<std::uint32_t>(number);
   const std::uint32_t code = encoder.code(number, dropped);
   if constexpr (HasSign) return code | (bits >> 24 & kSignOfCode);
-  return std::max(code, std::min(bits, 1U));  // what is not zero stays so
+  return std::max(code, std::min(bits, 1U));  // a number that is not zero stays so
 }
 
-// Slots as codes: a warp for a block of elements, which share exponents.
+// An update with slots as codes. A warp has a block of elements, which share exponents.
 template <typename Form>
 struct CodedUpdateKernel {
   using Held = HeldPack<Form>;
@@ -409,7 +412,7 @@ struct CodedUpdateKernel {
   UpdateViews<Form> of;
   PerSlot<std::uint8_t*, Form::kSlots> all_exponents;
 
-  // As bits of fp32 without a sign.
+  // Returns the largest size, as bits of fp32 without a sign.
   TERRACE_KERNEL static std::uint32_t largest_size(const Floats<kUpdatePack>& slots) {
     std::uint32_t largest = 0;
     TERRACE_UNROLL
@@ -461,7 +464,7 @@ struct CodedUpdateKernel {
     PerSlot<typename Block::template PerThread<std::uint32_t>, Form::kSlots> sizes;
     block.for_each_thread([&](int t) {
       const std::int64_t first = SharedRounding::first_of(block.index(), t);
-      if (first >= of.elements) {  // nor has any other thread of its warp
+      if (first >= of.elements) {  // past the end, as is every thread of its warp
         held[t] = {};
         exponents[t] = {};
         return;

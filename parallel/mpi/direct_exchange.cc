@@ -40,7 +40,8 @@ void DirectExchange::move(int from, const std::byte* address, std::span<std::byt
   if (address != to.data()) std::memcpy(to.data(), address, to.size());
 }
 
-// Its own part, then those of the ranks behind it, so that not all read from one at a time.
+// Copies this rank's own part, then the parts of the ranks after it, so that not all read from one
+// rank at the same time.
 void DirectExchange::gather() {
   const std::size_t part = setting_.call.size_bytes() / setting_.buffers.size();
   for (int i = 0; i < size(); ++i) {
@@ -65,7 +66,7 @@ void DirectExchange::transpose() {
   }
 }
 
-// Piece by piece, so that what was read is in the caches when it is added.
+// Works piece by piece, so that the data just read is in the caches when it is added.
 void DirectExchange::reduce(std::size_t offset, std::size_t bytes, std::byte* target) {
   const CollectiveCall& call = setting_.call;
   const std::size_t room =
@@ -89,7 +90,7 @@ void DirectExchange::reduce(std::size_t offset, std::size_t bytes, std::byte* ta
   }
 }
 
-// The parts that the others have reduced.
+// Copies the parts that the others have reduced.
 void DirectExchange::gather_reduced() {
   const CollectiveCall& call = setting_.call;
   const std::size_t width = size_of(call.dtype);

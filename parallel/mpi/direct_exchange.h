@@ -8,30 +8,32 @@
 
 namespace terrace {
 
-// A collective of ranks that can read each other's memory: every rank copies what it needs from
-// where the others have it, once, and reduces its own part in rank order. In phases: no rank begins
-// one before all have ended the one before, nor returns before all have ended the last.
+// A collective of ranks that can read each other's memory. Every rank copies the data that it needs
+// directly from the memory of the others, once, and reduces its own part in rank order. The work
+// goes in phases: no rank begins a phase before all have ended the one before, and no rank returns
+// before all have ended the last.
 class DirectExchange {
  public:
-  // Where a rank's call has its bytes, as addresses of that rank's process.
+  // The places of the bytes of a rank's call, as addresses of that rank's process.
   struct Buffers {
     const std::byte* source = nullptr;
     const std::byte* target = nullptr;
   };
-  // Copies from an address of another rank's process; throws where that fails.
+  // Copies from an address of another rank's process; throws if that fails.
   using Read = FunctionRef<void(int rank, const std::byte* from, std::span<std::byte> to)>;
   struct Setting {
     CollectiveCall call;
     int rank = 0;
     std::span<const Buffers> buffers;     // by rank
-    std::span<std::byte> scratch;         // a cache line for each rank, or more
-    std::span<const std::byte*> sources;  // room for one by rank
+    std::span<std::byte> scratch;         // a cache line or more for each rank
+    std::span<const std::byte*> sources;  // room for one per rank
   };
 
-  // What `setting` and `read` refer to outlives the exchange. Not a send or recv.
+  // The objects that `setting` and `read` refer to must outlive the exchange. The call is not a
+  // send or recv.
   DirectExchange(const Setting& setting, Read read) : setting_(setting), read_(read) {}
 
-  // The same on all ranks.
+  // The same number on all ranks.
   int phases() const { return setting_.call.kind == CollectiveKind::kAllReduce ? 2 : 1; }
   void run(int phase);
 
@@ -43,7 +45,7 @@ class DirectExchange {
   void gather();
   void broadcast();
   void transpose();
-  // Of the sources, this rank's part: `bytes` from `offset` on.
+  // Reduces this rank's part of the sources: `bytes` from `offset` on.
   void reduce(std::size_t offset, std::size_t bytes, std::byte* target);
   void gather_reduced();
   void move(int from, const std::byte* address, std::span<std::byte> to);

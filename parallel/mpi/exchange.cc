@@ -11,7 +11,8 @@ namespace {
 
 void copy(std::span<std::byte> target, const std::byte* source) {
   if (!target.empty() && target.data() != source) {
-    // A piece is in the caches, and its target is wanted there; streaming stores are slower here.
+    // The piece is in the caches and its target is wanted there, so streaming stores would be
+    // slower.
     std::memcpy(target.data(), source, target.size());
   }
 }
@@ -78,7 +79,8 @@ ReduceExchange::ReduceExchange(const ExchangeSetting& setting)
       piece_(piece_bytes(setting, true)),
       segments_(pieces_in(part_of(0).bytes, piece_)) {}
 
-// Reducing comes one segment before gathering: r0 r1 g0 r2 g1 ... g(n-1).
+// Puts the reduction of a segment before the gathering of the previous one: r0 r1 g0 r2 g1 ...
+// g(n-1).
 ReduceExchange::Step ReduceExchange::step_of(std::uint64_t round) const {
   if (!gathers_) return {false, round};
   if (round == 0) return {false, 0};
@@ -87,7 +89,7 @@ ReduceExchange::Step ReduceExchange::step_of(std::uint64_t round) const {
   return {true, round / 2 - 1};
 }
 
-// No part is larger than that of rank 0.
+// No part is larger than rank 0's.
 ReduceExchange::Extent ReduceExchange::part_of(int rank) const {
   const std::size_t width = size_of(setting_.call.dtype);
   if (gathers_) {
@@ -104,7 +106,7 @@ ReduceExchange::Extent ReduceExchange::segment_of(int rank, std::uint64_t segmen
   return {part.offset + at, std::min(piece_, part.bytes - at)};
 }
 
-// Where this rank's result is: in an all_reduce, in the data.
+// Returns where this rank's result is written. In an all_reduce that is in the data.
 std::byte* ReduceExchange::reduced(std::uint64_t segment) const {
   const std::size_t offset = segment_of(setting_.rank, segment).offset;
   if (gathers_) return setting_.call.target + offset;

@@ -9,20 +9,20 @@
 #include "parallel/communicator.h"
 
 // Collectives as rounds of pieces. In a round every rank gives one piece to every other rank, and
-// then consumes the pieces that it was given. How pieces travel (a shared window, a message) is the
-// staged communicator's part; what they are is decided here.
+// then consumes the pieces that it was given. This file decides what the pieces are; the staged
+// communicator decides how they travel (by a shared window or by a message).
 namespace terrace {
 
-// Who makes a call, and how large pieces may be.
+// The call, the rank that makes it, and how large pieces may be.
 struct ExchangeSetting {
   CollectiveCall call;
   int rank = 0;
   int size = 1;
-  std::size_t slot_bytes = 0;  // the pieces that a rank gives in a round have this much room
+  std::size_t slot_bytes = 0;  // room for all pieces that a rank gives in a round
   std::span<std::byte>
-      scratch{};  // 2 rounds of pieces from all ranks where some come by message; else not used
-  // Where ranks of this host read what this one has reduced for all, by turns; empty where there
-  // are none.
+      scratch{};  // room for 2 rounds of pieces from all ranks if some come by message; else unused
+  // Two slots, used in turns, where ranks of this host read the data that this rank has reduced for
+  // all. Empty where there are no such ranks.
   std::array<std::span<std::byte>, 2> gather_slots{};
 };
 
@@ -30,22 +30,24 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual std::uint64_t rounds() const = 0;
-  // Whether the piece of the next round may be given before that of this round is consumed.
+  // Whether the piece of the next round may be given before the piece of this round is consumed.
   virtual bool gives_ahead() const = 0;
   // Whether all ranks are given the same piece in a round.
   virtual bool is_shared(std::uint64_t round) const = 0;
-  // The gather slot where consume() of an earlier round has written the piece of this round; none
-  // where it is still to be given.
+  // Returns the gather slot into which consume() of an earlier round has already written the piece
+  // of this round; nothing if the piece is still to be given.
   virtual std::optional<std::size_t> gather_slot(std::uint64_t /*round*/) const { return {}; }
-  // The piece for a rank, this one too. May be empty.
+  // Returns the piece for a rank, which may be this one. The piece may be empty.
   virtual std::span<const std::byte> give(std::uint64_t round, int to) const = 0;
-  // Where the piece of another rank goes if it comes by message; as large as that piece.
+  // Returns where the piece of another rank goes if it comes by message; as large as that piece.
   virtual std::span<std::byte> place(std::uint64_t round, int from) const = 0;
-  // `pieces` by rank: what each gives to this one. Those of its place need no copy.
+  // `pieces`, indexed by rank, are the pieces that each rank gives to this one. A piece that
+  // already lies in its place needs no copy.
   virtual void consume(std::uint64_t round, std::span<const std::byte* const> pieces) = 0;
 };
 
-// The largest piece: a multiple of 64 bytes. `scattered`: a rank gives different pieces.
+// Returns the size of the largest piece, a multiple of 64 bytes. `scattered`: a rank gives
+// different pieces to different ranks.
 std::size_t piece_bytes(const ExchangeSetting& setting, bool scattered);
 
 // all_gather, broadcast, all_to_all.
@@ -68,10 +70,10 @@ class MoveExchange final : public Exchange {
   const std::size_t piece_;  // bytes
 };
 
-// reduce_scatter and all_reduce. The rounds of an all_reduce are its reduce-scatter and its
-// all-gather, taken in turns, so that a piece is gathered while it is in the caches. What is
-// reduced is written to the data and to a gather slot at once: round 2k-1 writes slot k % 2, which
-// was read in round 2k-2, and the piece of round 2k is given first, when all are done with that.
+// reduce_scatter and all_reduce. The rounds of an all_reduce alternate between its reduce-scatter
+// and its all-gather, so that a piece is gathered while it is in the caches. A reduced piece is
+// written to the data and to a gather slot at the same time: round 2k-1 writes slot k % 2, which
+// was read in round 2k-2. The piece of round 2k is given first, when all are done with round 2k-2.
 class ReduceExchange final : public Exchange {
  public:
   explicit ReduceExchange(const ExchangeSetting& setting);
@@ -93,7 +95,7 @@ class ReduceExchange final : public Exchange {
     std::size_t bytes = 0;
   };
   Step step_of(std::uint64_t round) const;
-  // Of the data, what rank r reduces; and a segment of it.
+  // The part of the data that rank r reduces, and a segment of that part.
   Extent part_of(int rank) const;
   Extent segment_of(int rank, std::uint64_t segment) const;
   std::byte* reduced(std::uint64_t segment) const;

@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "parallel/mpi/mpi_session.h"
 
-// For builds without MPI; with it there is nothing here.
+// For builds without MPI. In a build with MPI this file is empty.
 #ifndef TERRACE_MPI
 namespace terrace {
 

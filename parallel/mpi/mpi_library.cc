@@ -12,15 +12,16 @@
 namespace terrace {
 namespace {
 
-// MPI has no bf16 of its own: its collectives get their partial sums from this. Of two ranks the
-// sum is the one of communicators; of more it is rounded on the way.
+// MPI has no bf16 of its own, so its collectives take their partial sums from this function. With
+// two ranks the sum has the bits of the other communicators; with more, it is also rounded on the
+// way.
 void add_bf16(void* source, void* target, int* count, MPI_Datatype* /*type*/) {
   auto* const sum = static_cast<std::byte*>(target);
   const std::array<const std::byte*, 2> sources = {static_cast<const std::byte*>(source), sum};
   sum_bf16_in_order(std::span(&sum, 1), sources, static_cast<std::size_t>(*count));
 }
 
-// MPI's own collectives. Counts are int: pieces of the data, where it has more.
+// MPI's own collectives. Counts are int, so it takes only calls below 2 GiB.
 class LibraryCommunicator final : public Communicator {
  public:
   LibraryCommunicator(const std::string& name, MPI_Comm comm, int rank, int size)
@@ -33,7 +34,7 @@ class LibraryCommunicator final : public Communicator {
   }
 
   void abort(const std::string& /*reason*/) override { MPI_Abort(comm_, 1); }
-  std::optional<std::string> abort_reason() override { return std::nullopt; }  // nobody is left
+  std::optional<std::string> abort_reason() override { return std::nullopt; }  // no rank is left
 
  private:
   void run(const CollectiveCall& call, NativeStream /*stream*/) override {

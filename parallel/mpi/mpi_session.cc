@@ -38,13 +38,14 @@ void check_mpi(int code, const char* operation) {
                   "");
 }
 
-// How long a rank at the end waits for the others: long enough for ranks that have one more step of
-// their own to do, short beside a job that hangs. After an abort those that live come at once.
+// The time that a rank at its end waits for the others. It is long enough for ranks that have one
+// more step of their own to do, and short compared with a job that hangs. After an abort, the ranks
+// that are alive come at once.
 constexpr auto kGrace = std::chrono::seconds(20);
 constexpr auto kGraceAfterAbort = std::chrono::seconds(3);
 
-// Whether all ranks come to `meet`, which begins a collective that waits for all of them, before
-// `give_up` says so or the grace is over.
+// Waits for all ranks. `meet` begins a collective that waits for all of them. Returns false if
+// `give_up` says so or the grace is over before all have come.
 template <typename Meet, typename GiveUp>
 bool wait_for_all(Meet meet, std::chrono::seconds grace, GiveUp give_up) {
   const auto deadline = std::chrono::steady_clock::now() + grace;
@@ -60,15 +61,16 @@ bool wait_for_all(Meet meet, std::chrono::seconds grace, GiveUp give_up) {
   }
 }
 
-// How a session ends, as its worlds leave it.
+// How a session ends, as recorded by its worlds.
 struct SessionEnd {
   bool is_abort = false;
-  // To or from other hosts: MPI may still send from buffers, or receive into them, that are not
-  // there any more.
+  // Whether messages to or from other hosts are left. MPI may still send from buffers, or receive
+  // into buffers, that no longer exist.
   std::atomic<bool> leaves_messages{false};
 };
 
-// What all transports made together share: the news of an abort, and what MPI must be given back.
+// The state that all transports made together share: the news of an abort, and the objects that
+// must be given back to MPI.
 class MpiWorld {
  public:
   MpiWorld(MPI_Comm all, const MpiPlacement& placement, std::shared_ptr<SessionEnd> end)
@@ -79,9 +81,9 @@ class MpiWorld {
     MPI_Comm_size(control_, &size_);
   }
 
-  // Windows and communicators are given back in the order in which all ranks made them, and only
-  // where all come to do so: giving them back waits for the others. Else they stay until the
-  // process ends.
+  // Gives windows and communicators back in the order in which all ranks made them, and only if all
+  // ranks come to do so, because giving them back waits for the others. Otherwise they stay until
+  // the process ends.
   ~MpiWorld() {
     const auto meet = [this](MPI_Request* request) { return MPI_Ibarrier(control_, request); };
     const bool all_came = wait_for_all(meet, kGrace, [this] { return is_aborted(); });
@@ -116,7 +118,7 @@ class MpiWorld {
     }
   }
 
-  // Any thread; one at a time looks for news.
+  // May be called by any thread; one thread at a time looks for news.
   bool is_aborted() {
     if (is_aborted_.load()) return true;
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -139,7 +141,7 @@ class MpiWorld {
   }
 
  private:
-  // With mutex_ held.
+  // Called with mutex_ held.
   void set_reason(const std::string& reason) {
     const std::size_t length = std::min(reason.size(), kReasonBytes - 1);
     std::memcpy(reason_.data(), reason.data(), length);
@@ -160,7 +162,7 @@ class MpiWorld {
 
 class MpiTransport final : public Transport {
  public:
-  // Takes `comm`; called by all its ranks.
+  // Takes over `comm`. Called by all ranks of `comm`.
   MpiTransport(std::shared_ptr<MpiWorld> world, MPI_Comm comm)
       : world_(std::move(world)), comm_(comm) {
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
@@ -202,7 +204,8 @@ class MpiTransport final : public Transport {
   bool all_done(MessageSet set) override {
     Posted& posted = posted_in(set);
     if (posted.requests.empty()) return true;
-    // One by one, so that is_pending() knows whom; MPI_Testall leaves that open.
+    // Tests them one by one, so that is_pending() knows which ranks are missing; MPI_Testall leaves
+    // that open.
     bool done = true;
     for (MPI_Request& request : posted.requests) {
       if (request == MPI_REQUEST_NULL) continue;
@@ -222,7 +225,8 @@ class MpiTransport final : public Transport {
     return false;
   }
 
-  // Receives are taken back, if nothing has come of them; a send cannot be, and is left to MPI.
+  // Cancels the receives for which nothing has arrived. A send cannot be cancelled, and is left to
+  // MPI.
   void drop() override {
     for (Posted& set : sets_) {
       for (std::size_t i = 0; i < set.requests.size(); ++i) {
@@ -263,7 +267,7 @@ class MpiTransport final : public Transport {
     return &posted.requests.back();
   }
 
-  // This group's rank numbers of the ranks of a part of it.
+  // Returns this group's rank numbers of the ranks of `part`.
   std::vector<int> ranks_of(MPI_Comm part) const {
     int count = 0;
     MPI_Comm_size(part, &count);
@@ -272,7 +276,7 @@ class MpiTransport final : public Transport {
     return ranks;
   }
 
-  // The ranks of this host, in the order of this group.
+  // Returns a communicator of the ranks of this host, in the order of this group.
   MPI_Comm host_comm() {
     MPI_Comm host = MPI_COMM_NULL;
     check_mpi(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host),
@@ -298,8 +302,8 @@ class MpiTransport final : public Transport {
                                       MPI_INFO_NULL, host, static_cast<void*>(&own), &window),
               "MPI_Win_allocate_shared");
     world_->keep(window);
-    // One epoch for the window's life. What ranks tell each other are atomics, which order the
-    // accesses to the rest of the window: on hosts that keep caches coherent MPI adds nothing.
+    // One epoch lasts for the window's life. Ranks signal each other by atomics, which order the
+    // accesses to the rest of the window; on hosts with coherent caches MPI adds nothing to that.
     check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window), "MPI_Win_lock_all");
     std::memset(aligned(own), 0, bytes);  // also brings the pages to the processor that writes them
     check_mpi(MPI_Barrier(host), "MPI_Barrier");
@@ -315,7 +319,8 @@ class MpiTransport final : public Transport {
     }
   }
 
-  // Whether each rank finds in the others what they have put there for it to be found.
+  // Finds out whether each rank can read, in the others' memory, the value that they have put
+  // there.
   void look_into_peers() {
     struct Sign {
       pid_t process = 0;
@@ -338,13 +343,13 @@ class MpiTransport final : public Transport {
                          std::as_writable_bytes(std::span(&found, 1)));
       finds_all = error_number == 0 && found == sign.value ? 1 : 0;
     }
-    // It also keeps `value` where it is until all have looked.
+    // This also keeps `value` in place until all have looked.
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, &finds_all, 1, MPI_INT, MPI_MIN, comm_), "MPI_Allreduce");
     reads_peers_ = finds_all != 0;
   }
 
-  // MPI aligns a window as it likes. It is mapped by whole pages, so every process finds the same
-  // place.
+  // MPI aligns a window as it likes. A window is mapped by whole pages, so every process finds the
+  // same aligned place.
   static constexpr std::size_t kWindowAlignment = 64;
   static std::byte* aligned(void* base) {
     const auto address = reinterpret_cast<std::uintptr_t>(base);
@@ -355,9 +360,9 @@ class MpiTransport final : public Transport {
   const MPI_Comm comm_;
   int rank_ = 0;
   int size_ = 1;
-  std::vector<int> near_;    // on the same host, also where they are treated as if on others
-  std::vector<int> locals_;  // treated as on the same host
-  std::vector<std::span<std::byte>> windows_;  // by rank; empty for those of other hosts
+  std::vector<int> near_;                      // on the same host, even where treated as on others
+  std::vector<int> locals_;                    // treated as on the same host
+  std::vector<std::span<std::byte>> windows_;  // by rank; empty for ranks of other hosts
   std::vector<pid_t> processes_;               // by rank
   bool reads_peers_ = false;
   std::array<Posted, kSets> sets_;
@@ -371,7 +376,7 @@ struct MpiSession::State {
   int rank = 0;
   int size = 1;
   bool has_ended = false;
-  // Outlives a world that outlives the session.
+  // Lives as long as a world that outlives the session.
   std::shared_ptr<SessionEnd> end = std::make_shared<SessionEnd>();
 };
 
@@ -394,9 +399,9 @@ MpiSession::~MpiSession() {
   MPI_Finalize();
 }
 
-// Any call may make progress on messages that were left behind, whose memory is gone by now. So
-// there is none but the one that ends the job, after a while in which the others get to say what
-// they ended with.
+// Any MPI call may make progress on messages that were left behind, and their memory is gone by
+// now. So in that case the only call is the one that ends the job, after a while in which the other
+// ranks can report their own errors.
 int MpiSession::end(int code) {
   state_->has_ended = true;
   const int failure = std::max(code, 1);
@@ -416,7 +421,8 @@ int MpiSession::end(int code) {
 int MpiSession::rank() const { return state_->rank; }
 int MpiSession::size() const { return state_->size; }
 
-// The standard leaves open what stands behind the first comma or in further lines.
+// The standard does not say what follows the first comma, or what further lines hold, so both are
+// cut off.
 std::string MpiSession::library() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;

@@ -10,7 +10,7 @@
 namespace terrace {
 
 int read_memory_of(pid_t process, const std::byte* address, std::span<std::byte> to) {
-  // One call carries 2 GiB at most.
+  // One call carries at most 2 GiB.
   constexpr std::size_t kCallBytesMax = kGiB;
   while (!to.empty()) {
     const std::size_t bytes = std::min(to.size(), kCallBytesMax);

@@ -22,9 +22,10 @@ constexpr std::size_t kMessageBytesMax = std::size_t{256} << 20;
 static_assert(sizeof(WindowHead) <= kHeadBytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is shared between processes");
 
-// Room for the pieces of a round, each on cache lines of its own. On one host two rounds of two
-// ranks fit the second-level cache of a core. Messages between hosts are asked for before they are
-// sent, which smaller ones would not be worth; nor those of many ranks.
+// Returns the room for the pieces of a round, each on cache lines of its own. On one host, two
+// rounds of two ranks fit the second-level cache of a core. A message between hosts is asked for
+// before it is sent; that would not be worth it for smaller messages, nor for the small pieces of
+// many ranks.
 std::size_t slot_bytes(int ranks, bool spans_hosts) {
   constexpr std::size_t kLine = 64;
   const auto pieces = static_cast<std::size_t>(std::max(ranks - 1, 1));
@@ -32,7 +33,7 @@ std::size_t slot_bytes(int ranks, bool spans_hosts) {
   return round_up(std::max(room, pieces * 32 * kKiB), pieces * kLine);
 }
 
-// Waits in looks that become rarer: other threads of this processor go first.
+// Waits by looking again, ever more rarely, so that other threads of this processor go first.
 class Patience {
  public:
   explicit Patience(std::chrono::nanoseconds timeout) : deadline_(Clock::now() + timeout) {}
@@ -61,19 +62,20 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-// What ranks that read each other's memory take at a time, when they reduce.
+// The bytes that ranks which read each other's memory take at a time when they reduce.
 std::size_t direct_scratch_bytes(int ranks) {
   const auto count = static_cast<std::size_t>(ranks);
   return std::max(512 * kKiB, count * 64 * kKiB);
 }
 
-// So much or more of each rank is worth the system calls. What an all_reduce has just written is in
-// the other core's own caches while it is small, and comes no faster from there than from a window.
+// Returns the smallest number of bytes per rank for which reading directly is worth the system
+// calls. In an all_reduce, the data just written is in the other core's own caches while it is
+// small, and comes no faster from there than from a window.
 std::size_t direct_part_min(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce ? kMiB : 64 * kKiB;
 }
 
-// Read at a time, between looks for an abort.
+// The bytes read at a time, between two looks for an abort.
 constexpr std::size_t kDirectReadBytesMax = 16 * kMiB;
 
 MessageSet set_of(std::uint64_t round) {
@@ -82,7 +84,7 @@ MessageSet set_of(std::uint64_t round) {
 
 }  // namespace
 
-// A window: its head, two slots, two gather slots of one piece.
+// A window has its head, two slots, and two gather slots of one piece each.
 std::size_t window_bytes(int ranks, bool spans_hosts) {
   const std::size_t slot = slot_bytes(ranks, spans_hosts);
   return kHeadBytes + 2 * slot + 2 * (slot / static_cast<std::size_t>(std::max(ranks - 1, 1)));
@@ -131,7 +133,7 @@ std::span<std::byte> StagedCommunicator::gather_slot(int rank, std::size_t index
   return transport_->window(rank).subspan(kHeadBytes + 2 * slot_bytes_ + index * piece, piece);
 }
 
-// What MPI itself does not carry out is told to the others as well: they wait for this rank.
+// Errors of MPI itself are also told to the other ranks, because they wait for this one.
 void StagedCommunicator::run(const CollectiveCall& call, NativeStream /*stream*/) {
   if (transport_->is_aborted()) fail(call);
   try {
@@ -154,7 +156,7 @@ void StagedCommunicator::carry_out(const CollectiveCall& call) {
   }
 }
 
-// The same on all ranks.
+// Returns the same on all ranks.
 bool StagedCommunicator::goes_direct(const CollectiveCall& call) const {
   const auto ranks = static_cast<std::size_t>(size());
   const bool in_parts = call.kind != CollectiveKind::kBroadcast;
@@ -206,8 +208,8 @@ void StagedCommunicator::run_staged(const CollectiveCall& call) {
 
 void StagedCommunicator::meet(const CollectiveCall& call) {
   own_call_ = to_wire(call);
-  // A rank that writes call n has finished n-1, so all have begun n-1, and nobody reads n-2 any
-  // more.
+  // A rank that writes call n has finished call n-1, so all ranks have begun n-1, and no rank reads
+  // n-2 any more.
   head(rank()).calls[calls_ % 2] = own_call_;
   head(rank()).buffers[calls_ % 2] = {.source = call.source, .target = call.target};
   head(rank()).arrived.store(++calls_);
@@ -248,7 +250,7 @@ void StagedCommunicator::exchange(const CollectiveCall& call, Exchange& pieces) 
 void StagedCommunicator::give(const CollectiveCall& call, Exchange& pieces, std::uint64_t round) {
   const std::uint64_t number = rounds_ + round;
   const MessageSet set = set_of(number);
-  // The slot had the pieces of the round before the last.
+  // The slot held the pieces of the round before the last.
   if (number >= 2) wait_for_locals(call, &WindowHead::consumed, number - 1, MessageSet::kCall);
   const bool shared = pieces.is_shared(round);
   bool is_staged = pieces.gather_slot(round).has_value();
@@ -290,7 +292,7 @@ void StagedCommunicator::take(const CollectiveCall& call, Exchange& pieces, std:
   head(rank()).consumed.store(number + 1);
 }
 
-// First the call, which the receiver must have taken, then the data.
+// Sends first the call, which the receiver must have taken, then the data.
 void StagedCommunicator::run_pair(const CollectiveCall& call) {
   const auto peer = static_cast<std::size_t>(call.peer);
   const bool sends = call.kind == CollectiveKind::kSend;
@@ -375,7 +377,7 @@ void StagedCommunicator::fail_with_locals(const CollectiveCall& call) {
   const auto failed =
       std::ranges::find_if(locals, [&](int local) { return head(local).has_failed.load() != 0; });
   if (failed == locals.end()) return;
-  // It knew of an abort, so the news of that is on its way here.
+  // That rank knew of an abort, so the news of the abort is on its way here.
   Patience patience(std::chrono::seconds(10));
   while (!transport_->is_aborted() && !patience.is_over()) patience.look_again();
   if (transport_->is_aborted()) fail(call);

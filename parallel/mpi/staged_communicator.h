@@ -21,18 +21,19 @@ struct WindowHead {
   alignas(64) std::atomic<std::uint64_t> given;    // rounds whose pieces are in the window
   alignas(64) std::atomic<std::uint64_t> consumed;
   alignas(64) std::atomic<std::uint64_t> has_left;
-  std::atomic<std::uint64_t> has_failed;  // a call of its has thrown: its buffers may be gone
-  alignas(64) WireCall calls[2];          // of the last two, by parity
+  std::atomic<std::uint64_t> has_failed;  // one of its calls has thrown: its buffers may be gone
+  alignas(64) WireCall calls[2];          // the last two, by parity
   DirectExchange::Buffers buffers[2];
 };
 
-// Ranks as processes. Each gives its pieces in its window, where ranks of the same host take them,
-// and by message to those of other hosts, twice the slot's room at a time; then each reduces its
-// own part in rank order, as threads do. Where ranks can read each other's memory they take what is
-// large from there (DirectExchange), without windows. Nothing is allocated in a call.
+// Ranks as processes. Each rank gives its pieces in its window, where ranks of the same host take
+// them, and by message to ranks of other hosts, twice the slot's room at a time. Then each rank
+// reduces its own part in rank order, as thread ranks do. Where ranks can read each other's memory,
+// they take large data from there (DirectExchange), without windows. A call allocates nothing.
 //
 // After an error, a message to another host may still read this rank's buffers: keep them until the
-// process ends. A rank of this host may look at where they were, and then fails too.
+// process ends. A rank of this host may still read the addresses where they were, and then fails
+// too.
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Transport> transport, const std::string& name,
@@ -66,13 +67,14 @@ class StagedCommunicator final : public Communicator {
   void wait_for_locals(const CollectiveCall& call, std::atomic<std::uint64_t> WindowHead::* count,
                        std::uint64_t at_least, MessageSet set);
   [[noreturn]] void fail(const CollectiveCall& call);
-  // Fails where a rank of this host has: what was read from it since may not have been its buffers.
+  // Fails if a rank of this host has failed: data read from it since then may not have been its
+  // buffers.
   void fail_with_locals(const CollectiveCall& call);
   [[noreturn]] void abort_and_fail(const CollectiveCall& call, const std::string& what);
 
   bool is_local(int rank) const { return local_index_[static_cast<std::size_t>(rank)] >= 0; }
   WindowHead& head(int rank) const;
-  // Where the window of `from` has the piece for `to` in a round.
+  // Returns the place in the window of `from` that has the piece for `to` in a round.
   std::byte* staged(int from, int to, std::uint64_t round, bool shared, std::size_t piece) const;
   std::span<std::byte> gather_slot(int rank, std::size_t index) const;
 
@@ -82,8 +84,8 @@ class StagedCommunicator final : public Communicator {
   std::vector<int> local_index_;  // by rank; -1: on another host
   std::vector<std::byte> scratch_;
   std::vector<WireCall> their_calls_;                   // by rank
-  std::vector<DirectExchange::Buffers> their_buffers_;  // by rank; of ranks of this host
-  std::vector<const std::byte*> pieces_;                // by rank, of the round that is consumed
+  std::vector<DirectExchange::Buffers> their_buffers_;  // by rank; only ranks of this host
+  std::vector<const std::byte*> pieces_;                // by rank, of the round being consumed
   WireCall own_call_;
   std::uint64_t calls_ = 0;
   std::uint64_t rounds_ = 0;  // of all calls before this one

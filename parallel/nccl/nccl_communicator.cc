@@ -16,12 +16,12 @@
 namespace terrace {
 namespace {
 
-// So that the order of sums does not follow from how much of the GPU is free.
+// A fixed number, so that the order of sums does not depend on how much of the GPU is free.
 constexpr int kChannels = 16;
 
 ncclConfig_t config() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // so that abort() can end what waits
+  config.blocking = 0;  // so that abort() can end a call that waits
   config.minCTAs = kChannels;
   config.maxCTAs = kChannels;
   return config;
@@ -31,7 +31,7 @@ bool reduces(const CollectiveCall& call) {
   return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
 }
 
-// Of a reduction. What only moves, moves as bytes.
+// Returns NCCL's type for a reduction. Calls that only move data move it as bytes.
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -58,7 +58,8 @@ class NcclCommunicator final : public Communicator {
       : Communicator(std::move(name), rank, size),
         communicator_(communicator),
         group_(std::move(group)) {}
-  // The other ranks are not to wait for what a rank with an error will not do.
+  // If this rank leaves with an error, the other ranks must not wait for calls that it will not
+  // make.
   ~NcclCommunicator() override {
     if (std::uncaught_exceptions() > 0) group_->abort_here("this rank has left with an error");
   }
@@ -99,7 +100,7 @@ class NcclCommunicator final : public Communicator {
     group_->watch_to(pending, stream);
   }
 
-  // Anything but an all_reduce.
+  // Enqueues any call except an all_reduce.
   ncclResult_t enqueue(const CollectiveCall& call, cudaStream_t stream) {
     const std::size_t bytes = call.size_bytes();
     const std::size_t part = bytes / static_cast<std::size_t>(size());
@@ -130,8 +131,9 @@ class NcclCommunicator final : public Communicator {
     return call.op == ReduceOp::kSum ? ncclSum : ncclMax;
   }
 
-  // The steps depend on each other: in stream order, not as a group. NCCL skips a call of no
-  // elements, which is to wait for the other ranks: it adds a number that nobody reads.
+  // The steps depend on each other, so they run in stream order, not as a group. NCCL skips a call
+  // of no elements, but that call must wait for the other ranks, so it adds a number that no one
+  // reads.
   void all_reduce(const CollectiveCall& call, const std::string& text, cudaStream_t stream) {
     if (call.elements == 0) {
       group_->enqueue(communicator_, text, [&] {
@@ -189,13 +191,13 @@ class NcclCommunicator final : public Communicator {
   const std::shared_ptr<NcclGroup> group_;
 };
 
-// `share` gives all ranks the bytes of the first.
+// `share` gives the bytes of the first rank to all ranks.
 std::unique_ptr<Communicator> join(std::shared_ptr<NcclGroup> group, const std::string& name,
                                    int rank, int size,
                                    FunctionRef<void(std::span<std::byte>)> share) {
   const std::string what = fmt::format("communicator '{}' of NCCL", name);
   ncclUniqueId id = {};
-  // A rank 0 that has no id still tells the others, so that nobody waits.
+  // A rank 0 that has no id still calls share(), so that the other ranks do not wait.
   ncclResult_t result = rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
   share({reinterpret_cast<std::byte*>(&id), sizeof(id)});
   group->settle(result, nullptr, what);

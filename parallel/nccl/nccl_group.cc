@@ -19,17 +19,17 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(100);
 constexpr auto kSettleInterval = std::chrono::microseconds(20);
-// How long aborted communicators may take to end: other ranks of the host have to hear of it, and
-// may hear from this one only when it has left.
+// How long aborted communicators may take to end. Other ranks of the host must hear of the abort,
+// and may hear of it from this rank only when it has left.
 constexpr auto kAbortedMax = std::chrono::seconds(2);
-constexpr std::size_t kNameBytes = 64;  // of most communicators
+constexpr std::size_t kNameBytes = 64;  // enough for most communicators
 
 std::string text_of(ncclResult_t result, ncclComm_t communicator) {
   const char* const last = ncclGetLastError(communicator);
   return fmt::format("NCCL: {}{}{}", ncclGetErrorString(result), *last == '\0' ? "" : ": ", last);
 }
 
-// So that the members that are initialised next are made on it.
+// Makes the GPU current, so that the members that are initialised next are made on it.
 int made_current(int ordinal) {
   use_cuda_device(ordinal);
   return ordinal;
@@ -63,9 +63,9 @@ struct NcclGroup::Pending {
   OwnedEvent begin = make_event();
   OwnedEvent end = make_event();
   CollectiveCall call;
-  std::string name;                           // of the communicator
-  bool is_enqueued = false;                   // otherwise the events are of an earlier call
-  std::optional<Clock::time_point> deadline;  // since its stream was seen to have come to it
+  std::string name;                           // the communicator's
+  bool is_enqueued = false;                   // if not, the events are of an earlier call
+  std::optional<Clock::time_point> deadline;  // set when its stream was seen to have come to it
 
   bool is_over() const { return is_enqueued && cudaEventQuery(end.get()) == cudaSuccess; }
   bool is_late(std::chrono::nanoseconds timeout) {
@@ -78,7 +78,7 @@ struct NcclGroup::Pending {
 
 struct NcclGroup::Ending {
   DeviceNumber barrier_number = make_device_number();
-  // What comes of splits is written here some time after the call has returned. Guarded by the
+  // ncclCommSplit() writes its result here, some time after the call has returned. Guarded by the
   // group's mutex.
   std::deque<ncclComm_t> parts;
 
@@ -86,7 +86,7 @@ struct NcclGroup::Ending {
   std::condition_variable left_changed;
   int left = 0;  // communicators that are ending; guarded by mutex
 
-  // Whether all have ended.
+  // Returns whether all communicators have ended within the limit.
   bool wait(std::chrono::nanoseconds limit) {
     std::unique_lock lock(mutex);
     return left_changed.wait_for(lock, limit, [this] { return left == 0; });
@@ -123,23 +123,23 @@ NcclGroup::~NcclGroup() {
   wait_for_ends();
 }
 
-// What an end says of itself helps nobody any more.
+// Ignores the results of the ends: no one could do anything about an error any more.
 void NcclGroup::end_all(ncclResult_t (*end)(ncclComm_t)) noexcept {
   for (const ncclComm_t communicator : std::exchange(communicators_, {})) {
     ending_->add(1);
     try {
       std::thread([communicator, end, ordinal = ordinal_, ending = ending_] {
-        cudaSetDevice(ordinal);  // fails where the GPU has: the communicator is ended all the same
+        cudaSetDevice(ordinal);  // fails if the GPU has failed: the end is called all the same
         end(communicator);
         ending->add(-1);
       }).detach();
-    } catch (const std::system_error&) {  // no more threads: it stays with the process
+    } catch (const std::system_error&) {  // no more threads: it is left to the process
       ending_->add(-1);
     }
   }
 }
 
-// Of the last who has the group: nobody else changes anything.
+// Called by the last owner of the group, so no other thread changes anything.
 void NcclGroup::wait_for_ends() noexcept {
   Clock::time_point deadline = Clock::now() + timeout_;
   while (!ending_->wait(kWatchInterval)) {
@@ -156,7 +156,7 @@ void NcclGroup::add(ncclComm_t communicator, const std::string& what) {
   {
     const std::scoped_lock lock(mutex_);
     communicators_.push_back(communicator);
-    if (reason_) end_all(ncclCommAbort);  // it came late
+    if (reason_) end_all(ncclCommAbort);  // the abort came first
   }
   settle(ncclInProgress, communicator, what);
 }
@@ -170,7 +170,7 @@ ncclComm_t NcclGroup::split(ncclComm_t communicator, int color, int key, ncclCon
   }
   enqueue(communicator, what,
           [&] { return ncclCommSplit(communicator, color, key, part, &config); });
-  // NCCL may say that all went well before there is a part.
+  // NCCL may report success before the new communicator is there.
   const std::atomic_ref<ncclComm_t> written(*part);
   const Clock::time_point deadline = Clock::now() + timeout_;
   while (written.load() == nullptr) {
@@ -182,7 +182,7 @@ ncclComm_t NcclGroup::split(ncclComm_t communicator, int color, int key, ncclCon
   }
   const ncclComm_t made = written.load();
   add(made, what);
-  // There may be a part before all is well.
+  // The new communicator may be there before NCCL reports success.
   settle(ncclInProgress, communicator, what);
   return made;
 }
@@ -215,7 +215,7 @@ void NcclGroup::enqueue(ncclComm_t communicator, const std::string& what,
 void NcclGroup::settle(ncclResult_t result, ncclComm_t communicator, const std::string& what) {
   const Clock::time_point deadline = Clock::now() + timeout_;
   while (result == ncclInProgress) {
-    // A thread of NCCL's may still be at work on the call, and on its stream.
+    // A thread of NCCL may still be working on the call, and on its stream.
     if (abort_reason()) ending_->wait(kAbortedMax);
     throw_if_aborted(what);
     if (Clock::now() > deadline) {
@@ -235,7 +235,7 @@ void NcclGroup::settle(ncclResult_t result, ncclComm_t communicator, const std::
 NcclGroup::Pending* NcclGroup::watch_from(const CollectiveCall& call, const std::string& name,
                                           cudaStream_t stream) {
   const std::scoped_lock lock(mutex_);
-  // A full ring has 256 older calls: the watch of those is enough.
+  // A full ring has 256 older calls, and watching those is enough.
   if (next_ - first_ == kPendingMax) return nullptr;
   Pending& pending = ring_[next_ % kPendingMax];
   check_cuda(cudaEventRecord(pending.begin.get(), stream), "cudaEventRecord", name);
@@ -259,12 +259,13 @@ void NcclGroup::abort(const std::string& reason) noexcept {
   if (meeting_ != nullptr) meeting_->abort(reason);
 }
 
-// All communicators at once: what frees the memory of one waits for the kernels of all on the GPU,
-// also of the meeting's, and those end when they are told.
+// Ends all communicators at once. Freeing the memory of one waits for the kernels of all
+// communicators on the GPU, including the meeting's, and those kernels end only when they are told
+// to.
 void NcclGroup::abort_here(const std::string& reason) noexcept {
   const std::scoped_lock lock(mutex_);
   if (reason_) return;
-  reason_ = reason;  // from now on nobody calls NCCL
+  reason_ = reason;  // from now on no one calls NCCL
   first_ = next_;
   end_all(ncclCommAbort);
 }

@@ -1,1 +1,1 @@
-"""What Python adds to the program `terrace`. Importing does nothing else, and needs no package."""
+"""The Python side of the program `terrace`. Importing it does nothing, and needs no package."""

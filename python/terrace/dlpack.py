@@ -1,8 +1,8 @@
-"""Memory of the library for those who take tensors by DLPack: torch.from_dlpack(), numpy.from_dlpack() and others.
+"""Hands out memory of the library by DLPack, to torch.from_dlpack(), numpy.from_dlpack() and others.
 
-The struct that the library makes has a deleter in C, which whoever consumes a capsule calls; of a capsule that nobody
-has consumed the destructor calls it, which is of the library too: it may run while Python raises an exception, and at
-the end of the interpreter.
+The struct that the library makes has a deleter in C, which the consumer of a capsule calls. If nobody consumes the
+capsule, its destructor calls the deleter. The destructor is a function of the library too, since it may run while
+Python raises an exception, and at the end of the interpreter.
 """
 
 import ctypes
@@ -12,11 +12,11 @@ from terrace import library as lib
 
 _CPU = 1
 _READ_ONLY = 1
-_VERSIONED, _UNVERSIONED = b"dltensor_versioned", b"dltensor"  # a capsule borrows its name
+_VERSIONED, _UNVERSIONED = b"dltensor_versioned", b"dltensor"  # a capsule only points to its name
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor of dlpack.h."""
+    """The struct DLTensor of dlpack.h."""
     _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32),
                 ("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16), ("shape", POINTER(c_int64)),
                 ("strides", POINTER(c_int64)), ("byte_offset", c_uint64)]
@@ -26,7 +26,7 @@ _Deleter = ctypes.CFUNCTYPE(None, c_void_p)  # called without the GIL, so that o
 
 
 class _ManagedVersioned(ctypes.Structure):
-    """DLManagedTensorVersioned."""
+    """The struct DLManagedTensorVersioned of dlpack.h."""
     _fields_ = [("major", c_uint32), ("minor", c_uint32), ("context", c_void_p), ("deleter", _Deleter),
                 ("flags", c_uint64), ("tensor", _Tensor)]
 
@@ -39,8 +39,8 @@ def _capsule_of(address, name):
 
 
 class Lease:
-    """Memory of a session or of units that has `__dlpack__`; each call of it makes a capsule with a lease of its own,
-    which ends with the tensor that is made of it. `lend` returns the address of a lease of the library."""
+    """Memory of a session or of units that has `__dlpack__`. Each call of that makes a capsule with a lease of its own,
+    which ends with the tensor that is made from the capsule. `lend` returns the address of a lease of the library."""
 
     def __init__(self, lend):
         self._lend = lend

@@ -1,7 +1,7 @@
 """The library libterrace.so, loaded with ctypes: the functions and structs of runtime/capi/terrace.h.
 
-A call that fails raises TerraceError, or the subclass that says what a program may want to catch. Every
-call gives the interpreter free for other threads while it runs.
+A call that fails raises TerraceError, or its subclass for an error that a program may want to catch. Every
+call releases the interpreter to other threads while it runs.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ FILE_NAME = "libterrace.so.1"
 
 
 class TerraceError(RuntimeError):
-    """What happened, where, and what to do about it. `code` is that of terrace.h."""
+    """An error that says what happened, where, and what to do about it. `code` is the error's code in terrace.h."""
 
     code = 0
 
@@ -235,7 +235,7 @@ def _open():
 
 
 def _check_version(library):
-    """Refuses an older library. One of the same ABI may still lack functions that are new."""
+    """Refuses a library that is older than this package. One of the same ABI may still lack new functions."""
     lacking = [name for name in ("terrace_abi_version", "terrace_capsule_end", *_FUNCTIONS) if not hasattr(library, name)]
     found = "one that lacks terrace_abi_version()"
     if "terrace_abi_version" not in lacking:
@@ -264,7 +264,7 @@ _library = None
 
 
 def library():
-    """The library, loaded at the first call. Raises ImportError."""
+    """Returns the library, which the first call loads. Raises ImportError."""
     global _library
     if _library is None:
         _library = _load()
@@ -272,7 +272,7 @@ def library():
 
 
 def call(name, *arguments):
-    """Calls a function that returns a terrace_error; raises what it says."""
+    """Calls a function that returns a terrace_error, and raises the error that it returns, if any."""
     code = getattr(library(), name)(*arguments)
     if code == 0:
         return
@@ -280,7 +280,7 @@ def call(name, *arguments):
 
 
 def text_of(name, handle):
-    """What a function says that fills a text."""
+    """Returns the text that a function writes into a buffer."""
     size = c_uint64()
     call(name, handle, None, 0, byref(size))
     text = ctypes.create_string_buffer(size.value)

@@ -1,4 +1,4 @@
-"""The program `terrace` that a wheel brings: the command of that name, which pip installs, becomes the program."""
+"""Runs the program `terrace` that a wheel contains: the command of that name, which pip installs, becomes it."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 """A session of the library: exact updates of parameters that the caller owns, with state in host memory or on
-NVMe. Addresses are whole numbers, so this needs no other package; terrace.torch is made of it.
+NVMe. Addresses are plain integers, so this module needs no other package. terrace.torch is built on it.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from terrace.wording import SESSION_PHRASES, Wording
 
 
 def buffer_of(address, element_count, dtype, device="cpu", device_index=0, stream=None):
-    """Elements in memory, dense. `dtype` is "float32", "bfloat16" or "float16"."""
+    """Returns a lib.Buffer of dense elements in memory. `dtype` is "float32", "bfloat16" or "float16"."""
     if dtype not in lib.DTYPES:
         raise lib.DTypeError(f"tensors of {dtype} are not taken: use float32, bfloat16 or float16")
     if device not in lib.DEVICES:
@@ -24,7 +24,7 @@ def buffer_of(address, element_count, dtype, device="cpu", device_index=0, strea
 
 
 def bytes_of(size):
-    """A number of bytes, or a text such as "4GiB" or "500MB"; None is 0, no limit."""
+    """Returns a size in bytes, given as a number or as a text such as "4GiB" or "500MB"; for None, 0: no limit."""
     if size is None:
         return 0
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
@@ -44,19 +44,19 @@ def bytes_of(size):
 
 
 def directories_of(nvme):
-    """A directory, several, or None, as a list."""
+    """Returns a directory, several, or None as a list."""
     return [nvme] if isinstance(nvme, (str, bytes, os.PathLike)) else list(nvme or ())
 
 
 def _destroy(library, handle, lent):
-    library.terrace_session_destroy(handle)  # waits for what may still read gradients that are lent
+    library.terrace_session_destroy(handle)  # waits for updates that may still read lent gradients
     lent.clear()
 
 
 class Session:
-    """Add groups and tensors, prepare(), and for each step gradients and a step. Used by one thread at a time,
-    except wait_parameter(). What is raised is of terrace.library; `wording` says it in other words than those of
-    this class."""
+    """A session. Add groups and tensors, and call prepare(). For each step add gradients, begin the step, and end it.
+    Used by one thread at a time, except wait_parameter(). Raises the errors of terrace.library. `wording` rewords their
+    texts; the default names this class's methods and arguments."""
 
     def __init__(self, *, state="host", host_memory=None, nvme=(), threads=0, log=None,
                  wording=Wording(SESSION_PHRASES)):
@@ -76,8 +76,8 @@ class Session:
         self._call("terrace_session_create", byref(options), byref(handle))
         self._handle = handle
         self._groups = 0
-        # At the end of the interpreter too: the session's files are removed there.
-        self._lent = {}  # number of a tensor: the owner of a gradient that the library reads where it is
+        # The finalizer runs at the end of the interpreter too, and removes the session's files there.
+        self._lent = {}  # by number of a tensor, the owner of a gradient that the library reads in place
         self._finalizer = weakref.finalize(self, _destroy, lib.library(), handle, self._lent)
 
     def _call(self, name, *arguments):
@@ -95,12 +95,12 @@ class Session:
             raise
 
     def close(self):
-        """Waits for a step under way, and gives back memory and files."""
+        """Waits for a step that is under way, and gives back memory and files."""
         self._finalizer()
         self._handle = None
 
     def add_group(self, rule, hyperparameters, weight_decay=0.0):
-        """Returns the number of the group. Hyperparameters that are not named have their standard values."""
+        """Adds a group, and returns its number. Hyperparameters that are not named have their standard values."""
         values = (lib.Hyperparameter * max(1, len(hyperparameters)))()
         for place, (name, value) in zip(values, hyperparameters.items()):
             place.name, place.value = name.encode(), value
@@ -112,8 +112,8 @@ class Session:
         return group.value
 
     def add_tensor(self, group, name, buffer, shape):
-        """Returns the number of the tensor, which is another's where the two share their memory. The memory stays
-        the caller's, and stays where it is until the session is closed."""
+        """Adds a tensor, and returns its number. Tensors that share their memory have the same number. The caller
+        keeps the memory, and must not move it until the session is closed."""
         sizes = (c_int64 * max(1, len(shape)))(*shape)
         options = lib.TensorOptions(name=name.encode(), parameter=buffer, shape=sizes, dimension_count=len(shape))
         tensor = c_int32()
@@ -124,9 +124,10 @@ class Session:
         self._call("terrace_session_prepare", self._handle)
 
     def add_gradient(self, tensor, buffer, owner=None):
-        """Added in fp32, in the order of the calls; read before this returns. With an `owner` of the memory the first
-        gradient of a tensor, of float32 on the CPU, is not copied: the owner is kept until the next step has ended, or
-        until it is copied or forgotten after all, and nobody writes there meanwhile."""
+        """Adds to a tensor's gradient in fp32, in the order of the calls. The buffer is read before this returns. If
+        an `owner` of its memory is given, the first gradient of a tensor is not copied if it is float32 on the CPU.
+        The owner is then kept until the next step has ended, or until the gradient is copied or forgotten after all,
+        and nobody may write to the memory meanwhile."""
         if owner is None:
             self._call("terrace_gradient_add", self._handle, tensor, byref(buffer))
             self._lent.pop(tensor, None)
@@ -139,20 +140,20 @@ class Session:
             self._lent.pop(tensor, None)
 
     def is_lent(self, tensor):
-        """Whether the library reads the gradient of a tensor where its owner has it."""
+        """Returns whether the library reads the gradient of a tensor in the owner's memory."""
         return tensor in self._lent
 
     def gradient(self, tensor):
-        """What was added since the last step, as a ctypes array of floats that is good until the next one begins;
-        None where nothing was."""
+        """Returns the gradient that was added since the last step, as a ctypes array of floats that is valid until
+        the next step begins; None if nothing was added."""
         view = lib.Buffer()
         self._call("terrace_gradient_view", self._handle, tensor, byref(view))
         return (ctypes.c_float * view.element_count).from_address(view.data) if view.data else None
 
     def lease_gradient(self, tensor):
-        """The same as a terrace.dlpack.Lease, in the tensor's shape: torch.from_dlpack() of it has the memory itself,
-        also after close(). What is written there before the next step counts in it. While a tensor of it is there,
-        pause() is refused."""
+        """Returns the same gradient as a terrace.dlpack.Lease, in the tensor's shape. torch.from_dlpack() of it has the
+        memory itself, also after close(). Values that are written there before the next step count in that step. While
+        such a tensor exists, pause() is refused."""
         def lend():
             lease = c_void_p()
             self._call("terrace_gradient_lease", self._handle, tensor, byref(lease))
@@ -163,11 +164,11 @@ class Session:
         return Lease(lend)
 
     def complete_gradient(self, tensor):
-        """Nothing more is added to it in the step under way, which was begun with gradients_arrive=True."""
+        """Says that nothing more is added to a gradient in the step under way, begun with gradients_arrive=True."""
         self._call("terrace_gradient_complete", self._handle, tensor)
 
     def square_sum(self, tensor):
-        """The sum of squares of what was added since the last step."""
+        """Returns the sum of squares of the gradient that was added since the last step."""
         sum_of_squares = c_double()
         self._call("terrace_gradient_square_sum", self._handle, tensor, byref(sum_of_squares))
         return sum_of_squares.value
@@ -179,9 +180,9 @@ class Session:
     def begin_step(self, learning_rates, *, max_grad_norm=0.0, gradient_scale=1.0, known_norm=0.0, skip_missing=False,
                    gradients_arrive=False):
         """Starts a step, which runs on threads of the session. Until end_step() nothing may write a parameter, and
-        nothing may read one before wait_parameter() of it. gradients_arrive: add_gradient() goes on, and each
-        tensor's update waits for its complete_gradient(), or for end_step(). known_norm: the norm over all gradients,
-        scaled, from who has taken it and found it finite; 0: it is taken."""
+        nothing may read one before wait_parameter() of it. With gradients_arrive, add_gradient() goes on, and each
+        tensor's update waits for its complete_gradient(), or for end_step(). known_norm is the norm over all
+        gradients, scaled, if the caller has computed it and found it finite; 0: the session computes it."""
         flags = lib.STEP_SKIP_MISSING * skip_missing | lib.STEP_GRADIENTS_ARRIVE * gradients_arrive
         rates = (c_double * max(1, len(learning_rates)))(*learning_rates)
         options = lib.StepOptions(flags=flags, learning_rates=rates,
@@ -193,7 +194,7 @@ class Session:
         self._call("terrace_wait_parameter", self._handle, tensor)
 
     def wait_norm(self):
-        """The norm over all gradients of the step that is under way, before clipping."""
+        """Returns the norm over all gradients of the step that is under way, before clipping."""
         norm = c_double()
         self._call("terrace_wait_norm", self._handle, byref(norm))
         return norm.value
@@ -206,13 +207,13 @@ class Session:
         return result
 
     def pause(self, directory=None):
-        """Gives back all memory that the session holds; what is in it goes to files without a name in `directory`,
+        """Gives back all memory that the session holds. Its content goes to files without a name in `directory`,
         or else in the session's own NVMe directories. Until resume() only close() may be called."""
         self._call("terrace_pause", self._handle, None if directory is None else os.fsencode(directory))
         self._lent.clear()
 
     def resume(self):
-        """Takes the memory again, with every bit as it was."""
+        """Takes the memory back, with every bit as it was."""
         self._call("terrace_resume", self._handle)
 
     def step_count(self):
@@ -221,19 +222,19 @@ class Session:
         return count.value
 
     def adopt_parameter(self, tensor):
-        """Takes what the caller has written into a parameter of 16 bits for its fp32 master."""
+        """Sets the fp32 master of a 16-bit parameter to the values that the caller has written into the parameter."""
         self._call("terrace_parameter_adopt", self._handle, tensor)
 
     def read_state(self, tensor, field, out, first_element=0):
-        """Fills `out`, an fp32 buffer, from "master" or what the rule keeps, such as "exp_avg"."""
+        """Fills `out`, an fp32 buffer, from "master" or from state that the rule keeps, such as "exp_avg"."""
         self._call("terrace_state_read", self._handle, tensor, field.encode(), first_element, byref(out))
 
     def write_state(self, tensor, field, values, first_element=0):
-        """Sets what read_state() reads; a new master changes the parameter too."""
+        """Sets the values that read_state() reads. A new master changes the parameter too."""
         self._call("terrace_state_write", self._handle, tensor, field.encode(), first_element, byref(values))
 
     def updates(self, tensor):
-        """How often the tensor was updated."""
+        """Returns how often the tensor was updated."""
         count = c_int64()
         self._call("terrace_tensor_updates", self._handle, tensor, byref(count))
         return count.value

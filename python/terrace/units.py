@@ -1,5 +1,6 @@
-"""Units whose parameters, gradients and optimizer state the library has and moves, by a step that is recorded before
-the first one runs. Addresses are whole numbers, so this needs no other package; terrace.torch.offload is made of it.
+"""Units whose parameters, gradients and optimizer state the library owns and moves, following a step that is recorded
+before the first one runs. Addresses are plain integers, so this module needs no other package. terrace.torch.offload
+is built on it.
 """
 
 import ctypes
@@ -19,10 +20,10 @@ def _destroy(library, handle):
 
 
 class Units:
-    """Add units, record a step's tasks, prepare(), fill(), and for each step begin_step(), acquire() and release() of
-    each task in order, end_step(). Used by one thread at a time. What is raised is of terrace.library. `tiers` has
-    "parameters", "gradients", "optimizer" and "saved", each "auto", "host" or "nvme". `wording` says what is raised in
-    other words than those of this class."""
+    """Add units, record a step's tasks, and call prepare() and fill(). For each step call begin_step(), then acquire()
+    and release() for each task in order, then end_step(). Used by one thread at a time. Raises the errors of
+    terrace.library. `tiers` has "parameters", "gradients", "optimizer" and "saved", each "auto", "host" or "nvme".
+    `wording` rewords the errors' texts; the default names this class's methods and arguments."""
 
     def __init__(self, rule, hyperparameters, *, tiers, compute_dtype="float32", micro_batches=1, weight_decay=0.0,
                  max_grad_norm=0.0, host_memory=None, nvme=(), threads=0, wording=Wording(UNITS_PHRASES)):
@@ -63,7 +64,7 @@ class Units:
         self._handle = None
 
     def add(self, name, element_count, *, decayed_elements=0, saved_bytes=0, is_frozen=False):
-        """Returns the number of the unit. Weight decay applies to `decayed_elements` at its start."""
+        """Adds a unit, and returns its number. Weight decay applies to its first `decayed_elements` elements."""
         options = lib.UnitOptions(flags=lib.UNIT_FROZEN if is_frozen else 0, name=name.encode(),
                                   element_count=element_count, decayed_elements=decayed_elements,
                                   saved_bytes=saved_bytes)
@@ -78,8 +79,8 @@ class Units:
         self._call("terrace_units_prepare", self._handle)
 
     def fill(self, steps, source):
-        """source(unit, field, first_element, element_count, address) writes fp32 elements; it is called by several
-        threads. What it raises is raised here."""
+        """Fills the state: source(unit, field, first_element, element_count, address) writes fp32 elements. Several
+        threads call it. An exception that it raises is raised here."""
         problems = []
 
         def ask(_, place):
@@ -102,14 +103,14 @@ class Units:
         self._call("terrace_units_step_begin", self._handle, learning_rate)
 
     def acquire(self, unit, task_pass, micro_batch):
-        """Returns the lib.UnitMemory of a task, the next of the step."""
+        """Begins the step's next task, which the arguments name, and returns its lib.UnitMemory."""
         memory = lib.UnitMemory()
         self._call("terrace_unit_acquire", self._handle, unit, task_pass, micro_batch, byref(memory))
         return memory
 
     def lease(self, unit, part):
-        """lib.PARAMETERS, to be read only, or lib.GRADIENT of the unit that is acquired, flat, as a
-        terrace.dlpack.Lease. While a tensor of it is there, release() is refused."""
+        """Returns a part of the unit that is acquired, flat, as a terrace.dlpack.Lease: lib.PARAMETERS, which may only
+        be read, or lib.GRADIENT. While a tensor of it exists, release() is refused."""
         def lend():
             lease = c_void_p()
             self._call("terrace_unit_lease", self._handle, unit, part, byref(lease))
@@ -123,8 +124,8 @@ class Units:
         self._call("terrace_unit_release", self._handle, unit)
 
     def abandon_step(self, sink):
-        """The step that is under way updates nothing: its end_step() calls sink(unit, first_element, element_count,
-        address) with the gradients. The sink must not raise."""
+        """Makes the step that is under way update nothing: its end_step() calls sink(unit, first_element,
+        element_count, address) with the gradients instead. The sink must not raise."""
         self._sink = lib.GradientSink(lambda _, *gradient: sink(*gradient))
         self._call("terrace_units_step_abandon", self._handle, self._sink, None)
 
@@ -135,16 +136,16 @@ class Units:
         return result
 
     def read_state(self, unit, field, out, first_element=0):
-        """Fills `out`, a buffer of terrace.session, from "parameter", "master" or what the rule keeps."""
+        """Fills `out`, a buffer of terrace.session, from "parameter", "master" or from state that the rule keeps."""
         self._call("terrace_units_state_read", self._handle, unit, field.encode(), first_element, byref(out))
 
     def pause(self, directory=None):
-        """Between steps: gives back all memory that the units hold; what is in it goes to files without a name in
-        `directory`, or else in the units' own NVMe directories. Until resume() only close() may be called."""
+        """Gives back all memory that the units hold. May be called between steps. The content goes to files without a
+        name in `directory`, or else in the units' own NVMe directories. Until resume() only close() may be called."""
         self._call("terrace_units_pause", self._handle, None if directory is None else os.fsencode(directory))
 
     def resume(self):
-        """Takes the memory again, with every bit as it was. After an error the units are paused as before."""
+        """Takes the memory back, with every bit as it was. After an error the units stay paused."""
         self._call("terrace_units_resume", self._handle)
 
     def ledger(self):

@@ -1,10 +1,10 @@
-"""Errors of the library name functions and flags of C; a Python program is told what to do in its own words."""
+"""Rewords the library's errors: they name functions and flags of C, and a Python program reads its own names."""
 
 import re
 
 
 class Wording:
-    """Puts other phrases in the place of some, the longest first."""
+    """Replaces phrases in a text by others, the longest ones first."""
 
     def __init__(self, phrases):
         self._phrases = phrases
@@ -14,7 +14,7 @@ class Wording:
         return self._pattern.sub(lambda found: self._phrases[found[0]], text)
 
 
-# For those who use terrace.session.
+# For users of terrace.session.
 SESSION_PHRASES = {
     "the session is NULL; make one by terrace_session_create() or terrace_units_create()":
         "the session is closed; make another",
@@ -64,7 +64,7 @@ SESSION_PHRASES = {
     "terrace_metrics_json()": "metrics()",
 }
 
-# For those who use terrace.units.
+# For users of terrace.units.
 UNITS_PHRASES = {
     "the session is NULL; make one by terrace_session_create() or terrace_units_create()":
         "the units are closed; make others",

@@ -10,10 +10,10 @@
 #include "runtime/capi/capi_error.h"
 #include "runtime/capi/terrace.h"
 
-// What all functions of the C interface do around their work.
+// The steps that all functions of the C interface take around their work.
 namespace terrace {
 
-// Tells a callback, if there is one.
+// A log that calls a callback, if there is one.
 class CallbackLog final : public Log {
  public:
   CallbackLog(terrace_log_callback callback, void* user) : callback_(callback), user_(user) {}
@@ -30,7 +30,7 @@ class CallbackLog final : public Log {
   void* const user_;
 };
 
-// Runs the body, and makes an error of what it throws.
+// Runs the body, and turns an exception that it throws into an error.
 template <typename Body>
 terrace_error guarded(Body body) noexcept {
   try {
@@ -44,10 +44,10 @@ terrace_error guarded(Body body) noexcept {
 // Refuses a handle that is null, and one that another process has made.
 terrace_error check_owner(const void* handle, pid_t owner) noexcept;
 
-// Throws where the caller's struct is there and has no right size.
+// Throws where the caller's struct is given and has a wrong size.
 void check_result(const terrace_step_result* result);
 
-// A text as terrace_ledger_json() gives it.
+// Writes a text as terrace_ledger_json() gives it.
 void write_text(const std::string& text, char* out, std::uint64_t capacity, std::uint64_t* size);
 
 }  // namespace terrace

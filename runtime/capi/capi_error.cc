@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-// Neither allocates nor has a destructor: it can be used where memory is gone, and when a thread or
-// the process ends.
+// The text of a report. It neither allocates nor has a destructor, so it can be used when memory
+// has run out, and when a thread or the process ends.
 constexpr std::size_t kReportBytes = 4096;
 thread_local char report_text[kReportBytes] = "";
 
@@ -42,7 +42,7 @@ terrace_error code_of(SessionProblem problem) {
 terrace_error report(terrace_error error, const char* what) noexcept {
   std::size_t size = 0;
   for (; size + 1 < kReportBytes && what[size] != '\0'; ++size) report_text[size] = what[size];
-  // A text that is too long ends with a whole character of UTF-8.
+  // Cuts a text that is too long behind a whole character of UTF-8.
   while (size > 0 && (static_cast<unsigned char>(what[size]) & 0xC0U) == 0x80U) --size;
   report_text[size] = '\0';
   return error;

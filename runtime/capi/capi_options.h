@@ -11,17 +11,17 @@
 #include "runtime/session/parameter_session.h"
 #include "runtime/session/unit_session.h"
 
-// From the structs of terrace.h to those of the session. All throw SessionError for what does not
-// fit, naming the field.
+// Converts the structs of terrace.h to the structs of the sessions. All functions throw
+// SessionError, which names the field, for a value that is not possible.
 namespace terrace {
 
-// Throws where a pointer is null; `what` is its name.
+// Throws if a pointer is null; `what` is its name.
 void check_pointer(const void* pointer, const char* what);
-// Throws where `size` is less than what every version has, or where bytes that this library does
-// not know are not zero.
+// Throws if the struct's size is less than the size in every version, or if bytes that this library
+// does not know are not zero.
 void check_struct(const void* given, std::size_t known_bytes, const char* what);
 
-// A struct of the caller's.
+// Returns a copy of a struct of the caller.
 template <typename Struct>
 Struct read_struct(const Struct* given, const char* what) {
   check_pointer(given, what);
@@ -33,14 +33,15 @@ Struct read_struct(const Struct* given, const char* what) {
 
 SessionOptions session_options_of(const terrace_session_options& options);
 DType dtype_of(std::int32_t dtype, const char* what);
-// The memory of a buffer, which is the CPU's.
+// Returns the memory of a buffer, which must be the CPU's.
 TensorView view_of(const terrace_buffer& buffer, const char* what);
-// Where the memory of a buffer is, for calls that also take a GPU's; elements_of() is the memory.
+// Returns where the memory of a buffer is, for calls that also take a GPU's. elements_of() returns
+// the memory.
 GpuPlace place_of(const terrace_buffer& buffer, const char* what);
 TensorView elements_of(const terrace_buffer& buffer, const char* what);
 SessionTensor tensor_of(const terrace_tensor_options& options, std::int32_t group);
 SessionStepOptions step_options_of(const terrace_step_options& options);
-// The memory of a buffer of fp32 elements.
+// Returns the memory of a buffer of fp32 elements.
 std::span<float> floats_of(const terrace_buffer& buffer, const char* what);
 std::vector<NamedValue> named_values(const terrace_hyperparameter* values, std::uint32_t count);
 UnitSessionOptions units_options_of(const terrace_units_options& options);

@@ -17,7 +17,7 @@ struct terrace_session {  // NOLINT(readability-identifier-naming): C's
       : session(std::move(options), std::move(log)) {}
 
   const pid_t owner = getpid();
-  std::mutex calls;  // one after the other
+  std::mutex calls;  // locked by each call: they run one at a time
   terrace::ParameterSession session;
 };
 
@@ -39,7 +39,7 @@ terrace_error with_session(terrace_session* session, Body body) noexcept {
   });
 }
 
-// As much of the result as the caller's struct has.
+// Writes the result into the caller's struct.
 void write_result(const SessionStepResult& result, terrace_step_result* out) {
   if (out == nullptr) return;
   out->skipped_tensors = result.skipped_tensors;
@@ -57,7 +57,7 @@ using terrace::guarded;
 using terrace::ParameterSession;
 using terrace::with_session;
 
-// What each function does, terrace.h says.
+// terrace.h describes each function.
 
 int32_t terrace_abi_version(void) { return TERRACE_ABI_VERSION; }
 

@@ -18,7 +18,7 @@ struct terrace_units {  // NOLINT(readability-identifier-naming): C's
 
   const pid_t owner = getpid();
   const double max_grad_norm;
-  std::mutex calls;  // one after the other
+  std::mutex calls;  // locked by each call: they run one at a time
   terrace::UnitSession units;
 };
 
@@ -72,7 +72,7 @@ using terrace::guarded;
 using terrace::UnitSession;
 using terrace::with_units;
 
-// What each function does, terrace.h says.
+// terrace.h describes each function.
 
 terrace_error terrace_units_create(const terrace_units_options* options, terrace_units** units) {
   return guarded([&] {

@@ -63,7 +63,7 @@ constexpr std::uint8_t kDlFloat = 2;
 constexpr std::uint8_t kDlBfloat = 4;
 constexpr std::uint64_t kDlReadOnly = 1;
 
-// Both forms of a lease, of which the consumer has one.
+// Both forms of a lease. The consumer has one of them.
 struct Lease {
   explicit Lease(std::unique_ptr<MemoryLoan> given)
       : loan(std::move(given)), shape(loan->elements().shape), strides(shape.size()) {
@@ -82,8 +82,8 @@ struct Lease {
   DLManagedTensor plain = {};
 };
 
-// A forked process has a copy of the lease, and of a session not the memory: what it would unmap
-// may be another's by then.
+// Ends a lease, unless a forked process calls it: that has a copy of the lease, but not the
+// session's memory, and would unmap addresses that something else may use by then.
 void end_lease(void* lease) noexcept {
   auto* const own = static_cast<Lease*>(lease);
   if (own->owner == getpid()) delete own;
@@ -128,8 +128,8 @@ DLManagedTensor* unversioned(DLManagedTensorVersioned* lease) {
   return &static_cast<Lease*>(lease->manager_ctx)->plain;
 }
 
-// Both functions of Python leave an exception that is being raised alone (Python's C API,
-// Capsules).
+// Both functions of Python that it calls do not touch an exception that is being raised (Python's C
+// API, Capsules).
 void end_capsule(void* capsule) noexcept {
   using IsValid = int(void*, const char*);
   using GetPointer = void*(void*, const char*);

@@ -9,13 +9,14 @@ struct DLManagedTensorVersioned;
 
 namespace terrace {
 
-// Hands a loan out as a managed tensor of DLPack, whose deleter ends it.
+// Returns a loan as a managed tensor of DLPack, whose deleter ends the loan.
 DLManagedTensorVersioned* make_dlpack_lease(std::unique_ptr<MemoryLoan> loan);
-// The same lease as DLPack had it before versions, in the other's place. Throws SessionError for
-// one that is not of make_dlpack_lease(), and for memory that is to be read only, which the old
-// form cannot say.
+// Returns the same lease in the form that DLPack had before versions; it replaces the given form.
+// Throws SessionError for a lease that make_dlpack_lease() has not made, and for read-only memory,
+// which the old form cannot express.
 DLManagedTensor* unversioned(DLManagedTensorVersioned* lease);
-// Ends the lease in a PyCapsule that nobody has consumed; a consumer gives a capsule another name.
+// Ends the lease in a PyCapsule that has not been consumed. A consumer gives a capsule another
+// name.
 void end_capsule(void* capsule) noexcept;
 
 }  // namespace terrace

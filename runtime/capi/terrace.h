@@ -15,37 +15,40 @@
  *   terrace_save(session, "state");
  *   terrace_session_destroy(session);
  *
- * docs/embedding.md has a page on it, examples/c_trainer.c is a whole training.
+ * docs/embedding.md describes its use, and examples/c_trainer.c is a whole training.
  *
  * Errors. Every function that can fail returns a terrace_error, and terrace_last_error() then says
  * what happened, where, and what to do. A function that fails has changed nothing, unless its
  * comment says otherwise. No C++ exception leaves the library, and no argument makes it abort,
  * except a pointer that does not point where it should.
  *
- * Memory. What is passed in is borrowed for the duration of the call, except parameters: see
+ * Memory. Whatever is passed in is borrowed for the duration of the call, except parameters: see
  * terrace_tensor_options. Text is UTF-8 and ends with a NUL.
  *
  * Threads. A session may be used by any thread. Its calls run one after the other; only
- * terrace_wait_parameter() and terrace_wait_norm() run beside others, terrace_step_end() and
- * terrace_step() too. Different sessions are independent of each other. In a forked process every
- * call with a session of its parent returns TERRACE_ERROR_FORKED and changes nothing: use "spawn".
+ * terrace_wait_parameter() and terrace_wait_norm() run beside other calls, even beside
+ * terrace_step_end() and terrace_step(). Different sessions are independent of each other. In a
+ * forked process every call with a session of its parent returns TERRACE_ERROR_FORKED and changes
+ * nothing: use "spawn".
  *
  * GPUs. Parameters and gradients may be in memory of GPUs (TERRACE_DEVICE_CUDA), state and updates
  * are on the host. The CUDA driver is loaded when the first such tensor is added, and works in the
  * GPU's primary context, as the CUDA runtime does. A gradient is copied to the host on the stream
- * of its buffer, so after what that stream was given before the call; it has been read when the
- * call returns. A parameter is read and written on a stream of the library's, after what the stream
- * of its buffer was given before the call that begins the step, that completes the tensor's
- * gradient, or that reads or writes it between steps. It is written when terrace_wait_parameter()
- * or terrace_step_end() returns, for what any stream is given then. Work on the parameter that
- * other streams have is the caller's to put in order before. NULL is the GPU's default stream,
- * cudaStreamPerThread that of the calling thread; a parameter's stream exists until the session is
- * destroyed. Where the driver fails, the call that copies returns TERRACE_ERROR_ENVIRONMENT; if
- * updates or state were half done, the session has failed then, as after TERRACE_ERROR_IO.
+ * of its buffer, that is, after the work that the stream was given before the call; it has been
+ * read when the call returns. A parameter is read and written on a stream of the library. Its
+ * accesses come after the work that the stream of its buffer was given before the call that begins
+ * the step, that completes the tensor's gradient, or that reads or writes the parameter between
+ * steps. It is written when terrace_wait_parameter() or terrace_step_end() returns: work that any
+ * stream is given after that sees the new values. If other streams have work on the parameter, the
+ * caller orders it before the library's accesses. NULL is the GPU's default stream,
+ * cudaStreamPerThread the default stream of the calling thread. A parameter's stream must exist
+ * until the session is destroyed. If the driver fails, the call that copies returns
+ * TERRACE_ERROR_ENVIRONMENT. If updates or state were half done then, the session has failed, as
+ * after TERRACE_ERROR_IO.
  *
  * Versions. A struct that begins with struct_size may grow at its end: set struct_size to its
- * sizeof and all that you do not set to zero, which is the default of every field. The other
- * structs, and the values of all enums, never change.
+ * sizeof, and set to zero every field that you do not use: zero is the default of every field. The
+ * other structs, and the values of all enums, never change.
  */
 #pragma once
 
@@ -58,8 +61,8 @@
 extern "C" {
 #endif
 
-/* Grows by one when a struct or a function gets something new; what was there stays. Version 1 is
- * that of the first release. */
+/* Grows by one when a struct or a function is added to; everything that was there stays. Version 1
+ * is the version of the first release. */
 #define TERRACE_ABI_VERSION 1
 
 #if defined(__GNUC__)
@@ -78,8 +81,8 @@ typedef enum terrace_error {
   TERRACE_ERROR_ENVIRONMENT = 6,  /* the system lacks something, or a setting is wrong */
   TERRACE_ERROR_IO = 7,           /* a file or a drive failed */
   TERRACE_ERROR_FULL_DISK = 8,    /* a file system, or a user's part of it, is full */
-  TERRACE_ERROR_CORRUPT = 9,      /* bytes are not what was written */
-  TERRACE_ERROR_MISMATCH = 10,    /* saved state is not of these tensors and groups */
+  TERRACE_ERROR_CORRUPT = 9,      /* bytes are not as they were written */
+  TERRACE_ERROR_MISMATCH = 10,    /* saved state is of other tensors or groups */
   TERRACE_ERROR_MISSING_GRADIENT = 11,
   TERRACE_ERROR_PARAMETER_CHANGED = 12, /* since its last update: see terrace_parameter_adopt() */
   TERRACE_ERROR_NOT_FINITE = 13,        /* a gradient is not finite, or not so once it is scaled */
@@ -97,13 +100,13 @@ typedef enum terrace_dtype {
 
 /* Where state lives between updates. */
 typedef enum terrace_tier {
-  TERRACE_TIER_AUTO = 0, /* host memory first, and on NVMe what the budget has no room for */
+  TERRACE_TIER_AUTO = 0, /* host memory first; the part beyond the budget on NVMe */
   TERRACE_TIER_HOST = 1,
   TERRACE_TIER_NVME = 2 /* all of it: read and written in every step */
 } terrace_tier;
 
 typedef enum terrace_io_engine {
-  TERRACE_IO_AUTO = 0, /* io_uring, or the other one where the system refuses it */
+  TERRACE_IO_AUTO = 0, /* io_uring, or POSIX calls where the system refuses it */
   TERRACE_IO_URING = 1,
   TERRACE_IO_POSIX = 2
 } terrace_io_engine;
@@ -118,8 +121,8 @@ typedef enum terrace_log_level { TERRACE_LOG_INFO = 0, TERRACE_LOG_WARNING = 1 }
 
 typedef struct terrace_session terrace_session;
 
-/* Told what a person should read. Called by any thread of the library, by several at a time too;
- * it must not call the library. `line` is good until it returns. */
+/* Gets messages for people to read. It is called by any thread of the library, by several at a time
+ * too, and must not call the library. `line` is good until it returns. */
 typedef void (*terrace_log_callback)(int32_t level, const char* line, void* user);
 
 /* Elements in memory, dense, row by row. Never grows. */
@@ -134,13 +137,13 @@ typedef struct terrace_buffer {
 } terrace_buffer;
 
 typedef struct terrace_nvme_directory { /* never grows */
-  const char* path;                     /* an existing directory; files in it go with the session */
+  const char* path;                     /* an existing directory; the session removes its files */
   uint64_t budget_bytes;                /* at most this much of it; 0: no limit */
 } terrace_nvme_directory;
 
 typedef struct terrace_session_options {
   uint32_t struct_size;
-  int32_t threads; /* that update; 0: as many as may be used; at most 4 a processor, or 256 */
+  int32_t threads; /* for updates; 0: as many as may be used; at most 4 a processor, or 256 */
   uint64_t host_memory_bytes;         /* at most; 0: nine tenths of what the machine has free */
   int32_t state_tier;                 /* terrace_tier */
   int32_t io_engine;                  /* terrace_io_engine */
@@ -166,7 +169,7 @@ typedef struct terrace_group_options {
   uint32_t struct_size;
   uint32_t hyperparameter_count;
   const char* rule;                              /* "adamw", "torch_adamw", "lion" or "sgd" */
-  const terrace_hyperparameter* hyperparameters; /* those that are not named have their standard */
+  const terrace_hyperparameter* hyperparameters; /* the others have their default */
   double weight_decay;                           /* of all tensors of the group */
 } terrace_group_options;
 
@@ -187,12 +190,14 @@ typedef struct terrace_tensor_options {
   int32_t reserved; /* 0 */
 } terrace_tensor_options;
 
-/* Tensors without a gradient stay as they are, with their state; else they are MISSING_GRADIENT. */
+/* Tensors without a gradient stay as they are, with their state. Without this flag they are an
+ * error, MISSING_GRADIENT. */
 #define TERRACE_STEP_SKIP_MISSING 1u
-/* The step begins before all gradients are added: terrace_gradient_add() goes on while it runs, and
- * terrace_gradient_complete() of a tensor starts its update, under a backward pass for instance.
- * terrace_step_end() completes all that has a gradient; the other tensors are left as they are.
- * Nothing is clipped: max_grad_norm is 0, since updates cannot wait for the norm of all. */
+/* The step begins before all gradients are added: terrace_gradient_add() may go on while it runs,
+ * and terrace_gradient_complete() of a tensor starts its update, during a backward pass for
+ * instance. terrace_step_end() completes all tensors that have a gradient; the other tensors are
+ * left as they are. Nothing is clipped: max_grad_norm must be 0, since updates cannot wait for the
+ * norm of all gradients. */
 #define TERRACE_STEP_GRADIENTS_ARRIVE 2u
 
 typedef struct terrace_step_options {
@@ -204,7 +209,7 @@ typedef struct terrace_step_options {
   /* These and the learning rates are 0 or more, and finite in fp32, in which updates compute. */
   double max_grad_norm;  /* gradients of a larger norm are scaled down to it; 0: never */
   double gradient_scale; /* every gradient is multiplied by it before all else; 0 stands for 1 */
-  double known_norm; /* the step's gradient_norm, from who has taken it, finite; 0: it is taken */
+  double known_norm;     /* the step's gradient_norm if you know it, finite; 0: it is computed */
 } terrace_step_options;
 
 typedef struct terrace_step_result {
@@ -217,14 +222,15 @@ typedef struct terrace_step_result {
 
 /* ---- the library ---------------------------------------------------------------------------- */
 
-/* TERRACE_ABI_VERSION of the library, which works with every header whose version is not larger. */
+/* Returns the library's TERRACE_ABI_VERSION. The library works with every header whose version is
+ * not larger. */
 TERRACE_EXPORT int32_t terrace_abi_version(void);
-/* Such as "0.4.0". */
+/* Returns the library's version, such as "0.4.0". */
 TERRACE_EXPORT const char* terrace_version(void);
-/* What the calling thread's last call that failed has to say; "" where none did. Good until the
- * thread's next call that fails. */
+/* Returns the message of the calling thread's last call that failed; "" if none did. It is good
+ * until the thread's next call that fails. */
 TERRACE_EXPORT const char* terrace_last_error(void);
-/* The name of an error, such as "TERRACE_ERROR_IO"; "unknown" of another number. */
+/* Returns the name of an error, such as "TERRACE_ERROR_IO"; "unknown" for any other number. */
 TERRACE_EXPORT const char* terrace_error_name(int32_t error);
 
 /* ---- a session ------------------------------------------------------------------------------ */
@@ -245,13 +251,14 @@ TERRACE_EXPORT terrace_error terrace_group_add(terrace_session* session,
 /* Adds a parameter tensor to a group; *tensor becomes its number, counted from 0. Before
  * terrace_session_prepare(). A tensor with the memory, type, group and stream of an earlier one is
  * tied to it and gets its number: gradients of both are added. ARGUMENT (also where tensors overlap
- * otherwise, or are not the named GPU's), DTYPE, ORDER, ENVIRONMENT (no such GPU, or no driver). */
+ * in another way, or are not in memory of the named GPU), DTYPE, ORDER, ENVIRONMENT (no such GPU,
+ * or no driver). */
 TERRACE_EXPORT terrace_error terrace_tensor_add(terrace_session* session, int32_t group,
                                                 const terrace_tensor_options* options,
                                                 int32_t* tensor);
 /* Checks the budgets, allocates all memory and files of the session, and makes the first state:
- * masters are the parameters' values, all else is zero. Once. After a failure the session can only
- * be destroyed. DOES_NOT_FIT, FULL_DISK, IO, ENVIRONMENT, ORDER. */
+ * masters are the parameters' values, everything else is zero. Called once. After a failure the
+ * session can only be destroyed. DOES_NOT_FIT, FULL_DISK, IO, ENVIRONMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_session_prepare(terrace_session* session);
 
 /* ---- a step --------------------------------------------------------------------------------- */
@@ -259,49 +266,53 @@ TERRACE_EXPORT terrace_error terrace_session_prepare(terrace_session* session);
 /* Adds to the gradient of a tensor, which is summed in fp32 in the order of the calls: micro-batch
  * by micro-batch, use by use of a tied tensor. The first call since the last step sets it. The
  * gradient has the tensor's element count and is fp32, bf16 or fp16, on the host or on the GPU of
- * the tensor; it is read before the call returns. Not while a step is under way, except a step with
- * TERRACE_STEP_GRADIENTS_ARRIVE until terrace_gradient_complete() of the tensor. After ENVIRONMENT
- * (of a GPU) the tensor has no gradient. ARGUMENT, DTYPE, ORDER. */
+ * the tensor; it is read before the call returns. The call is not allowed while a step is under
+ * way, except in a step with TERRACE_STEP_GRADIENTS_ARRIVE until terrace_gradient_complete() of the
+ * tensor. After ENVIRONMENT (of a GPU) the tensor has no gradient. ARGUMENT, DTYPE, ORDER. */
 TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
                                                   const terrace_buffer* gradient);
-/* Adds the same without a copy where nothing was added before, of fp32 on the host: *is_borrowed
- * becomes 1, and the memory stays as it is until a step has used it or gradients are forgotten, or
- * more of the tensor is added or leased, or terrace_pause() is called. Else it becomes 0. */
+/* Adds a gradient as terrace_gradient_add() does, but without a copy if it is fp32 on the host and
+ * nothing was added before. Then *is_borrowed becomes 1, and the memory must stay as it is until a
+ * step has used it, gradients are forgotten, more is added to the tensor's gradient or that is
+ * leased, or terrace_pause() is called. Else the gradient is copied, and *is_borrowed becomes 0. */
 TERRACE_EXPORT terrace_error terrace_gradient_borrow(terrace_session* session, int32_t tensor,
                                                      const terrace_buffer* gradient,
                                                      int32_t* is_borrowed);
-/* Sets *gradient to what was added since the last step, fp32 in host memory, until the next call
- * that begins a step; its data is NULL where nothing was added. What is written there counts. */
+/* Sets *gradient to the sum that was added since the last step, fp32 in host memory, good until the
+ * next call that begins a step. Its data is NULL if nothing was added. Values that are written
+ * there count. */
 TERRACE_EXPORT terrace_error terrace_gradient_view(terrace_session* session, int32_t tensor,
                                                    terrace_buffer* gradient);
 /* ---- leases ---------------------------------------------------------------------------------
  *
  * Memory of Terrace as a managed tensor of DLPack 1.0, which torch.from_dlpack() and others take
- * without a copy; the structs are those of dlpack.h, which this header does not need. Dense, with
- * strides, and a byte_offset of 0. The deleter is C, and may be called by any thread, without
- * Python's GIL, after the session was destroyed and at the end of the process: the memory is given
- * back when the session and all leases are gone. In a forked process it does nothing. While a lease
- * of a session is out, terrace_pause() is ORDER. */
+ * without a copy; the structs are declared in dlpack.h, which this header does not need. The tensor
+ * is dense, with strides, and a byte_offset of 0. The deleter is a C function, and may be called by
+ * any thread, without Python's GIL, after the session was destroyed and at the end of the process:
+ * the memory is given back when the session and all leases are gone. In a forked process it does
+ * nothing. While a lease of a session is out, terrace_pause() is ORDER. */
 struct DLManagedTensor;
 struct DLManagedTensorVersioned;
 
-/* Leases what terrace_gradient_view() shows, in the tensor's shape. *lease becomes NULL where
- * nothing was added. What is written there before the next step counts in it; afterwards the memory
- * has what later gradients make of it. ARGUMENT, ORDER. */
+/* Leases the memory that terrace_gradient_view() shows, in the tensor's shape. *lease becomes NULL
+ * if nothing was added. Values that are written there before the next step count in that step;
+ * afterwards later gradients overwrite the memory. ARGUMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_gradient_lease(terrace_session* session, int32_t tensor,
                                                     struct DLManagedTensorVersioned** lease);
-/* Sets *unversioned to the same lease as DLPack had it before 1.0, for a consumer who knows that
- * alone. It takes the lease's place: the deleter of one of both is called. ARGUMENT (a lease that
- * the library has not made); UNSUPPORTED of memory that is to be read only. */
+/* Sets *unversioned to the same lease in the form of DLPack before 1.0, for a consumer that knows
+ * only that form. It takes the lease's place: call the deleter of one of the two. ARGUMENT (a lease
+ * that the library has not made); UNSUPPORTED for read-only memory. */
 TERRACE_EXPORT terrace_error terrace_lease_unversioned(struct DLManagedTensorVersioned* lease,
                                                        struct DLManagedTensor** unversioned);
-/* The destructor of a PyCapsule of Python that has a lease, for bindings: calls the deleter where
- * nobody has consumed the capsule. In C, so that an exception that Python is raising stays. */
+/* The destructor of a PyCapsule of Python that has a lease, for bindings: calls the deleter if the
+ * capsule has not been consumed. It is a C function, so that an exception that Python is raising
+ * stays. */
 TERRACE_EXPORT void terrace_capsule_end(void* capsule);
 
-/* Sets *sum to the sum of squares of what was added since the last step, in fp64 and the same bits
- * with every number of threads; 0 where nothing was added. For a norm over more than this session's
- * tensors: scale by gradient_scale then. ORDER while a step is under way. */
+/* Sets *sum to the sum of squares of the gradient that was added since the last step, in fp64, with
+ * the same bits for every number of threads; 0 if nothing was added. It is for a norm over more
+ * tensors than this session's, which you then scale by gradient_scale. ORDER while a step is under
+ * way. */
 TERRACE_EXPORT terrace_error terrace_gradient_square_sum(terrace_session* session, int32_t tensor,
                                                          double* sum);
 /* Forgets all gradients since the last step. ORDER while a step is under way. */
@@ -317,14 +328,14 @@ TERRACE_EXPORT terrace_error terrace_step(terrace_session* session,
  * ARGUMENT, ORDER, MISSING_GRADIENT (nothing is started, and the gradients are kept). */
 TERRACE_EXPORT terrace_error terrace_step_begin(terrace_session* session,
                                                 const terrace_step_options* options);
-/* In a step with TERRACE_STEP_GRADIENTS_ARRIVE: nothing more is added to the gradient of this
- * tensor, and its parameter is not read before terrace_wait_parameter(). Its update runs when those
- * that were complete before have run. A step that fails says so in terrace_step_end(). ORDER,
- * MISSING_GRADIENT (nothing was added). */
+/* In a step with TERRACE_STEP_GRADIENTS_ARRIVE: declares that nothing more is added to the gradient
+ * of this tensor, and that its parameter is not read before terrace_wait_parameter(). Its update
+ * runs after the updates of all tensors that were complete before. If the step fails,
+ * terrace_step_end() says so. ORDER, MISSING_GRADIENT (nothing was added). */
 TERRACE_EXPORT terrace_error terrace_gradient_complete(terrace_session* session, int32_t tensor);
-/* Waits until the step that is under way has updated this tensor; returns at once where none is
- * under way. Fails as the step does that was under way when it was called, see terrace_step_end(),
- * however soon another thread ends it. ORDER where the tensor's gradient may still arrive. */
+/* Waits until the step that is under way has updated this tensor; returns at once if none is under
+ * way. If that step fails, the call fails in the same way, see terrace_step_end(), however soon
+ * another thread ends the step. ORDER where the tensor's gradient may still arrive. */
 TERRACE_EXPORT terrace_error terrace_wait_parameter(terrace_session* session, int32_t tensor);
 /* Waits until the step's gradient norm is known: terrace_step_result.gradient_norm. Fails as the
  * step does, see terrace_step_end(). ORDER where none is under way, or gradients still arrive. */
@@ -346,46 +357,50 @@ TERRACE_EXPORT terrace_error terrace_step_end(terrace_session* session,
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
-/* How many steps were made; a loaded state brings its own number. */
+/* Sets *steps to the number of steps that were made. A loaded state brings its own number. */
 TERRACE_EXPORT terrace_error terrace_step_count(terrace_session* session, int64_t* steps);
-/* Takes the values that the caller has written into a bf16 or fp16 parameter for its master. What
- * the rule keeps of it stays. After IO, CORRUPT or ENVIRONMENT the session has failed, unless a GPU
- * failed before anything was read. ARGUMENT, ORDER, IO, CORRUPT, ENVIRONMENT (of a GPU). */
+/* Sets the master of a bf16 or fp16 parameter to the values that the caller has written into the
+ * parameter. The other fields of its state stay. After IO, CORRUPT or ENVIRONMENT the session has
+ * failed, unless a GPU failed before anything was read. ARGUMENT, ORDER, IO, CORRUPT, ENVIRONMENT
+ * (of a GPU). */
 TERRACE_EXPORT terrace_error terrace_parameter_adopt(terrace_session* session, int32_t tensor);
 /* Copies elements [first_element, first_element + out->element_count) of a field of a tensor's
- * state to `out`, fp32. The fields are "master" and what the rule keeps: "exp_avg" and
+ * state to `out`, fp32. The fields are "master" and the fields of the rule: "exp_avg" and
  * "exp_avg_sq" (adamw, torch_adamw), "exp_avg" (lion), "momentum_buffer" (sgd). ARGUMENT, DTYPE,
  * ORDER, IO, ENVIRONMENT (of a GPU that has the field: the master of an fp32 parameter). */
 TERRACE_EXPORT terrace_error terrace_state_read(terrace_session* session, int32_t tensor,
                                                 const char* field, int64_t first_element,
                                                 const terrace_buffer* out);
 /* Sets elements of a field, as terrace_state_read() gets them. A new master changes the parameter
- * too, which is then what an update would make of it. After IO, CORRUPT or ENVIRONMENT the session
+ * too, to the value that an update would write for it. After IO, CORRUPT or ENVIRONMENT the session
  * has failed, unless a GPU failed first. ARGUMENT, DTYPE, ORDER, IO, CORRUPT, ENVIRONMENT. */
 TERRACE_EXPORT terrace_error terrace_state_write(terrace_session* session, int32_t tensor,
                                                  const char* field, int64_t first_element,
                                                  const terrace_buffer* values);
-/* How often a tensor was updated: less than the session's steps where its gradient was missing. */
+/* Sets *updates to the number of times that a tensor was updated: less than the session's steps if
+ * its gradient was missing. */
 TERRACE_EXPORT terrace_error terrace_tensor_updates(terrace_session* session, int32_t tensor,
                                                     int64_t* updates);
-/* Sets it, for state that terrace_state_write() brings. The session's number of steps becomes at
- * least this. At most 2^53. ARGUMENT, ORDER. */
+/* Sets that number, for state that terrace_state_write() brings. The session's number of steps
+ * becomes at least as large. At most 2^53. ARGUMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_tensor_set_updates(terrace_session* session, int32_t tensor,
                                                         int64_t updates);
-/* Writes masters, state, and the step's number into a directory, which is made where it is not
- * there; its parent is. The directory holds what was saved last: it has the old state whole until
- * the new one is whole and synced. Of tensors in a few safetensors files, and terrace_state.json.
- * Of other files it removes and replaces none. Between steps. After a failure the old state is
- * still there. ARGUMENT where another session, of any process, is saving into the directory (ranks
- * save on one of them, or each into its own), and where it is a checkpoint of "terrace train".
- * FULL_DISK, IO, CORRUPT, ORDER, ENVIRONMENT (of a GPU that has an fp32 parameter). */
+/* Writes masters, state, and the step's number into a directory, which is made if it is not there;
+ * its parent must be there. The directory holds the state that was saved last: it has the whole old
+ * state until the new one is whole and synced. The state is a few safetensors files and
+ * terrace_state.json. No other files are removed or replaced. Between steps. After a failure the
+ * old state is still there. ARGUMENT where another session, of any process, is saving into the
+ * directory (ranks save on one of them, or each into its own), and where it is a checkpoint of
+ * "terrace train". FULL_DISK, IO, CORRUPT, ORDER, ENVIRONMENT (of a GPU that has an fp32
+ * parameter). */
 TERRACE_EXPORT terrace_error terrace_save(terrace_session* session, const char* directory);
-/* Takes a saved state, and writes all trained parameters of the caller from it. Its tensors have
- * the names, sizes and rules of the session's; types of parameters, tiers and hyperparameters may
- * be others. Gradients that were added are forgotten. Loading twice is loading once. MISMATCH and
- * ORDER change nothing, nor does a terrace_state.json that cannot be read (IO, CORRUPT). After IO
- * or CORRUPT of another file or of a drive, which name it, and after ENVIRONMENT of a GPU under a
- * copy, the session has failed until another load succeeds. */
+/* Loads a saved state, and writes all trained parameters of the caller from it. Its tensors must
+ * have the names, sizes and rules of the session's tensors; types of parameters, tiers and
+ * hyperparameters may differ. Gradients that were added are forgotten. Loading twice is the same as
+ * loading once. MISMATCH and ORDER change nothing, nor does a terrace_state.json that cannot be
+ * read (IO, CORRUPT). After IO or CORRUPT of another file or of a drive, whose message names it,
+ * and after ENVIRONMENT of a GPU during a copy, the session has failed until another load
+ * succeeds. */
 TERRACE_EXPORT terrace_error terrace_load(terrace_session* session, const char* directory);
 
 /* ---- a pause --------------------------------------------------------------------------------
@@ -393,10 +408,11 @@ TERRACE_EXPORT terrace_error terrace_load(terrace_session* session, const char* 
  * Gives back all memory that the session holds: state on the host and gradients that were added go
  * to files without a name, which are gone when the process ends, and the rest is freed. They are
  * made in `directory`, or, where that is NULL, in the session's own NVMe directories, whose budgets
- * they count against. Parameters are the caller's and stay. Between steps. Every other call, except
- * terrace_resume() and terrace_session_destroy(), is then ORDER. After an error the session is as
- * it was. Takes as long as the drive needs to write the bytes. ARGUMENT (there is no directory),
- * DOES_NOT_FIT (names the directory that has no room), FULL_DISK, IO, ENVIRONMENT, ORDER. */
+ * they count against. Parameters are the caller's and stay. Between steps. Then every other call,
+ * except terrace_resume() and terrace_session_destroy(), returns ORDER. After an error the session
+ * is as it was. Takes as long as the drive needs to write the bytes. ARGUMENT (there is no
+ * directory), DOES_NOT_FIT (names the directory that has no room), FULL_DISK, IO, ENVIRONMENT,
+ * ORDER. */
 TERRACE_EXPORT terrace_error terrace_pause(terrace_session* session, const char* directory);
 /* Takes the memory again, with every bit as it was. After an error the session is paused as before:
  * it may be resumed again. DOES_NOT_FIT (too little is free), IO, CORRUPT, ENVIRONMENT, ORDER. */
@@ -404,16 +420,17 @@ TERRACE_EXPORT terrace_error terrace_resume(terrace_session* session);
 
 /* ---- reports -------------------------------------------------------------------------------- */
 
-/* Both write JSON with a NUL into `text`, if `capacity` bytes are enough for it, and set *size to
- * the bytes that are, NUL included: ask with a capacity of 0 first, which may have a NULL `text`.
- * ARGUMENT where the capacity is not 0 and not enough.
+/* Both write JSON with a NUL into `text`, if `capacity` bytes are enough for it. They set *size to
+ * the number of bytes that are enough, NUL included: ask with a capacity of 0 first, for which
+ * `text` may be NULL. ARGUMENT where the capacity is not 0 and not enough.
  *
- * The ledger: of each tier "budget_bytes" (null: no limit), "peak_bytes" and "accounts". After
+ * The ledger has "budget_bytes" (null: no limit), "peak_bytes" and "accounts" of each tier. After
  * terrace_session_prepare(). */
 TERRACE_EXPORT terrace_error terrace_ledger_json(terrace_session* session, char* text,
                                                  uint64_t capacity, uint64_t* size);
-/* Metrics: "step", "gradient_norm", "clip_coefficient" and "step_s" of the last step, and
- * "nvme_read_bytes", "nvme_write_bytes", "update_s" and "nvme_wait_s" of all. Between steps. */
+/* The metrics are "step", "gradient_norm", "clip_coefficient" and "step_s" of the last step, and
+ * "nvme_read_bytes", "nvme_write_bytes", "update_s" and "nvme_wait_s" of all steps. Between
+ * steps. */
 TERRACE_EXPORT terrace_error terrace_metrics_json(terrace_session* session, char* text,
                                                   uint64_t capacity, uint64_t* size);
 
@@ -421,9 +438,9 @@ TERRACE_EXPORT terrace_error terrace_metrics_json(terrace_session* session, char
  *
  * A step further: Terrace owns the parameters, too, in units that the trainer computes one at a
  * time: a layer, for instance. A unit's parameters, gradient and optimizer state live on the host
- * or on NVMe, and are in memory around their use, which is known ahead, since the step is recorded
- * and compiled before the first one runs. The kernels, and what passes between units, stay the
- * trainer's.
+ * or on NVMe, and are in memory around their use. That use is known ahead, since the step is
+ * recorded and compiled before the first one runs. The kernels, and the values that pass between
+ * units, stay the trainer's.
  *
  *   terrace_units_create(&options, &units);
  *   terrace_unit_add(units, &unit_options, &u);                 each unit
@@ -447,13 +464,13 @@ typedef struct terrace_units terrace_units;
 
 typedef enum terrace_pass { TERRACE_PASS_FORWARD = 0, TERRACE_PASS_BACKWARD = 1 } terrace_pass;
 
-/* Updates wait for the norm also where gradients are not clipped. Then a step can be abandoned, and
- * one whose gradients are not finite changes nothing and does not end the session. */
+/* Makes updates wait for the norm even if gradients are not clipped. Then a step can be abandoned,
+ * and a step whose gradients are not finite changes nothing and does not end the session. */
 #define TERRACE_UNITS_CAN_ABANDON 1u
 
 typedef struct terrace_units_options {
   uint32_t struct_size;
-  int32_t threads;                    /* that update; 0: as suits the machine; else as above */
+  int32_t threads;                    /* for updates; 0: as suits the machine; else as above */
   uint64_t host_memory_bytes;         /* at most; 0: nine tenths of what the machine has free */
   const terrace_nvme_directory* nvme; /* several: striped over them */
   uint32_t nvme_count;
@@ -461,7 +478,7 @@ typedef struct terrace_units_options {
   int32_t parameter_tier; /* terrace_tier, as are the next three */
   int32_t gradient_tier;
   int32_t optimizer_tier;
-  int32_t saved_tier;    /* of what a forward saves */
+  int32_t saved_tier;    /* of the memory that a forward saves */
   int32_t compute_dtype; /* of parameters: TERRACE_DTYPE_FP32 or TERRACE_DTYPE_BF16 */
   int32_t micro_batches; /* of a step; 1 at least */
   const char* rule;      /* as in terrace_group_options, as are the next two */
@@ -474,25 +491,26 @@ typedef struct terrace_units_options {
   void* log_user;
 } terrace_units_options;
 
-#define TERRACE_UNIT_FROZEN 1u /* is not updated: it has parameters alone */
+#define TERRACE_UNIT_FROZEN 1u /* is not updated: it has only parameters */
 
 typedef struct terrace_unit_options {
   uint32_t struct_size;
   uint32_t flags;
   const char* name;         /* for messages; not empty */
   int64_t element_count;    /* of its parameters, one flat sequence; 1 at least */
-  int64_t decayed_elements; /* weight decay applies to so many, at the start */
+  int64_t decayed_elements; /* weight decay applies to this many, at the start */
   uint64_t saved_bytes;     /* of memory that a forward leaves for its backward; may be 0 */
 } terrace_unit_options;
 
-/* What a task may touch, from acquire to release. */
+/* The memory that a task may touch, from acquire to release. */
 typedef struct terrace_unit_memory {
   uint32_t struct_size; /* set by the caller */
   int32_t dtype;        /* of the parameters */
   const void* parameters;
-  /* fp32, of element_count elements; NULL in a forward, and of a frozen unit. The backward of a
-   * micro-batch is to write each of them: its gradient if adds_gradient is 0, else what is there
-   * plus its gradient, which is first complete by itself, so that bits do not depend on tiers. */
+  /* element_count elements of fp32; NULL in a forward, and for a frozen unit. The backward of a
+   * micro-batch must write each of them: its gradient if adds_gradient is 0, else the value that is
+   * there plus its gradient. Complete the gradient by itself before you add it, so that bits do not
+   * depend on tiers. */
   float* gradient;
   void* saved; /* saved_bytes of this micro-batch; NULL if there are none */
   int32_t adds_gradient;
@@ -503,14 +521,15 @@ typedef struct terrace_unit_memory {
 typedef struct terrace_state_range {
   int32_t unit;
   int32_t reserved;
-  const char* field; /* "master", or what the rule keeps: see terrace_state_read() */
+  const char* field; /* "master", or a field of the rule: see terrace_state_read() */
   int64_t first_element;
   int64_t element_count;
   float* out; /* to be written */
 } terrace_state_range;
 
 /* Writes a range; returns 0, or another number to end the call with TERRACE_ERROR_ARGUMENT. Called
- * by several threads at a time, and maybe twice for an element: it gives the same number then. */
+ * by several threads at a time, and maybe twice for an element: it must give the same number
+ * then. */
 typedef int32_t (*terrace_state_source)(void* user, const terrace_state_range* range);
 
 /* Makes a session of units without units. Sets *units on success only. ARGUMENT. */
@@ -523,38 +542,40 @@ TERRACE_EXPORT terrace_error terrace_units_destroy(terrace_units* units);
 TERRACE_EXPORT terrace_error terrace_unit_add(terrace_units* units,
                                               const terrace_unit_options* options, int32_t* unit);
 /* Records the next task of every step: a pass of a unit in a micro-batch, counted from 0. A unit
- * may be used several times. Nothing recorded: each micro-batch goes forward through all units in
- * the order of their numbers, then back. Before terrace_units_prepare(). ARGUMENT, ORDER. */
+ * may be used several times. If nothing is recorded, each micro-batch goes forward through all
+ * units in the order of their numbers, then back. Before terrace_units_prepare(). ARGUMENT,
+ * ORDER. */
 TERRACE_EXPORT terrace_error terrace_units_record(terrace_units* units, int32_t unit, int32_t pass,
                                                   int32_t micro_batch);
-/* Compiles and verifies the step, checks the budgets, and allocates. Once. After a failure the
- * session can only be destroyed. ARGUMENT (tasks that cannot be a step, named), DOES_NOT_FIT, IO,
- * FULL_DISK, ENVIRONMENT. */
+/* Compiles and verifies the step, checks the budgets, and allocates. Called once. After a failure
+ * the session can only be destroyed. ARGUMENT (tasks that cannot be a step, named), DOES_NOT_FIT,
+ * IO, FULL_DISK, ENVIRONMENT. */
 TERRACE_EXPORT terrace_error terrace_units_prepare(terrace_units* units);
-/* Sets parameters and state to what the source gives, after so many steps: 0, and zeros for all
- * but "master", for a training that begins; what terrace_units_state_read() gave for one that goes
- * on. Before the first step, and whenever no step is under way. `steps` is 2^53 at most; after the
- * first step it is how many were made. Where the source refuses (ARGUMENT), and after IO, FULL_DISK
- * and CORRUPT, a part of the state is set and the session has failed; other ARGUMENT, and ORDER,
- * change nothing. */
+/* Sets parameters and state to the values that the source gives, as they are after `steps` steps.
+ * For a training that begins, `steps` is 0 and the source gives zeros for all fields but "master".
+ * For a training that goes on, the source gives the values that terrace_units_state_read() gave.
+ * Called before the first step, and at any time when no step is under way. `steps` is 2^53 at most;
+ * after the first step it must be the number of steps that were made. If the source refuses
+ * (ARGUMENT), and after IO, FULL_DISK and CORRUPT, a part of the state is set and the session has
+ * failed; other ARGUMENT, and ORDER, change nothing. */
 TERRACE_EXPORT terrace_error terrace_units_fill(terrace_units* units, int64_t steps,
                                                 terrace_state_source source, void* user);
-/* Begins a step. The last one's updates may run under it. ARGUMENT, ORDER. */
+/* Begins a step. The updates of the last step may run while it computes. ARGUMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_units_step_begin(terrace_units* units, double learning_rate);
-/* Waits until a unit is where it is computed, and fills *memory. The tasks of a step are acquired
- * in the order of the recording, one at a time: another is ORDER, which names the task that is
- * next, and changes nothing. Fails as the step does: IO, CORRUPT, FULL_DISK. */
+/* Waits until a unit is in the memory where it is computed, and fills *memory. The tasks of a step
+ * are acquired in the order of the recording, one at a time: any other task is ORDER, which names
+ * the task that is next, and changes nothing. Fails as the step does: IO, CORRUPT, FULL_DISK. */
 TERRACE_EXPORT terrace_error terrace_unit_acquire(terrace_units* units, int32_t unit, int32_t pass,
                                                   int32_t micro_batch, terrace_unit_memory* memory);
 /* Gives back the unit that is acquired: its task is computed. ORDER. */
 TERRACE_EXPORT terrace_error terrace_unit_release(terrace_units* units, int32_t unit);
-/* What of an acquired unit is leased. */
+/* The part of an acquired unit that is leased. */
 typedef enum terrace_unit_part {
-  TERRACE_PART_PARAMETERS = 0, /* to be read only, which the lease says */
+  TERRACE_PART_PARAMETERS = 0, /* read-only, which the lease says */
   TERRACE_PART_GRADIENT = 1
 } terrace_unit_part;
 /* Leases memory of the unit that is acquired, as terrace_gradient_lease() does: element_count
- * elements, flat. *lease becomes NULL of a gradient that the task has not. While a lease is out,
+ * elements, flat. *lease becomes NULL for a gradient if the task has none. While a lease is out,
  * terrace_unit_release() of the unit is ORDER; terrace_units_destroy() is not. ARGUMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_unit_lease(terrace_units* units, int32_t unit, int32_t part,
                                                 struct DLManagedTensorVersioned** lease);
@@ -562,33 +583,35 @@ TERRACE_EXPORT terrace_error terrace_unit_lease(terrace_units* units, int32_t un
 typedef void (*terrace_gradient_sink)(void* user, int32_t unit, int64_t first_element,
                                       int64_t element_count, const float* gradient);
 /* Gives up the step that is under way, at any time before terrace_units_step_end(): that call will
- * update nothing, and give what the step has added to gradients to the sink, each element once. The
- * remaining tasks are acquired and released before it as ever; a backward that has nothing to add
- * writes zeros where adds_gradient is 0. ORDER, also without TERRACE_UNITS_CAN_ABANDON. */
+ * update nothing, and give the gradients that the step has summed to the sink, each element once.
+ * The remaining tasks are acquired and released before it as usual; a backward that has nothing to
+ * add writes zeros where adds_gradient is 0. ORDER, also without TERRACE_UNITS_CAN_ABANDON. */
 TERRACE_EXPORT terrace_error terrace_units_step_abandon(terrace_units* units,
                                                         terrace_gradient_sink sink, void* user);
 /* Waits for the norm of the step, whose tasks are all released, and ends it. `result` may be NULL.
  * ORDER (names the task that is missing, and changes nothing); IO, CORRUPT, FULL_DISK: the session
- * has failed; NOT_FINITE: likewise, but with TERRACE_UNITS_CAN_ABANDON nothing has changed, and
- * another step may be begun. */
+ * has failed; NOT_FINITE: it has failed, too, unless TERRACE_UNITS_CAN_ABANDON is set: then nothing
+ * has changed, and another step may be begun. */
 TERRACE_EXPORT terrace_error terrace_units_step_end(terrace_units* units,
                                                     terrace_step_result* result);
-/* As terrace_state_read(), of a unit; waits for the last updates. The field "parameter" is what a
- * step computes with, in the type of `out`: fp32, or bf16 where that is the compute_dtype. */
+/* Reads the state of a unit as terrace_state_read() does; waits for the last updates. The field
+ * "parameter" has the values that a step computes with, in the type of `out`: fp32, or bf16 if that
+ * is the compute_dtype. */
 TERRACE_EXPORT terrace_error terrace_units_state_read(terrace_units* units, int32_t unit,
                                                       const char* field, int64_t first_element,
                                                       const terrace_buffer* out);
-/* As terrace_pause(), of units, between steps and after terrace_units_fill(): runs the last step's
- * updates first, writes parameters, gradients and state that are on the host to files without a
- * name, in `directory` or, where that is NULL, in the units' own NVMe directories within their
- * budgets, and gives all memory back. Every call but terrace_units_resume() and _destroy() is then
- * ORDER. After an error the units are as they were, or the session has failed where those updates
- * fail. ARGUMENT (no directory), DOES_NOT_FIT, FULL_DISK, IO, CORRUPT, ENVIRONMENT, ORDER. */
+/* Pauses units as terrace_pause() does, between steps and after terrace_units_fill(). It runs the
+ * last step's updates first, writes parameters, gradients and state that are on the host to files
+ * without a name, and gives all memory back. The files are in `directory` or, if that is NULL, in
+ * the units' own NVMe directories within their budgets. Then every call but terrace_units_resume()
+ * and _destroy() returns ORDER. After an error the units are as they were, or, if those updates
+ * failed, the session has failed. ARGUMENT (no directory), DOES_NOT_FIT, FULL_DISK, IO, CORRUPT,
+ * ENVIRONMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_units_pause(terrace_units* units, const char* directory);
 /* Takes the memory again, with every bit as it was. After an error the units are still paused, and
  * may be resumed later; after CORRUPT that fails again. DOES_NOT_FIT, IO, CORRUPT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_units_resume(terrace_units* units);
-/* As terrace_ledger_json(), of what the compiled step takes. */
+/* Writes the ledger of the compiled step as terrace_ledger_json() does. */
 TERRACE_EXPORT terrace_error terrace_units_ledger_json(terrace_units* units, char* text,
                                                        uint64_t capacity, uint64_t* size);
 

@@ -16,8 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-// What is read, and what changes nothing that is computed with the tensors of the file, which also
-// tell the layers.
+// The keys that are read, and the keys that do not change what is computed with the tensors of the
+// file. The tensors also tell the layers.
 constexpr auto kAdapterKeys = std::to_array<std::string_view>({
     "peft_type",
     "r",
@@ -90,7 +90,7 @@ std::int64_t read_rank(const AdapterKeys& keys) {
   return static_cast<std::int64_t>(rank);
 }
 
-// Ways of starting that change the base model too.
+// Refuses initialisations that change the base model too.
 void check_start(const AdapterKeys& keys, const json& all) {
   constexpr const char* kKey = "init_lora_weights";
   if (!all.contains(kKey)) return;

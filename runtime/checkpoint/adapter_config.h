@@ -8,15 +8,16 @@
 namespace terrace {
 
 struct AdapterConfig {
-  AdapterOptions options;       // of the layers, what target_modules names; of a text that is read
-                                // they are told by the tensors instead, and none are here
+  AdapterOptions options;       // with the layers that target_modules names; without layers after
+                                // parsing, because the tensors tell them
   std::string base_model = {};  // base_model_name_or_path
   double dropout = 0;           // lora_dropout
   bool is_fan_in_fan_out = false;
 };
 
-// Throws ConfigError naming `origin` and the key: for what is no LoRA, and for a key that changes
-// what is computed and is not built. Keys that are not known may be null, false or empty.
+// Parses the text. Throws ConfigError, which names `origin` and the key, where the adapter is no
+// LoRA, and where a key changes what is computed and is not built. Unknown keys may be null, false
+// or empty.
 AdapterConfig parse_adapter_config(const std::string& json, const std::string& origin);
 std::string to_json(const AdapterConfig& config);
 

@@ -68,7 +68,8 @@ AdapterDirectory::AdapterDirectory(const std::string& directory) : directory_(di
   file_ = std::make_unique<SafetensorsFile>(weights);
 }
 
-// Those of a model without its head, as transformers' AutoModel has it, lack a prefix.
+// Finds a tensor by its stored name. In the adapter of a model without its head, as transformers'
+// AutoModel makes it, the names lack a prefix.
 const SafetensorsTensor* AdapterDirectory::locate(const std::string& stored_name) const {
   const SafetensorsTensor* found = file_->find(stored_name);
   const std::string_view rest = std::string_view(stored_name).substr(kPeftPrefix.size());
@@ -171,7 +172,7 @@ void write_adapter_directory(const AdapterExport& options, const ModelConfig& co
                              const std::vector<UnitLayout>& layout, FetchParameter fetch) {
   const fs::path directory = options.directory;
   make_directories(options.directory);
-  remove_file((directory / kAdapterConfig).string());  // until all is written, this is no adapter
+  remove_file((directory / kAdapterConfig).string());  // no adapter until all is written
   write_companions(options.directory, options.companions);
   write_hf_tensors((directory / kAdapterWeights).string(), options.types, adapter_layout(layout),
                    fetch);

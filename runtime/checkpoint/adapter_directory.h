@@ -11,37 +11,39 @@
 #include "runtime/model/state_source.h"
 
 // Adapters as Hugging Face's PEFT saves them: a directory with adapter_config.json and
-// adapter_model.safetensors. docs/tuning.md says what of them is read.
+// adapter_model.safetensors. docs/tuning.md says which parts of them are read.
 namespace terrace {
 
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 inline constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 
-// Whether a directory has the files of an adapter.
+// Returns whether a directory has the files of an adapter.
 bool is_adapter_directory(const std::string& directory);
 
 // An adapter to read. Reads are thread-safe.
 class AdapterDirectory final : public StateSource {
  public:
-  // Throws ConfigError, naming the key, for what is no adapter or not built; CorruptData; IoError.
+  // Throws ConfigError, which names the key, for a directory that is no adapter or has a feature
+  // that is not built; CorruptData; IoError.
   explicit AdapterDirectory(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
-  // base_model_name_or_path: a directory, or a name of the hub; may be empty.
+  // Returns base_model_name_or_path: a directory, or a name on the hub; may be empty.
   const std::string& base_model() const { return base_model_; }
   double dropout() const { return dropout_; }
-  // Rank, alpha and form; the layers are told by adapted().
+  // Returns rank, alpha and form; adapted() tells the layers.
   const AdapterOptions& options() const { return options_; }
 
-  // `config` with this adapter on the layers that the file has tensors of. Throws ConfigError where
-  // there is a tensor that fits no layer, or one is missing.
+  // Returns `config` with this adapter on the layers that the file has tensors for. Throws
+  // ConfigError where a tensor fits no layer, or one is missing.
   ModelConfig adapted(const ModelConfig& config) const;
 
-  // Of the adapter's parameters, of a layout of adapted(). What the update rule keeps is zero, and
-  // so is what is no adapter's. Throws CorruptData for values that are not finite, IoError.
+  // Reads the adapter's parameters, for a layout of adapted(). The update rule's slots and all
+  // parameters that are not the adapter's are zero. Throws CorruptData for values that are not
+  // finite, IoError.
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
-  // Elements [begin, begin + out.size()) of one of them.
+  // Reads elements [begin, begin + out.size()) of one of these parameters.
   void read(const ParameterTensor& tensor, std::int64_t begin, std::span<float> out) const;
 
  private:
@@ -55,18 +57,18 @@ class AdapterDirectory final : public StateSource {
   std::unique_ptr<SafetensorsFile> file_;
 };
 
-// Says, as a sentence, that an adapter names another model directory of this machine as its base
-// than `base`; empty where it does not.
+// Returns a warning, as a sentence, if an adapter names a model directory of this machine other
+// than `base` as its base; empty otherwise.
 std::string doubt_about_base(const AdapterDirectory& adapter, const std::string& base);
 
-// The same layout with the adapters' parameters alone. Offsets stay.
+// Returns the layout with only the adapters' parameters. Offsets stay.
 std::vector<UnitLayout> adapter_layout(const std::vector<UnitLayout>& layout);
 
 struct AdapterExport {
   std::string directory;   // made when it is not there
   std::string base_model;  // base_model_name_or_path
   WeightTypes types = {.usual = DType::kF32};
-  std::vector<HfCompanion> companions = {};  // go into it as they are
+  std::vector<HfCompanion> companions = {};  // are copied into it as they are
 };
 
 // Writes a directory that PEFT loads; adapter_config.json last. `config` has the adapter. Throws as

@@ -14,23 +14,23 @@
 namespace terrace {
 
 // Appends to a safetensors file on a thread of its own, so that its caller reads and converts the
-// next bytes while these are written. Where no thread starts (a limit on threads or addresses),
-// append() writes on its caller's. Used by one thread.
+// next bytes while these are written. Where no thread can be started (a limit on threads or
+// addresses), append() writes on its caller's thread. Used by one thread.
 class BackgroundAppender {
  public:
-  // Bytes that wait to be written, at most.
+  // The largest number of bytes that wait to be written.
   static constexpr std::size_t kWaitingBytesMax = std::size_t{16} << 20;
 
   // Borrows the file, which nobody else uses until finish() or the end of this.
   explicit BackgroundAppender(SafetensorsWriter& file);
-  // Leaves out what is not yet written.
+  // Drops the bytes that are not yet written.
   ~BackgroundAppender();
   BackgroundAppender(const BackgroundAppender&) = delete;
   BackgroundAppender& operator=(const BackgroundAppender&) = delete;
 
   // Copies the bytes, and waits for room where too many wait. Throws what an earlier write threw.
   void append(std::span<const std::byte> bytes);
-  // Waits until all is written. Throws likewise.
+  // Waits until all is written. Throws what an earlier write threw.
   void finish();
 
  private:

@@ -35,9 +35,9 @@ constexpr const char* kAdapter = "adapter";
 constexpr const char* kEvaluations = "evaluations";
 constexpr const char* kAutomatic = "automatic";
 constexpr const char* kRemedy = kEarlierCheckpointRemedy;
-// The second version has what readers of the first one would take for something else: the state of
-// another optimizer than the first rule, or frozen parameters. What needs neither is written as the
-// first.
+// The second version has content that readers of the first version would misunderstand: the state
+// of an optimizer other than the first rule, or frozen parameters. A checkpoint with neither is
+// written in the first version.
 constexpr const char* kFirstSchema = "terrace.checkpoint/1";
 constexpr const char* kSecondSchema = "terrace.checkpoint/2";
 constexpr const char* kSchemas = "terrace.checkpoint/";  // of any version
@@ -45,14 +45,16 @@ constexpr std::string_view kPrefix = "checkpoint-";
 // Threads that read a part of a file together are within a few pieces of each other.
 constexpr std::size_t kCachedPieces = 16;
 
-// Returns the name of the file that holds one field of a unit: of a slot, torch.optim's name.
+// Returns the name of the file that holds one field of a unit. A slot has torch.optim's name for
+// it.
 std::string file_name(StateField field, const UnitLayout& unit, const UpdateRule& rule) {
   const std::optional<std::size_t> slot = slot_of(field);
   const std::string_view prefix = slot ? rule.slots[*slot].name : "master";
   return fmt::format("{}-{:05}.safetensors", prefix, unit.index);
 }
 
-// Manifests without a rule are of versions that had the first one alone.
+// Returns the manifest's update rule. Manifests without one are from versions that had only the
+// first rule.
 const UpdateRule& rule_of(const json& manifest) {
   const auto name = manifest.value(kOptimizer, std::string(update_rules().front()->name));
   const UpdateRule* rule = find_update_rule(name);
@@ -64,7 +66,7 @@ std::string path_in(const std::string& directory, std::string_view name) {
   return (fs::path(directory) / name).string();
 }
 
-// 0 or an errno, which is thrown.
+// Throws IoError if the error number is not 0.
 void expect_done(const char* operation, const std::string& path, int error_number) {
   if (error_number == 0) return;
   throw IoError({.operation = operation, .path = path, .error_number = error_number});
@@ -107,7 +109,7 @@ FileHashes write_unit(const std::string& path, StateField field, const UnitLayou
 
 std::string name_of_step(std::int64_t step) { return fmt::format("{}{}", kPrefix, step); }
 
-// None where write_checkpoint() gives no such name.
+// Returns the step in a name that write_checkpoint() gives; none for any other name.
 std::optional<std::int64_t> step_of(const std::string& directory_name) {
   if (!directory_name.starts_with(kPrefix)) return std::nullopt;
   const std::string_view digits = std::string_view(directory_name).substr(kPrefix.size());
@@ -117,7 +119,7 @@ std::optional<std::int64_t> step_of(const std::string& directory_name) {
   return is_step ? std::optional(step) : std::nullopt;
 }
 
-// Steps of the complete checkpoints, ascending.
+// Returns the steps of the complete checkpoints, ascending.
 std::vector<std::int64_t> complete_steps(const std::string& run_dir, FileSystem& disk) {
   std::vector<std::int64_t> steps;
   for (const std::string& name : disk.list(run_dir)) {
@@ -132,8 +134,9 @@ std::string path_of_step(const std::string& run_dir, std::int64_t step) {
   return path_in(run_dir, name_of_step(step));
 }
 
-// Renamed first, so that a half-removed checkpoint is none; synced, so that it is none either when
-// the power is cut and the removals have reached the drive before the rename.
+// Renames the directory first, so that a half-removed checkpoint does not count as one. Syncs the
+// rename, so that this also holds when the power is cut: without it the removals might reach the
+// drive before the rename.
 void remove_checkpoint(const std::string& run_dir, std::int64_t step, FileSystem& disk) {
   const std::string directory = path_of_step(run_dir, step);
   const std::string path = directory + ".removing";
@@ -142,7 +145,8 @@ void remove_checkpoint(const std::string& run_dir, std::int64_t step, FileSystem
   expect_done("remove", path, disk.remove(path));
 }
 
-// Of the manifest less its own checksum; its keys are sorted, so equal content is equal text.
+// Returns the hash of a manifest without its own checksum. Its keys are sorted, so equal content is
+// equal text.
 std::string hash_of(const json& manifest) {
   const std::string text = manifest.dump();
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
@@ -178,7 +182,7 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
   return manifest;
 }
 
-// A whole number that counts something.
+// Returns a whole number that counts something.
 std::int64_t parse_count(const json& manifest, const char* key, std::int64_t least) {
   constexpr auto kMost = static_cast<std::uint64_t>(std::int64_t{1} << 53);
   const json& value = manifest.at(key);
@@ -302,7 +306,7 @@ json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& mo
   return manifest;
 }
 
-// The manifest is the last.
+// Writes all files, the manifest last.
 void write_files(const std::string& path, const CheckpointProgress& progress,
                  const CheckpointedModel& model, FetchState fetch, FileSystem& disk) {
   json manifest = manifest_of(progress, model);
@@ -330,7 +334,8 @@ void write_files(const std::string& path, const CheckpointProgress& progress,
   write_durable_file(path_in(path, kManifest), manifest.dump(1) + "\n", disk);
 }
 
-// Gives what was written its name. One of the same step is moved aside, and back where that fails.
+// Gives the written directory its name. A checkpoint of the same step is moved aside first, and
+// moved back if that fails.
 void commit_checkpoint(const std::string& run_dir, const std::string& path,
                        const std::string& final_path, FileSystem& disk) {
   const std::string old_path = final_path + ".old";
@@ -351,13 +356,13 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   const std::string path = final_path + ".writing";
   expect_done("remove", path, disk.remove(path));
   check_room(run_dir, path, model, disk);
-  // Not the run directory too: where that has vanished, the run ends.
+  // Does not make the run directory: if that has vanished, the run ends.
   expect_done("mkdir", path, disk.make_directory(path));
   try {
     write_files(path, progress, model, fetch, disk);
     commit_checkpoint(run_dir, path, final_path, disk);
   } catch (...) {
-    disk.remove(path);  // what was wrong is thrown; the next start removes what stays
+    disk.remove(path);  // the first error is thrown; the next start removes the rest
     throw;
   }
   return final_path;
@@ -393,8 +398,8 @@ void recover_run_directory(const std::string& run_dir, FileSystem& disk) {
       expect_done("remove", path.string(), disk.remove(path.string()));
     }
   }
-  // A checkpoint may be here because its run died before its last sync: who goes on from it must
-  // find it again.
+  // The run of a checkpoint may have died before its last sync. A run that goes on from that
+  // checkpoint must be able to find it again.
   sync_directory(run_dir, disk);
 }
 
@@ -427,7 +432,7 @@ std::vector<std::int64_t> automatic_checkpoints(const std::string& run_dir, File
   std::erase_if(steps, [&](std::int64_t step) {
     try {
       return read_manifest(path_of_step(run_dir, step), disk).value(kAutomatic, json()) != true;
-    } catch (const Error&) {  // it is somebody's to look at, and stays
+    } catch (const Error&) {  // it stays for somebody to look at
       return true;
     }
   });
@@ -482,7 +487,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   } catch (const std::exception& problem) {
     throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()), kRemedy);
   }
-  // Its name says which ones are later, and go when a run goes on from it.
+  // Its name decides which checkpoints are later, and are removed when a run goes on from this one.
   const std::string name = name_of_directory(directory);
   if (step_of(name).value_or(progress_.step) != progress_.step) {
     throw CorruptData(fmt::format("{} is the checkpoint of step {}", directory, progress_.step),
@@ -512,7 +517,7 @@ void Checkpoint::open_frozen(const FrozenSearch& search) {
   frozen_ = terrace::open_frozen(*progress_.frozen, own, model_, disk_);
 }
 
-// The file of a unit's field, whose tensors are those that train.
+// Checks the file of a unit's field, which has the tensors that train.
 std::unique_ptr<SafetensorsFile> Checkpoint::checked(std::unique_ptr<OpenFile> opened,
                                                      const std::string& name,
                                                      const UnitLayout& unit) const {

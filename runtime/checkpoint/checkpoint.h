@@ -27,29 +27,31 @@
 // a checkpoint. docs/checkpoint.md has the format.
 namespace terrace {
 
-// What a run needs beside the tensors to go on where it was.
+// The facts that a run needs besides the tensors to go on where it was.
 struct CheckpointProgress {
   std::int64_t step = 0;     // the last one that is complete
   std::int64_t samples = 0;  // training samples used up
-  // What the order of the samples depends on.
+  // The numbers that the order of the samples depends on.
   std::uint64_t seed = 0;
   std::int64_t sequence_length = 0;
   std::int64_t training_tokens = 0;
-  // Of fp16 runs, and of runs that went on from one.
+  // The loss scale of fp16 runs, and of runs that went on from an fp16 run.
   std::optional<LossScaleState> loss_scale = std::nullopt;
-  // What computed the last step: "cpu" or "cuda". Empty in checkpoints that do not say.
+  // The device that computed the last step: "cpu" or "cuda". Empty in checkpoints that do not say.
   std::string device = {};
-  // What its bits depended on beside that: program, libraries, instruction set or GPU. Likewise.
+  // The other things that its bits depended on: program, libraries, instruction set or GPU. Empty
+  // in checkpoints that do not say.
   std::string arithmetic = {};
   // Dataset::training_hash(). None in checkpoints that do not say.
   std::optional<std::uint64_t> data_hash = std::nullopt;
   // The types of the weights that the run started from; none where it started from random ones.
   std::optional<WeightTypes> loaded_types = std::nullopt;
-  // Of runs that keep the best state, or that end early; none before their first evaluation.
+  // The evaluations of runs that keep the best state, or that end early; none before their first
+  // evaluation.
   std::optional<EvaluationHistory> evaluations = std::nullopt;
-  // Where the parameters are that do not train; none where all train.
+  // Where to find the parameters that do not train; none where all train.
   std::optional<FrozenReference> frozen = std::nullopt;
-  // Whether it was saved because time had gone by, so that a later one may take its place.
+  // Whether it was saved only because time had passed, so that a later one may take its place.
   bool is_automatic = false;
 };
 
@@ -57,53 +59,57 @@ struct CheckpointProgress {
 using FetchState = FunctionRef<void(StateField field, const UnitLayout& unit, std::int64_t begin,
                                     std::span<float> out)>;
 
-// What a checkpoint is of. Borrows all but the order.
+// The model that a checkpoint is of. Borrows all but the order.
 struct CheckpointedModel {
   const ModelConfig& config;
   const std::vector<UnitLayout>& layout;  // of the whole model
   const UpdateRule& rule;                 // whose slots there are
-  // Units that are written before the others, by their index; they need not be all, nor train.
+  // The units that are written before the others, by their index. They need not be all units, nor
+  // train.
   std::vector<std::int32_t> first_units = {};
 
   // Returns the units that train, in the order in which they are written.
   std::vector<const UnitLayout*> units() const;
 };
 
-// State is fetched in pieces of so many elements, the last one of a unit's field aside.
+// State is fetched in pieces of this many elements. Only the last piece of a unit's field may be
+// smaller.
 inline constexpr std::int64_t kCheckpointPieceElements = 1 << 20;
 
-// Returns the bytes that a checkpoint takes, rounded up: what its tensors take, and what its names
-// and checksums may.
+// Returns the bytes that a checkpoint takes, rounded up: the bytes of its tensors, and a bound for
+// its names and checksums.
 std::uint64_t checkpoint_bytes(const CheckpointedModel& model);
 
 // Fetches the state unit by unit, field by field, front to back, and writes
 // run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a crash at
-// any moment leaves either the whole checkpoint or none, and earlier ones untouched. Not begun
-// where the file system says that it has no room for checkpoint_bytes(). Where it throws, what was
-// written of it is removed again. Returns its path. Throws IoError (is_full_disk()).
+// any moment leaves either the whole checkpoint or none, and earlier ones untouched. The write is
+// not begun where the file system says that it has no room for checkpoint_bytes(). If it throws, it
+// removes what it has written. Returns the checkpoint's path. Throws IoError (is_full_disk()).
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
                              const CheckpointedModel& model, FetchState fetch,
                              FileSystem& disk = system_files());
 
-// The complete checkpoint with the highest step in a run directory, if any.
+// Returns the complete checkpoint with the highest step in a run directory, if there is one.
 std::optional<std::string> latest_checkpoint(const std::string& run_dir,
                                              FileSystem& disk = system_files());
-// The complete checkpoint before that one, if any.
+// Returns the complete checkpoint before that one, if there is one.
 std::optional<std::string> earlier_checkpoint(const std::string& run_dir,
                                               FileSystem& disk = system_files());
 bool is_checkpoint(const std::string& directory, FileSystem& disk = system_files());
-// Only for the owner of the run directory's lock. Clears what a crash in the middle of a save left:
-// half-written directories go, a checkpoint that was moved aside for a newer one of the same step
-// comes back if that one is not there. What is found afterwards survives a power cut.
+// Only for the owner of the run directory's lock. Clears up after a crash in the middle of a save:
+// removes half-written directories, and moves a checkpoint back that was moved aside for a newer
+// one of the same step, if the newer one is not there. The checkpoints that are found afterwards
+// survive a power cut.
 void recover_run_directory(const std::string& run_dir, FileSystem& disk = system_files());
 // Returns the names of the complete checkpoints of steps after `step`, in their order.
 std::vector<std::string> later_checkpoints(const std::string& run_dir, std::int64_t step,
                                            FileSystem& disk = system_files());
-// Removes the complete checkpoints of steps after `step`: a run that went back to it has left them.
+// Removes the complete checkpoints of steps after `step`: a run that went back to that step has
+// abandoned them.
 void remove_later_checkpoints(const std::string& run_dir, std::int64_t step,
                               FileSystem& disk = system_files());
-// Removes all complete checkpoints but the `keep` latest, oldest first, and but that of
-// `best_step`.
+// Removes all complete checkpoints except the `keep` latest and the one of `best_step`, oldest
+// first.
 void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep,
                             FileSystem& disk = system_files(), std::int64_t best_step = 0);
 
@@ -111,39 +117,41 @@ void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep,
 // automatic, ascending.
 std::vector<std::int64_t> automatic_checkpoints(const std::string& run_dir,
                                                 FileSystem& disk = system_files());
-// Removes all automatic checkpoints but the `keep` latest of them and those of the steps `needed`,
-// oldest first.
+// Removes all automatic checkpoints except the `keep` latest of them and the ones of the steps
+// `needed`, oldest first.
 void remove_old_automatic_checkpoints(const std::string& run_dir, std::int64_t keep,
                                       std::span<const std::int64_t> needed,
                                       FileSystem& disk = system_files());
 
-// A checkpoint to read. open() verifies the sizes of all files; each piece of a file is verified
-// when it is read, before a byte of it is given out, so that a rank reads no more than the pieces
-// that have its part. Files of checkpoints that list no pieces are verified whole by open(). Reads
-// are thread-safe.
+// A checkpoint to read. open() verifies the sizes of all files. Each piece of a file is verified
+// when it is read, before a byte of it is given out, so that a rank reads only the pieces that
+// contain its part. If a checkpoint lists no pieces for a file, open() verifies the whole file.
+// Reads are thread-safe.
 class Checkpoint final : public StateSource {
  public:
-  // Throws ConfigError if there is none at `directory`, CorruptData for a manifest that cannot be
-  // read.
+  // Throws ConfigError if there is no checkpoint at `directory`, CorruptData for a manifest that
+  // cannot be read.
   explicit Checkpoint(const std::string& directory, FileSystem& disk = system_files());
 
   const std::string& directory() const { return directory_; }
   const CheckpointProgress& progress() const { return progress_; }
-  // Of the manifest, and so of everything in the checkpoint.
+  // Returns a hash of the manifest, and thereby of everything in the checkpoint.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  // With the adapter that trains, where there is one.
+  // Returns the model, with the adapter that trains where there is one.
   const ModelConfig& model() const { return model_; }
   const UpdateRule& rule() const { return *rule_; }
-  // Opens the files for a model, and verifies their headers; and what is frozen, as open_frozen()
-  // does, whose errors it throws. Throws ConfigError naming a tensor that the checkpoint lacks or
-  // has in another shape, CorruptData naming a file whose size or checksum is not what was written.
+  // Opens the files for a model and verifies their headers. Opens the frozen parameters as
+  // open_frozen() does, and throws its errors. Throws ConfigError, which names the tensor, where
+  // the checkpoint lacks a tensor or has it in another shape. Throws CorruptData, which names the
+  // file, where a file's size or checksum is not as it was written.
   void open(const std::vector<UnitLayout>& layout, const FrozenSearch& search = {});
 
-  // After the last read(): what is frozen, open and by itself. Null where all trains.
+  // Gives away the open source of the frozen parameters, after the last read(). Null where all
+  // parameters train.
   std::unique_ptr<StateSource> take_frozen() { return std::move(frozen_); }
 
-  // Throws CorruptData naming file, offset and length of a piece that is not what was written;
-  // IoError.
+  // Throws CorruptData, which names file, offset and length, for a piece that is not as it was
+  // written; IoError.
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
 
@@ -162,7 +170,7 @@ class Checkpoint final : public StateSource {
   const UpdateRule* rule_ = nullptr;
   std::vector<ListedFile> listed_;
   PieceCache cache_;
-  // By unit and field; none of a unit that is frozen.
+  // By unit and field; a unit that is frozen has none.
   std::map<std::pair<std::int64_t, StateField>, std::unique_ptr<SafetensorsFile>> files_;
   std::vector<std::string> frozen_names_;  // sorted
   std::unique_ptr<StateSource> frozen_;

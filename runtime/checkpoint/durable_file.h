@@ -15,10 +15,10 @@
 namespace terrace {
 
 // A file that appears under its name complete and synced, or not at all: written as "<path>.tmp",
-// then fsync, rename, fsync of the directory. What is appended is collected into blocks of
-// kBlockBytes, so a failure may be seen later than at the append that it is of, in commit() at the
-// latest. Failures are IoError (a full disk too), and the temporary file is gone then. One thread
-// at a time.
+// then fsync, rename, fsync of the directory. Appended bytes are collected into blocks of
+// kBlockBytes, so a failure may be reported later than by the append that caused it, but in
+// commit() at the latest. Failures throw IoError (a full disk too), and the temporary file is gone
+// then. One thread at a time.
 class DurableFile {
  public:
   explicit DurableFile(std::string path, FileSystem& disk = system_files());
@@ -32,7 +32,7 @@ class DurableFile {
   void append(std::span<const std::byte> bytes);
   std::uint64_t size() const { return written_ + collected_; }
 
-  // After this the file is there under its name and survives a power cut.
+  // Completes the file: it is there under its name and survives a power cut.
   void commit();
 
  private:
@@ -45,23 +45,23 @@ class DurableFile {
   const std::string temporary_;
   FileSystem& disk_;
   std::unique_ptr<OpenFile> file_;  // null once committed or failed
-  // As much of it takes memory as was ever filled. None where the system has no memory for it:
-  // then what is appended is written as it comes.
+  // The block takes only as much memory as was ever filled. None where the system has no memory for
+  // it: appended bytes are then written as they come.
   std::optional<HostMemory> block_;
   std::size_t collected_ = 0;  // bytes of block_ that were appended and are not written
   std::uint64_t written_ = 0;
 };
 
-// Whether an error says that a file system, or a user's part of it, is full.
+// Returns whether an error says that a file system, or a user's part of it, is full.
 bool is_full_disk(const IoError& error);
-// What to do about it.
+// The advice that is given for it.
 inline constexpr const char* kFullDiskRemedy =
     "free space on that file system, or choose another directory";
 
 void write_durable_file(const std::string& path, std::string_view content,
                         FileSystem& disk = system_files());
 
-// Makes what was written to a file survive a power cut. Throws IoError.
+// Makes the content of a file survive a power cut. Throws IoError.
 void sync_file(const std::string& path, FileSystem& disk = system_files());
 
 // Makes renames and new names in a directory survive a power cut. Throws IoError.

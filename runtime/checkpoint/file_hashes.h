@@ -13,12 +13,12 @@
 // rest. All are XXH3, 64 bits.
 namespace terrace {
 
-// Pieces are small enough that a data-parallel rank's shard of a chunk has few bytes more to read
-// than its own, and large enough that a manifest is small: 16 bytes of text for each.
+// Pieces are small enough that a data-parallel rank reads few bytes besides its own shard of a
+// chunk, and large enough that a manifest is small: each takes 16 bytes of text.
 inline constexpr std::uint64_t kHashPieceBytes = kMiB;
 
-// How a file is cut: a header, which is read by all who open the file, then equal pieces, of which
-// the last may be shorter.
+// The hashes of a file that is cut into a header, which everybody who opens the file reads, and
+// equal pieces; the last piece may be shorter.
 struct PieceHashes {
   std::uint64_t header_bytes = 0;
   std::uint64_t piece_bytes = kHashPieceBytes;
@@ -29,9 +29,10 @@ struct PieceHashes {
     std::uint64_t begin = 0;  // bytes from the file's start
     std::uint64_t end = 0;
   };
-  // The piece that has the byte at `offset` of a file of so many bytes; offset < size_bytes.
+  // Returns the piece that has the byte at `offset` of a file of `size_bytes` bytes; offset <
+  // size_bytes.
   Piece at(std::uint64_t offset, std::uint64_t size_bytes) const;
-  // How many hashes a file of so many bytes has.
+  // Returns the number of hashes that a file of `size_bytes` bytes has.
   static std::uint64_t count(std::uint64_t header_bytes, std::uint64_t piece_bytes,
                              std::uint64_t size_bytes);
 };
@@ -45,10 +46,10 @@ struct FileHashes {
 // Hashes bytes as they are written, front to back. One thread.
 class FileHasher {
  public:
-  // The bytes so far are the header. Once, before the first byte behind it.
+  // Declares the bytes so far to be the header. Called once, before the first byte behind it.
   void end_header();
   void add(std::span<const std::byte> bytes);
-  // After the last byte, once.
+  // Returns the hashes. Called once, after the last byte.
   FileHashes finish();
 
  private:

@@ -47,7 +47,8 @@ class SystemFile final : public OpenFile {
   int close() override { return ::close(std::exchange(descriptor_, -1)) == 0 ? 0 : errno; }
 
  private:
-  // What is this large, and lies on blocks in memory and in the file.
+  // Direct writes are for pieces of at least this size that are aligned to blocks in memory and in
+  // the file.
   static constexpr std::size_t kDirectMinBytes = std::size_t{1} << 20;
   static constexpr std::size_t kBlockBytes = 4096;
 
@@ -63,7 +64,8 @@ class SystemFile final : public OpenFile {
     return bytes.size() >= kDirectMinBytes &&
            (bytes.size() | address | appended_) % kBlockBytes == 0;
   }
-  // Writing through the page cache costs a copy, and pages that nobody reads again.
+  // Makes writes bypass the page cache, or not: the cache costs a copy, and fills with pages that
+  // are not read again.
   void go_past_cache(bool direct) {
     if (direct == is_direct_) return;
     const int flags = ::fcntl(descriptor_, F_GETFL);
@@ -87,7 +89,7 @@ class SystemFiles final : public FileSystem {
     return opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   }
   Opened open(const std::string& path) override {
-    // Of a pipe neither the open nor a read would return.
+    // If the path is a pipe, neither an open without O_NONBLOCK nor a read would return.
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat facts = {};
     if (descriptor < 0 || ::fstat(descriptor, &facts) != 0 || S_ISREG(facts.st_mode)) {

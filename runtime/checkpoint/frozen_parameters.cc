@@ -54,7 +54,7 @@ class FrozenWeights final : public StateSource {
   WeightState state_;
 };
 
-// A run's own files.
+// The files that a run has stored itself.
 class FrozenFiles final : public StateSource {
  public:
   FrozenFiles(const FrozenReference& reference, const std::string& directory, FileSystem& disk)
@@ -111,7 +111,7 @@ void verify_weights(const FrozenReference& reference, const FrozenSearch& search
   }
 }
 
-// What weights are opened for. Borrows all.
+// The reference that opened weights must match, and its context. Borrows all.
 struct Verified {
   const FrozenReference& reference;
   const FrozenSearch& search;
@@ -240,7 +240,7 @@ std::unique_ptr<StateSource> open_frozen(FrozenReference& reference, const Froze
     const std::string directory = (run_dir / reference.directory).string();
     return std::make_unique<FrozenFiles>(reference, directory, disk);
   }
-  std::optional<CorruptData> damage;  // of the first that is there
+  std::optional<CorruptData> damage;  // of the first directory with weights
   for (const std::string& directory : {reference.directory, search.model_directory}) {
     if (directory.empty() || !has_hf_weights(directory)) continue;
     try {

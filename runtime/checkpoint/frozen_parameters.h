@@ -10,8 +10,8 @@
 #include "runtime/checkpoint/listed_file.h"
 #include "runtime/model/state_source.h"
 
-// Parameters that do not train are not in checkpoints: these say where they are. docs/checkpoint.md
-// has the format.
+// References to parameters that do not train. Checkpoints do not contain those, but say where they
+// are. docs/checkpoint.md has the format.
 namespace terrace {
 
 // Where a run's frozen parameters are: in the files of the model directory that it started from, or
@@ -19,7 +19,7 @@ namespace terrace {
 struct FrozenReference {
   std::vector<std::string> parameters;  // by ParameterTensor::name, in the layout's order
   std::string directory;                // of a run's own files: in the run directory
-  // Of a model directory: a hash of the bytes of each stored tensor, by
+  // For a model directory: a hash of the bytes of each stored tensor, by
   // ParameterTensor::stored_name.
   std::map<std::string, std::uint64_t> tensors = {};
   std::vector<ListedFile> files = {};  // of a run's own
@@ -27,38 +27,39 @@ struct FrozenReference {
   bool is_model_directory() const { return files.empty(); }
 };
 
-// The parameters of a layout that do not train, by name.
+// Returns the names of the parameters of a layout that do not train.
 std::vector<std::string> frozen_parameters(const std::vector<UnitLayout>& layout);
 
-// Reads all that is frozen, to hash it. `directory` is where the weights are. Throws IoError.
+// Reads all frozen parameters to hash them. `directory` is the directory of the weights. Throws
+// IoError.
 FrozenReference refer_to_weights(const std::string& directory, const HfDirectory& weights,
                                  const std::vector<UnitLayout>& layout);
 
-// Writes what is frozen, exact, into the folder `frozen` of a run directory: a file of fp32 tensors
-// for each unit that has some. Throws IoError.
+// Writes the frozen parameters, exact, into the folder `frozen` of a run directory: a file of fp32
+// tensors for each unit that has some. Throws IoError.
 FrozenReference store_frozen(const std::string& run_dir, const std::vector<UnitLayout>& layout,
                              const StateSource& source, FileSystem& disk = system_files());
 
-// As JSON.
+// Returns the reference as JSON.
 std::string to_json(const FrozenReference& reference);
-// Throws std::exception for what to_json() does not make.
+// Parses that JSON. Throws std::exception for text that to_json() does not make.
 FrozenReference parse_frozen_reference(const std::string& json);
 
-// Whose frozen parameters are looked for, and where else they may be.
+// The checkpoint whose frozen parameters are looked for, and other places where they may be.
 struct FrozenSearch {
   std::string checkpoint = {};  // a directory, for messages and for files beside it
-  // Where the model directory of the reference has no weights any more, or others: another that may
-  // have the same. Empty: none.
+  // Another model directory, which may have the same weights. It is used where the reference's
+  // model directory has no weights any more, or different ones. Empty: none.
   std::string model_directory = {};
-  // Of several ranks that look together, each verifies a part.
+  // Where several ranks look together, each verifies a part.
   std::int32_t rank = 0;
   std::int32_t ranks = 1;
 };
 
-// Opens what a reference names, and verifies it: hashes of a model directory before this returns,
-// files of a run's own as they are read. Throws EnvironmentError where there is nothing,
-// CorruptData where it is not what it was; both name the file and a remedy. The reference then
-// names the model directory that was verified.
+// Opens the files that a reference names and verifies them: a model directory by its hashes before
+// this returns, a run's own files as they are read. Throws EnvironmentError where there are none,
+// and CorruptData where they are not as they were. Both errors name the file and a remedy.
+// Afterwards the reference names the model directory that was verified.
 std::unique_ptr<StateSource> open_frozen(FrozenReference& reference, const FrozenSearch& search,
                                          const ModelConfig& config,
                                          FileSystem& disk = system_files());

@@ -19,11 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The largest tokenizers that are known take half of it.
+// The largest known tokenizers take half of this.
 constexpr std::uintmax_t kCompanionBytesMax = 64 * kMiB;
 constexpr const char* kTemplateFolder = "additional_chat_templates";
 
-// In lower case. With a dot in front the end of a name, else its beginning.
+// Patterns for names, in lower case. With a dot in front, a pattern is the end of a name, else its
+// beginning.
 constexpr auto kAboutModel =
     std::to_array<std::string_view>({"license", "licence", "copying", "notice", "use_policy",
                                      "readme", "model_card", "citation", ".py"});
@@ -58,7 +59,8 @@ class Companions {
   }
 
  private:
-  // Sorted, without hidden ones. None where there is no such directory.
+  // Returns the names in a directory, sorted, without hidden ones. None where there is no such
+  // directory.
   std::vector<std::string> names_in(const fs::path& directory) const {
     std::vector<std::string> names;
     std::error_code error;

@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// A file that goes beside the weights as it is.
+// A file that is copied beside the weights as it is.
 struct HfCompanion {
   std::string name;  // relative to the directory
   std::string content;
@@ -15,15 +15,15 @@ struct HfCompanion {
 
 enum class CompanionScope {
   kAll,
-  // Without the tokenizer, chat templates and generation settings, which tell of ids that the
+  // Without the tokenizer, chat templates and generation settings, which are about ids that the
   // result does not have.
   kWithoutTokenizer,
 };
 
 // Reads the files of a model directory that belong to a model of the same ids: licence, README,
 // code of its own, tokenizer, chat templates, generation settings (docs/checkpoint.md has the
-// names). None where there is no config.json: a preset. A file that cannot be read, or is too large
-// to be one of these, is told to `log` and left out.
+// names). Returns none where there is no config.json: a preset. A file that cannot be read, or is
+// too large to be one of these, is reported to `log` and left out.
 std::vector<HfCompanion> read_hf_companions(const std::string& directory, CompanionScope scope,
                                             Log& log);
 

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::size_t kUnexpectedShown = 8;
 
-// Masks and tables that old files carry and that are computed here.
+// Returns whether a tensor is a mask or a table that old files carry and that is computed here.
 bool is_known_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
@@ -35,7 +35,7 @@ std::vector<std::uint64_t> shape_on_disk(const ParameterTensor& tensor) {
   return {rows, columns};
 }
 
-// Empty where the family has no such parameter.
+// Returns the stored name; empty where the family has no such parameter.
 std::string stored_name_of(const ModelConfig& config, ParameterKind kind) {
   const ParameterName& name = config.names.at(static_cast<std::size_t>(kind));
   return name.stored.empty() ? name.name : name.stored;
@@ -169,7 +169,8 @@ HfDirectory::Place HfDirectory::locate(const std::string& name) const {
   return found == stored_.end() ? Place{} : found->second;
 }
 
-// transformers 5 keeps such a head, others drop it.
+// Refuses a stored head that differs from the embedding. transformers 5 keeps such a head, other
+// versions drop it.
 void HfDirectory::check_tied_head(const ModelConfig& config) const {
   const Place head = locate(stored_name_of(config, ParameterKind::kHeadWeight));
   if (head.tensor == nullptr) return;

@@ -17,8 +17,8 @@
 
 namespace terrace {
 
-// Why the weights of a directory may mean something else by the ids 0 to 255 than bytes, as a
-// sentence; empty where nothing says so.
+// Returns, as a sentence, why the ids 0 to 255 may mean something other than bytes to the weights
+// of a directory; empty where nothing says so.
 std::string why_bytes_are_foreign(const std::string& directory, const ModelConfig& config);
 
 // The weights of a Hugging Face directory, found by the names under which a model's parameters are
@@ -26,30 +26,30 @@ std::string why_bytes_are_foreign(const std::string& directory, const ModelConfi
 // of one or more parameters. Reads are thread-safe.
 class HfDirectory {
  public:
-  // Opens all files and checks that every parameter is there in its shape. Of model.safetensors and
-  // an index the former is taken, as transformers does; where it is not what the index names, both
-  // are refused. Tensors the model does not have are told to `log`, known buffers aside. Throws
-  // ConfigError for a directory without weights, a missing tensor, a wrong shape, a type that
-  // cannot be loaded, or a head that a tied model would lose; CorruptData for files that contradict
-  // each other; IoError.
+  // Opens all files and checks that every parameter is there in its shape. If there are both
+  // model.safetensors and an index, the former is used, as transformers does; if it contradicts the
+  // index, both are refused. Tensors that the model does not have are reported to `log`, except
+  // known buffers. Throws ConfigError for a directory without weights, a missing tensor, a wrong
+  // shape, a type that cannot be loaded, or a head that a tied model would lose; CorruptData for
+  // files that contradict each other; IoError.
   HfDirectory(std::string directory, const ModelConfig& config,
               const std::vector<UnitLayout>& layout, Log& log, FileSystem& disk = system_files());
 
-  // Elements [begin, begin + out.size()) of a parameter of the whole model, in its own layout
-  // [rows, columns], as fp32 (all of F32, BF16 and F16 are exact in it). Reads these elements
-  // alone, and of a tensor that is stored transposed the rows around them (TransposedBands).
-  // Throws IoError.
+  // Reads elements [begin, begin + out.size()) of a parameter of the whole model, in its own layout
+  // [rows, columns], as fp32 (F32, BF16 and F16 are all exact in it). Reads only these elements,
+  // or, for a tensor that is stored transposed, the rows around them (TransposedBands). Throws
+  // IoError.
   void read(const ParameterTensor& tensor, std::int64_t begin, std::span<float> out) const;
 
-  // A hash of the model's tensors: of the type and shape of each, and of its first, middle and last
-  // bytes. Throws IoError.
+  // Returns a hash of the model's tensors: of the type and shape of each, and of its first, middle
+  // and last bytes. Throws IoError.
   std::uint64_t fingerprint() const;
-  // A hash of all bytes of the tensor that holds parameters of this stored name, with its type and
-  // shape; and the file that it is in. Throws IoError.
+  // Return a hash of all bytes of the tensor that holds the parameters of this stored name, with
+  // its type and shape; and the file that it is in. Throw IoError.
   std::uint64_t hash_of(const std::string& stored_name) const;
   const std::string& file_of(const std::string& stored_name) const;
-  // The types that the model's parameters have in the files: the same for all parameters of one
-  // stored tensor.
+  // Returns the types that the model's parameters have in the files. All parameters of one stored
+  // tensor have the same type.
   WeightTypes types() const;
 
  private:

@@ -49,7 +49,7 @@ struct Shard {
   std::vector<Piece> pieces;
 };
 
-// Parameters of one tensor lie side by side in the layout.
+// Returns the tensors of a unit. Parameters of one tensor lie side by side in the layout.
 std::vector<Piece> pieces_of(const UnitLayout& unit, const WeightTypes& types) {
   std::vector<Piece> pieces;
   for (const ParameterTensor& tensor : unit.tensors) {
@@ -133,8 +133,8 @@ class PieceWriter {
     }
   }
 
-  // The file's rows are our columns: as many as fit the buffer at a time, gathered from all our
-  // rows.
+  // Writes a tensor whose rows in the file are our columns. As many of them as fit the buffer are
+  // gathered at a time, from all our rows.
   void write_transposed(const ParameterTensor& tensor, BackgroundAppender& file) {
     const std::int64_t rows = tensor.rows;
     const std::int64_t columns = tensor.columns;
@@ -197,7 +197,7 @@ class PieceWriter {
   std::vector<std::uint16_t> narrow_;
 };
 
-// The next pieces are fetched while those before are written.
+// Writes a shard. The next pieces are fetched while the earlier ones are written.
 void write_shard(const std::string& path, const Shard& shard, PieceWriter& pieces) {
   SafetensorsWriter file(path, header_of(shard));
   {
@@ -219,7 +219,7 @@ void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
   write_durable_file((directory / kHfIndexFile).string(), index.dump(2) + "\n");
 }
 
-// As shards are named, and no other file that somebody keeps there.
+// Returns whether a file is named as shards are; other files that somebody keeps there are not.
 bool is_name_of_shard(std::string_view name) {
   constexpr std::string_view kLike = "model-00000-of-00000.safetensors";
   return std::ranges::equal(name, kLike, [](char is, char like) {
@@ -227,7 +227,8 @@ bool is_name_of_shard(std::string_view name) {
   });
 }
 
-// Weights of an earlier export that the new one did not overwrite would be taken for part of it.
+// Removes weights of an earlier export that the new one did not overwrite: they would be taken for
+// a part of it.
 void remove_stale(const fs::path& directory, const std::vector<Shard>& shards) {
   for (const std::string& name : system_files().list(directory.string())) {
     const bool weights = name == kHfSingleFile || is_name_of_shard(name);

@@ -29,11 +29,10 @@ using FetchParameter = FunctionRef<void(const UnitLayout& unit, const ParameterT
 // shards with an index. Parameters that share a stored name become the rows of one tensor, which is
 // in one shard and of one type. Parameters are fetched in the layout's order, each from front to
 // back in ranges of bounded size; a tensor stored transposed that exceeds 64 MiB is fetched more
-// than once.
-// bf16 rounds ties away from zero, as parameters do everywhere. config.json is written last, with
-// the usual type as its dtype. Throws IoError, or ConfigError for a finite value that its type has
-// no number for, and for a model with an adapter, which is stored by itself
-// (adapter_directory.h).
+// than once. bf16 rounds ties away from zero, as parameters do everywhere. config.json is written
+// last, with the usual type as its dtype. Throws IoError. Throws ConfigError for a finite value
+// that its type has no number for, and for a model with an adapter, because adapters are stored by
+// themselves (adapter_directory.h).
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch);
 
@@ -42,8 +41,8 @@ void write_hf_directory(const HfExportOptions& options, const ModelConfig& confi
 void write_hf_tensors(const std::string& path, const WeightTypes& types,
                       const std::vector<UnitLayout>& layout, FetchParameter fetch);
 
-// `json`, which may have numbers like Infinity, with its dtype key ("dtype" or "torch_dtype")
-// saying `dtype`; unchanged if it does already.
+// Returns `json`, which may have numbers like Infinity, with its dtype key ("dtype" or
+// "torch_dtype") set to `dtype`; unchanged if it is set so already.
 std::string config_json_with_dtype(const std::string& json, DType dtype);
 
 }  // namespace terrace

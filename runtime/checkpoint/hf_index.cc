@@ -46,7 +46,7 @@ class TensorPair {
   bool same_header() const { return a_.type == b_.type && a_.shape == b_.shape; }
   std::uint64_t size_bytes() const { return a_.size_bytes(); }
 
-  // Whether [begin, begin + size) is the same; at most what there is.
+  // Returns whether bytes [begin, begin + size) are the same, as far as the tensors reach.
   bool same_range(std::uint64_t begin, std::uint64_t size) {
     size = std::min(size, size_bytes() - begin);
     a_bytes_.resize(size);

@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kNamesShown = 8;
 
-// Names are compared in lower case.
+// A kind of weight file, known by its name, and the advice for it. Names are compared in lower
+// case.
 struct WeightKind {
   std::string_view part;  // of the name; at its end where it begins with a dot
   const char* remedy;
@@ -31,7 +32,7 @@ constexpr const char* kOtherName =
     "if it is the whole model, name it model.safetensors; if it is a part, fetch "
     "model.safetensors.index.json, which says what is where";
 
-// Earlier kinds win.
+// All kinds. If a name fits several, the first one counts.
 constexpr auto kKinds = std::to_array<WeightKind>({
     {".incomplete", kFetchInterrupted},
     {".part", kFetchInterrupted},
@@ -60,7 +61,7 @@ constexpr auto kKinds = std::to_array<WeightKind>({
     {"safetensors", kOtherName},
 });
 
-// What trainers leave beside weights.
+// Files that trainers leave beside weights.
 constexpr auto kOthers = std::to_array<std::string_view>(
     {"training_args", "optimizer", "scheduler", "rng_state", "scaler", "trainer_state"});
 
@@ -71,7 +72,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Null where the name is not like that of weights.
+// Returns the kind of a file; null where its name is not like a name of weights.
 const WeightKind* kind_of(const std::string& file_name) {
   const std::string name = lower(file_name);
   for (const std::string_view other : kOthers) {
@@ -87,7 +88,7 @@ const WeightKind* kind_of(const std::string& file_name) {
 }
 
 struct FoundFile {
-  std::string name;  // with that of its folder, where it is in one
+  std::string name;  // begins with its folder, if it is in one
   std::string remedy;
 };
 
@@ -110,7 +111,7 @@ FoundFile describe(const fs::directory_entry& entry, const std::string& folder,
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// Those in the directory itself, or in the folder of it.
+// Adds the files in the directory itself, or in a folder of it.
 void add_files(const fs::path& directory, const std::string& folder,
                std::vector<FoundFile>& found) {
   std::error_code error;
@@ -133,7 +134,7 @@ void add_files(const fs::path& directory, const std::string& folder,
 std::vector<FoundFile> files_like_weights(const std::string& directory) {
   std::vector<FoundFile> found;
   add_files(directory, "", found);
-  // Files of the directory itself say more about it than those of its folders.
+  // Files of the directory itself say more about it than files of its folders.
   std::ranges::stable_partition(
       found, [](const FoundFile& file) { return file.name.find('/') == std::string::npos; });
   return found;

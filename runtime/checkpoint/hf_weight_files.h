@@ -7,21 +7,21 @@
 // Which files of a model directory have its weights.
 namespace terrace {
 
-// All tensors, where they are in one file.
+// The file with all tensors, where they are in one file.
 inline constexpr const char* kHfSingleFile = "model.safetensors";
-// Which file has which tensor, where there are several.
+// The file that says which file has which tensor, where there are several.
 inline constexpr const char* kHfIndexFile = "model.safetensors.index.json";
 
-// Whether a directory has weights to load: safetensors with or without an index. A link that leads
-// nowhere does not count. False for a name that is not a directory (a preset).
+// Returns whether a directory has weights to load: safetensors with or without an index. A link
+// that leads nowhere does not count. Returns false for a name that is not a directory (a preset).
 bool has_hf_weights(const std::string& directory);
 
-// Whether a directory has files that look like weights, under whatever name.
+// Returns whether a directory has files that look like weights, under any name.
 bool has_files_like_weights(const std::string& directory);
 
-// The error for a directory without weights that can be loaded. It names the files that look like
-// weights and says what makes them loadable, or that there are none; `or_else` is a remedy that
-// always works.
+// Returns the error for a directory without weights that can be loaded. It names the files that
+// look like weights and says what makes them loadable, or that there are none; `or_else` is a
+// remedy that always works.
 ConfigError no_hf_weights(const std::string& directory, const std::string& or_else);
 
 }  // namespace terrace

@@ -7,9 +7,9 @@
 
 namespace terrace {
 
-// A whole number in a JSON document, as a value of nlohmann's library. Throws std::invalid_argument
-// where it is none, or does not fit T: get() cuts fractions off, and what it does with 1e300 is
-// undefined.
+// Returns a whole number in a JSON document, given as a value of nlohmann's library. Throws
+// std::invalid_argument where it is no whole number, or does not fit T. get() would cut fractions
+// off, and its result for 1e300 is undefined.
 template <std::integral T, typename Json>
 T whole_number(const Json& value) {
   if (value.is_number_unsigned() && std::in_range<T>(value.template get<std::uint64_t>())) {

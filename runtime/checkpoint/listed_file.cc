@@ -23,7 +23,8 @@ using nlohmann::json;
 constexpr const char* kHash = "xxh3";
 constexpr const char* kPieces = "pieces";
 constexpr std::size_t kHashDigits = 16;
-// Of a manifest that can be right. A header is at most what safetensors allows.
+// The largest sizes that a correct manifest can have. A header is no longer than safetensors
+// allows.
 constexpr std::uint64_t kPieceBytesMax = 64 << 20;
 constexpr std::uint64_t kHeaderBytesMax = 100'000'008;
 
@@ -66,7 +67,7 @@ FileHashes parse_hashes(const json& listed) {
   return hashes;
 }
 
-// In the manifest's own directory, or one beside it.
+// Returns the name of a file in the manifest's own directory, or in one beside it.
 std::string parse_file_name(const json& listed) {
   const auto name = listed.at("name").get<std::string>();
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {

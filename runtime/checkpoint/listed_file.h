@@ -16,18 +16,18 @@ struct ListedFile {
   FileHashes hashes;  // without pieces where the manifest lists none
 };
 
-// As JSON.
+// Returns the entry as JSON.
 std::string to_json(const ListedFile& file);
-// Throws std::exception for what to_json() does not make.
+// Parses that JSON. Throws std::exception for text that to_json() does not make.
 ListedFile parse_listed_file(const std::string& json);
 
-// 16 hexadecimal digits.
+// Returns a hash as 16 hexadecimal digits.
 std::string to_hex(std::uint64_t hash);
-// The number of the 16 digits that begin at `at`. Throws std::invalid_argument where there are
-// none.
+// Returns the number that the 16 digits at `at` stand for. Throws std::invalid_argument where there
+// are none.
 std::uint64_t from_hex(const std::string& text, std::size_t at = 0);
 
-// Where a listed file is, and what to do where it is not as it was written.
+// The place of a listed file, and the advice for a file that is not as it was written.
 struct ListedPlace {
   const std::string& directory;
   FileSystem& disk;
@@ -35,8 +35,9 @@ struct ListedPlace {
   const char* remedy = "";
 };
 
-// Opens a file whose size is what was written. What is read from it is verified, or all of it was.
-// Throws CorruptData naming the file, IoError.
+// Opens a file and checks that its size is as it was written. Reads verify the pieces that they
+// read; a file that is listed without pieces is verified as a whole here. Throws CorruptData, which
+// names the file, IoError.
 std::unique_ptr<OpenFile> open_listed(const ListedFile& file, const ListedPlace& place);
 
 }  // namespace terrace

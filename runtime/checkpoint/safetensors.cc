@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-// What a file begins with that Git LFS has not fetched. As a length it would be out of all bounds.
+// The beginning of a file that Git LFS has not fetched. Read as a length it would be far too large.
 constexpr std::string_view kLfsPointer = "version ";
 constexpr const char* kFetchAgain = "fetch or write the file again";
 

@@ -19,8 +19,8 @@ namespace terrace {
 // thread-safe.
 class SafetensorsFile {
  public:
-  // Throws IoError, CorruptData when the file is not what the format allows, or ConfigError for a
-  // Git LFS pointer.
+  // Throws IoError, CorruptData when the file breaks the format's rules, or ConfigError for a Git
+  // LFS pointer.
   explicit SafetensorsFile(std::string path, FileSystem& disk = system_files());
   // `path` is for messages.
   SafetensorsFile(std::string path, std::unique_ptr<OpenFile> file);
@@ -29,10 +29,10 @@ class SafetensorsFile {
 
   const std::string& path() const { return path_; }
   const SafetensorsHeader& header() const { return header_; }
-  // Null when there is none of that name. Lives as long as this.
+  // Returns the tensor of that name; null when there is none. It lives as long as this.
   const SafetensorsTensor* find(std::string_view name) const;
 
-  // Bytes [first_byte, first_byte + out.size()) of the tensor. Throws IoError.
+  // Reads bytes [first_byte, first_byte + out.size()) of the tensor. Throws IoError.
   void read(const SafetensorsTensor& tensor, std::uint64_t first_byte,
             std::span<std::byte> out) const;
 
@@ -51,7 +51,8 @@ class SafetensorsFile {
 // all.
 class SafetensorsWriter {
  public:
-  // The multiple of bytes where the data begins: direct reads need not shift what they load.
+  // The data begins at a multiple of this many bytes, so that direct reads need not shift what they
+  // load.
   static constexpr std::uint64_t kDataAlignment = 4096;
 
   // Uses name, type and shape of each tensor. The path is the file's own, in an existing directory.
@@ -61,7 +62,7 @@ class SafetensorsWriter {
                     FileHasher* hasher = nullptr);
 
   void append(std::span<const std::byte> bytes);
-  // All bytes must have come.
+  // Completes the file. All bytes must have been appended.
   void finish();
 
   const SafetensorsHeader& header() const { return header_; }
@@ -70,7 +71,7 @@ class SafetensorsWriter {
   SafetensorsHeader header_;
   DurableFile file_;
   FileHasher* const hasher_;
-  std::uint64_t end_ = 0;  // the file's size when all bytes have come
+  std::uint64_t end_ = 0;  // the size of the complete file
 };
 
 }  // namespace terrace

@@ -33,7 +33,7 @@ constexpr std::array<TypeInfo, 22> kTypes = {{
     {"I64", 64},        {"U64", 64},
 }};
 
-// What a file's messages begin with, and how a header is refused.
+// Refuses a header with messages that begin with the file's name.
 class Refusal {
  public:
   explicit Refusal(const std::string& origin) : origin_(origin) {}
@@ -52,7 +52,7 @@ class Refusal {
 // A JSON object may repeat a key, and parsers then keep one of the values without a word.
 class DuplicateKeys {
  public:
-  // The first key that was seen twice in one object.
+  // Returns the first key that was seen twice in one object.
   const std::optional<std::string>& found() const { return found_; }
 
   bool operator()(int /*depth*/, Json::parse_event_t event, Json& value) {
@@ -100,7 +100,7 @@ SafetensorsType read_type(const Json& value, std::string_view name, const Refusa
   return static_cast<SafetensorsType>(known - kTypes.begin());
 }
 
-// Nothing when it does not fit 64 bits.
+// Returns the product; none when it does not fit 64 bits.
 std::optional<std::uint64_t> multiply(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
@@ -197,7 +197,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
       header.tensors.push_back(read_tensor(name, value, refuse));
     }
   }
-  // By end too: an empty tensor goes before the one that begins where it lies.
+  // Sorts by end too: an empty tensor comes before the one that begins at the same byte.
   std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });

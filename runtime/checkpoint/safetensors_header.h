@@ -57,13 +57,15 @@ struct SafetensorsHeader {
 // The longest JSON that is read.
 inline constexpr std::uint64_t kSafetensorsHeaderLimit = 100'000'000;
 
-// Checks everything the format demands: types, sizes without overflow, no holes, no overlap,
-// exactly `data_bytes` covered. Throws CorruptData naming `origin` and the tensor.
+// Parses the JSON and checks everything that the format demands: types, sizes without overflow, no
+// holes, no overlap, exactly `data_bytes` covered. Throws CorruptData, which names `origin` and the
+// tensor.
 SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t data_bytes,
                                            const std::string& origin);
 
-// The bytes in front of the data: length and JSON, padded with spaces so that the data begins at a
-// multiple of `alignment` (a multiple of 8). Sets begin and end of each tensor, in their order.
+// Returns the bytes in front of the data: length and JSON, padded with spaces so that the data
+// begins at a multiple of `alignment` (a multiple of 8). Sets begin and end of each tensor, in
+// their order.
 std::string make_safetensors_header(SafetensorsHeader& header, std::uint64_t alignment);
 
 }  // namespace terrace

@@ -9,13 +9,13 @@
 // Values of safetensors files as fp32, in which F32, BF16 and F16 are exact.
 namespace terrace {
 
-// Whether tensors of this type can be read: F32, BF16 and F16.
+// Returns whether tensors of this type can be read: F32, BF16 and F16.
 bool is_loadable(SafetensorsType type);
-// The type of a loadable one, and back.
+// Convert the type of a loadable tensor to a DType, and back.
 DType dtype_of_values(SafetensorsType type);
 SafetensorsType type_in_file(DType dtype);
 
-// Elements [first, first + out.size()) of a tensor of a loadable type, as they lie in the file.
+// Reads elements [first, first + out.size()) of a tensor of a loadable type, in the file's order.
 // Throws IoError.
 void read_values(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::int64_t first,
                  std::span<float> out);

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::int64_t kSlabElements = std::int64_t{1} << 18;
 
-// Rows [first, first + count) of what is stored as [columns, rows]: a slab of the file's rows at a
-// time, so that both sides are gone through in runs.
+// Returns rows [first, first + count) of a tensor that is stored as [columns, rows]. It takes a
+// slab of the file's rows at a time, so that both sides are accessed in runs.
 std::vector<float> read_rows(const SafetensorsFile& file, const SafetensorsTensor& stored,
                              const ParameterTensor& tensor, std::int64_t first,
                              std::int64_t count) {
@@ -49,7 +49,7 @@ std::shared_ptr<const TransposedBands::Band> TransposedBands::band_of(
   for (const auto& band : kept_) {
     if (band && band->stored == &stored && band->first_row == rows.first) return band;
   }
-  kept_[1] = std::move(kept_[0]);  // gives one back before the next takes memory
+  kept_[1] = std::move(kept_[0]);  // frees a band before the next takes memory
   kept_[0] = std::make_shared<const Band>(
       Band{&stored, rows.first, read_rows(file, stored, tensor, rows.first, rows.count)});
   return kept_[0];

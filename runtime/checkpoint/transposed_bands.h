@@ -12,19 +12,20 @@
 
 namespace terrace {
 
-// Reads parameters that files have transposed. The elements of one of their rows lie in all rows of
-// the file, so it reads a band of many rows at a time, and keeps the last two bands: readers that
-// go on from each other, on several threads too, read a file once. Thread-safe.
+// Reads parameters that files store transposed. The elements of one row of a parameter are spread
+// over all rows of the file, so it reads a band of many rows at a time and keeps the last two
+// bands. Readers that continue where another stopped, also on several threads, then read a file
+// only once. Thread-safe.
 class TransposedBands {
  public:
-  // Of a band, 16 MiB; one row where that has more.
+  // The elements of a band, 16 MiB; a band is one row where a row has more.
   static constexpr std::int64_t kBandElements = std::int64_t{4} << 20;
 
   explicit TransposedBands(std::int64_t band_elements = kBandElements)
       : band_elements_(band_elements) {}
 
-  // Elements [begin, begin + out.size()) of `tensor`, [rows, columns] row by row, which `stored`
-  // has as [columns, rows]. Throws IoError. The file outlives this.
+  // Reads elements [begin, begin + out.size()) of `tensor`, [rows, columns] row by row, which
+  // `stored` has as [columns, rows]. Throws IoError. The file outlives this.
   void read(const SafetensorsFile& file, const SafetensorsTensor& stored,
             const ParameterTensor& tensor, std::int64_t begin, std::span<float> out);
 
@@ -44,7 +45,7 @@ class TransposedBands {
 
   const std::int64_t band_elements_;
   std::mutex mutex_;
-  std::array<std::shared_ptr<const Band>, 2> kept_;  // the one that was read last first
+  std::array<std::shared_ptr<const Band>, 2> kept_;  // the one read last comes first
 };
 
 }  // namespace terrace

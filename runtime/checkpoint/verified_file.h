@@ -16,22 +16,22 @@
 
 namespace terrace {
 
-// What to do where a file of a checkpoint is not as it was written.
+// The advice where a file of a checkpoint is not as it was written.
 inline constexpr const char* kEarlierCheckpointRemedy = "resume from an earlier checkpoint";
 
-// The pieces of files that were read last, verified. Keeps so many, and those that are being read:
-// one for each reading thread at the most. Thread-safe.
+// A cache of the pieces of files that were read last, verified. Keeps `pieces_max` pieces, and in
+// addition the pieces that are being read: at most one for each reading thread. Thread-safe.
 class PieceCache {
  public:
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
   explicit PieceCache(std::size_t pieces_max) : pieces_max_(pieces_max) {}
 
-  // A file's piece, from `load` where it is not here. Of threads that want the same one, one loads
-  // it and the others wait. Throws what `load` throws; then the piece is not kept.
+  // Returns a file's piece, from `load` where it is not cached. If several threads want the same
+  // piece, one loads it and the others wait. Throws what `load` throws; then the piece is not kept.
   Bytes get(std::uint64_t file, std::size_t index, FunctionRef<std::vector<std::byte>()> load);
 
-  // For a file to be known by here; never given again.
+  // Returns a number by which the cache knows a file; it is never given again.
   std::uint64_t new_file() { return ++files_; }
 
  private:
@@ -39,7 +39,7 @@ class PieceCache {
     std::uint64_t file = 0;
     std::size_t index = 0;
     Bytes bytes;                // null while it is loaded
-    std::uint64_t used_at = 0;  // number of the call that asked for it last
+    std::uint64_t used_at = 0;  // the number of the last call that asked for it
   };
 
   Entry* find(std::uint64_t file, std::size_t index);
@@ -53,19 +53,19 @@ class PieceCache {
   std::atomic<std::uint64_t> files_{0};
 };
 
-// A file of which nothing is given out that is not what was written: reads fetch whole pieces,
-// compare them with their checksums and copy out of them. Reads are thread-safe.
+// A file that gives out only bytes that are as they were written: reads fetch whole pieces, compare
+// them with their checksums and copy out of them. Reads are thread-safe.
 class VerifiedFile final : public OpenFile {
  public:
-  // `path` and `remedy` are for messages. The file has the size that the hashes are of. The cache
+  // `path` and `remedy` are for messages. The file has the size that `hashes` tells. The cache
   // outlives this.
   VerifiedFile(std::unique_ptr<OpenFile> upstream, std::string path, FileHashes hashes,
                PieceCache& cache, std::string remedy = kEarlierCheckpointRemedy);
 
-  // Up to the end of a piece. Throws CorruptData naming file, offset and length of a piece that is
-  // not what was written; IoError.
+  // Reads up to the end of a piece. Throws CorruptData, which names file, offset and length, for a
+  // piece that is not as it was written; IoError.
   std::int64_t read_at(std::span<std::byte> out, std::uint64_t offset) override;
-  // The other calls are the file's own.
+  // The other calls go to the file itself.
   std::int64_t append(std::span<const std::byte> bytes) override {
     return upstream_->append(bytes);
   }

@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// Loaded parameters; what the update rule keeps is zero. Throws CorruptData for parameters that are
+// Loaded parameters. The update rule's slots are zero. Throws CorruptData for parameters that are
 // not finite.
 class WeightState final : public StateSource {
  public:

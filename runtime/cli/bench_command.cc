@@ -40,7 +40,7 @@ const Bench& find_bench(std::string_view name) {
       fmt::format("did you mean {}? terrace bench --help lists all", nearest_name(name, names)));
 }
 
-// A benchmark of one process that a launcher has started more than once.
+// Refuses a benchmark of one process that a launcher has started more than once.
 void refuse_ranks(const Bench& bench, const LaunchEnvironment& launch) {
   if (bench.name == "collective" || !launch.is_mpi_job || launch.size == 1) return;
   throw ConfigError(fmt::format("terrace bench {}: {} has started {} of it, and it measures with "
@@ -49,9 +49,10 @@ void refuse_ranks(const Bench& bench, const LaunchEnvironment& launch) {
                     "start it alone; of several processes is bench collective");
 }
 
-// Results are published: they tell how they were made, and nothing of where.
+// Returns the arguments without places. Results are published: they say how they were made, but not
+// where.
 std::vector<std::string> without_places(std::vector<std::string> arguments) {
-  bool is_place = false;  // of a flag that names some, until the next flag
+  bool is_place = false;  // after a flag that names places, until the next flag
   for (std::string& argument : arguments) {
     for (const std::string flag : {"--nvme", "--compare"}) {
       if (argument.starts_with(flag + "=")) argument = flag + "=PATH";
@@ -70,7 +71,8 @@ bool uses_drives(const Bench& bench, const BenchOptions& options) {
   return bench.on_host.drives && options.device == nullptr && !has_ranks;
 }
 
-// The same flags do for all benchmarks; what is named must be there.
+// Says which flags have no effect. All benchmarks take the same flags, and a directory that is
+// named must exist.
 void tell_what_changes_nothing(const Bench& bench, const BenchCommand& command, Log& log) {
   if (command.names_drives && !uses_drives(bench, command.options)) {
     check_drives(command.options, 0, log);
@@ -83,7 +85,7 @@ void tell_what_changes_nothing(const Bench& bench, const BenchCommand& command, 
   }
 }
 
-// Looks at the drives that are used; without any, says which is.
+// Checks the drives that the benchmark uses, and returns their places.
 std::vector<DrivePlace> look_at_drives(const Bench& bench, const BenchOptions& options, Log& log) {
   check_drives(options, 0, log);
   std::vector<DrivePlace> places;
@@ -107,7 +109,7 @@ std::vector<DrivePlace> look_at_drives(const Bench& bench, const BenchOptions& o
 
 constexpr int kExitNothingMeasured = 1;
 
-// Keeps the last line that a benchmark says of what it is at.
+// A log that remembers the last line in which a benchmark said what it is doing.
 class PhaseLog final : public Log {
  public:
   explicit PhaseLog(Log& log) : log_(log) {}
@@ -121,7 +123,7 @@ class PhaseLog final : public Log {
   }
   void warning(std::string_view line) override { log_.warning(line); }
 
-  // In words, for a report of what went wrong then.
+  // Returns that in words, for a report of a failure.
   std::string doing() const {
     const std::lock_guard lock(mutex_);
     return last_.empty() ? "it began" : fmt::format("it was at '{}'", last_);
@@ -133,7 +135,7 @@ class PhaseLog final : public Log {
   std::string last_;  // guarded by mutex_
 };
 
-// One run of a benchmark, from what is said before it to what is printed at its end.
+// One run of a benchmark, from the lines printed before it to the result at its end.
 class BenchCommandRun {
  public:
   BenchCommandRun(const Bench& bench, BenchCommand command, const LaunchEnvironment& launch)
@@ -150,8 +152,8 @@ class BenchCommandRun {
   void prepare(const std::vector<std::string>& arguments);
   void tell_cost();
   void measure();
-  // `signal`: what ends it; 0: its time, or that all is measured. Returns the exit code: a table
-  // without rows is a failure.
+  // Prints the result. `signal`: the signal that ends the run; 0: its time is up, or everything is
+  // measured. Returns the exit code: a table without rows is a failure.
   int print(int signal);
 
   const Bench& bench_;
@@ -190,14 +192,14 @@ void BenchCommandRun::tell_cost() {
   BenchCost cost;
   if (device_ == nullptr) {
     speed = measure_speed(options);
-    // Files that are to fit the time are as large as the drive is fast.
+    // If there is a time limit, the size of the files depends on the drive's speed.
     const bool asks_drives = options.time_limit_s && !facts_.drives.empty();
     if (asks_drives) measure_drives(options, speed, log_);
     cost = bench_.cost(options, speed);
-    // The machine may become slower than it was in that moment.
+    // The machine may become slower than it was during that measurement.
     constexpr double kMargin = 1.5;
     options.hurried = options.time_limit_s && kMargin * cost.seconds > *options.time_limit_s;
-    // Only results that a hurried benchmark has are wanted.
+    // If only a hurried benchmark has the wanted results, it runs hurried.
     if (!any_is_wanted(options, bench_.names(options))) options.hurried = true;
     if (options.hurried) options.speed = &speed;
     if (options.hurried && bench_.fit != nullptr) {
@@ -241,7 +243,7 @@ void BenchCommandRun::measure() {
   try {
     bench_.run(command_.options, record_, phases_);
   } catch (const TimeIsUp& over) {
-    // The record has what was measured, and knows what is missing.
+    // The record has the results so far, and knows which ones are missing.
     log_.info(fmt::format("bench {}: {}", bench_.name, over.what()));
   } catch (const std::exception& failure) {
     if (is_foreseen(failure)) throw;
@@ -261,7 +263,7 @@ int BenchCommandRun::run(const std::vector<std::string>& arguments) {
   return print(0);
 }
 
-// Compares two documents, and measures nothing.
+// Compares two documents without measuring anything.
 int compare_documents(const Bench& bench, const BenchCommand& command) {
   const std::string name(bench.name);
   const BenchComparison comparison = compare_figures(read_bench_figures(command.compare[0], name),

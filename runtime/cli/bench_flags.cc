@@ -38,7 +38,7 @@ enum : std::size_t {
 
 struct BenchFlag {
   FlagSpec spec;
-  // What a benchmark takes of it; null: every benchmark does.
+  // The member that says whether a benchmark takes this flag; null: every benchmark takes it.
   bool BenchTakes::* taken = nullptr;
 };
 
@@ -95,7 +95,8 @@ bool is_of(std::size_t flag, const Bench& bench) {
          (bench.on_device && is_taken(kBenchFlags[flag], *bench.on_device));
 }
 
-// "bench step and bench overlap", "bench step --device cuda".
+// Returns the benchmarks that take a flag: "bench step and bench overlap", "bench step --device
+// cuda".
 std::string takers_of(std::size_t flag) {
   std::vector<std::string> names;
   for (const Bench& bench : benches()) {

@@ -1,8 +1,8 @@
 #pragma once
 
 // One function per command of the program. argc and argv are the program's own: argv[1] is the
-// command's name, its arguments follow. Each returns its exit code and lets typed errors through to
-// main, which prints them and maps them to exit codes.
+// command's name, and its arguments follow. Each function returns the exit code and lets typed
+// errors through to main, which prints them and maps them to exit codes.
 namespace terrace {
 
 int run_train(int argc, const char* const* argv);

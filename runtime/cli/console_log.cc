@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// A pipe that can be written to takes a piece of this size without waiting.
+// Writes in pieces: a pipe that can be written to takes a piece of this size without waiting.
 void write_to_standard_error(std::string_view text) {
   constexpr std::size_t kPieceBytes = 4096;
   constexpr int kWaitMs = 3000;
@@ -20,7 +20,7 @@ void write_to_standard_error(std::string_view text) {
     if (count <= 0) return;
     const ssize_t written = ::write(STDERR_FILENO, text.data(), std::min(kPieceBytes, text.size()));
     if (written < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (written <= 0) return;  // what cannot be written cannot be said either
+    if (written <= 0) return;  // an error here could not be reported either
     text.remove_prefix(static_cast<std::size_t>(written));
   }
 }

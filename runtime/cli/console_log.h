@@ -9,11 +9,11 @@
 
 namespace terrace {
 
-// Writes it whole; where it cannot be written, as to a console that is gone or that nobody has read
-// for some seconds, nothing is said.
+// Writes the whole text. Drops it without a report if it cannot be written, for example because the
+// console is gone or nobody has read from it for some seconds.
 void write_to_standard_error(std::string_view text);
 
-// Takes what is to be written to standard error.
+// A function that takes text for standard error.
 using ErrorSink = std::function<void(std::string_view text)>;
 
 // The program's log: whole lines on standard error, "terrace: ..." and "terrace: warning: ...".

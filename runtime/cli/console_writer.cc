@@ -18,7 +18,7 @@
 namespace terrace {
 namespace {
 
-// Whether two descriptors lead to one file, pipe or terminal.
+// Returns whether two descriptors lead to the same file, pipe or terminal.
 bool is_same_target(int descriptor, int other) {
   struct stat one = {};
   struct stat two = {};
@@ -39,9 +39,9 @@ struct ConsoleWriter::Queue {
   std::mutex mutex;
   std::condition_variable came;
   std::condition_variable changed;
-  std::string text;                // guarded by mutex, as what follows
+  std::string text;                // guarded by mutex, as all below
   std::int64_t dropped_lines = 0;  // since the thread took `text` last
-  bool drops = false;              // until it takes it again
+  bool drops = false;              // true until the thread takes `text` again
   bool stops = false;
   bool has_ended = false;
   std::uint64_t progress = 0;  // pieces written
@@ -53,8 +53,8 @@ void ConsoleWriter::Queue::tell_progress() {
   changed.notify_all();
 }
 
-// Returns false where nothing can be written any more. Somebody else may have made the file
-// non-blocking, as it is shared.
+// Returns false if nothing can be written any more. The file is shared, so somebody else may have
+// made it non-blocking.
 bool ConsoleWriter::Queue::write_all(std::string_view rest) {
   constexpr std::size_t kPieceBytes = 4096;
   while (!rest.empty()) {
@@ -97,7 +97,7 @@ ConsoleWriter::ConsoleWriter(int descriptor, const Limits& limits)
   try {
     thread_ = std::thread([queue = queue_] { queue->run(); });
   } catch (const std::system_error&) {
-    thread_ = std::thread();  // what is written then waits
+    thread_ = std::thread();  // write() then waits for the reader
   }
 }
 
@@ -116,7 +116,7 @@ ConsoleWriter::~ConsoleWriter() {
   if (goes_on) {
     thread_.join();
   } else {
-    thread_.detach();  // it ends with the process
+    thread_.detach();  // the thread ends with the process
   }
 }
 

@@ -12,9 +12,9 @@
 
 namespace terrace {
 
-// Writes text to a descriptor on a thread of its own, in order, so that nobody waits for who reads
-// it: a terminal that was paused, a pager, a log driver. What is more than fits the queue is
-// dropped, and how many lines that were is written when the reader goes on.
+// Writes text to a descriptor on a thread of its own, in order, so that the callers never wait for
+// the reader: a paused terminal, a pager, a log driver. Text that does not fit into the queue is
+// dropped, and the number of dropped lines is written when the reader goes on.
 class ConsoleWriter {
  public:
   struct Limits {
@@ -25,12 +25,14 @@ class ConsoleWriter {
   // Borrows the descriptor, which stays open until the process ends.
   explicit ConsoleWriter(int descriptor) : ConsoleWriter(descriptor, Limits()) {}
   ConsoleWriter(int descriptor, const Limits& limits);
-  // Waits until everything is written, and gives up when nothing was taken for the time of grace.
+  // Waits until everything is written, but gives up when the reader takes nothing for the grace
+  // time.
   ~ConsoleWriter();
   ConsoleWriter(const ConsoleWriter&) = delete;
   ConsoleWriter& operator=(const ConsoleWriter&) = delete;
 
-  // Any thread; does not wait. What cannot be written, as to a console that is gone, is not said.
+  // Can be called on any thread; does not wait. Text that cannot be written, for example because
+  // the console is gone, is dropped without a report.
   void write(std::string_view text);
 
  private:
@@ -41,9 +43,9 @@ class ConsoleWriter {
   std::thread thread_;
 };
 
-// The standard streams of a command that goes on whoever reads them: output as a stream whose
-// flushes are handed on as a whole, errors as a sink of texts. What goes to one file stays in
-// order.
+// The standard streams of a command that goes on whether or not anybody reads them: output as a
+// stream whose flushes are passed on whole, errors as a sink of texts. If both go to the same file,
+// their order is kept.
 class ConsoleStreams {
  public:
   // Throws std::bad_alloc.

@@ -42,7 +42,7 @@ class ProbeFile {
   DirectFile file_;
 };
 
-// Nothing where it is there and a directory.
+// Returns nothing if the path exists and is a directory.
 std::optional<MachineCheck> check_presence(const std::string& directory) {
   std::error_code problem;
   if (std::filesystem::is_directory(directory, problem)) return std::nullopt;
@@ -107,7 +107,8 @@ MachineCheck check_drive(const std::string& directory) {
   return {"drive", kWarn, name + ", which turns, as the system says", kLocalDrive};
 }
 
-// The SIZEs of all directories on the file system of this one; nothing where none has one.
+// Returns the sum of the SIZEs of all directories on this one's file system; nothing where none has
+// a SIZE.
 std::optional<std::size_t> asked_beside(const std::string& directory,
                                         std::span<const NvmeDirectory> all) {
   struct stat own = {};
@@ -146,7 +147,7 @@ std::vector<MachineCheck> check_directory(const std::string& directory,
   std::vector<MachineCheck> checks;
   add_file_checks(directory, checks);
   checks.push_back(checked("file_system", [&] { return check_file_system(directory); }));
-  // Elsewhere there is none, which has been warned of.
+  // Other file systems have no drive; the check above has warned of that.
   if (checks.back().status == kOk) {
     checks.push_back(checked("drive", [&] { return check_drive(directory); }));
   }

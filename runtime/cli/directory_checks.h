@@ -8,9 +8,10 @@
 
 namespace terrace {
 
-// What the directories of drives are: whether files can be made there, what they lie on, and what
-// is free. Each is tried out with a small file that is removed. One that cannot be used fails where
-// `asked_for`, and is only warned of where it is what is looked at by default. Nothing is measured.
+// Checks the directories of drives: whether files can be made there, which file system and drive
+// they lie on, and how much space is free. Each directory is tried with a small file that is
+// removed. A directory that cannot be used is a failure if it was `asked_for`, and only a warning
+// if it is the default. Measures nothing.
 std::vector<MachineCheck> check_directories(std::span<const NvmeDirectory> directories,
                                             bool asked_for);
 

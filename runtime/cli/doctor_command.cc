@@ -44,7 +44,7 @@ const char* status_name(const MachineCheck& check) {
   return "fail";
 }
 
-// Read as `terrace train` reads them.
+// Returns the directories of --nvme, read as `terrace train` reads them.
 std::vector<NvmeDirectory> directories_of(const std::optional<FlagValue>& value) {
   if (!value) return {{.path = ".", .budget_bytes = {}}};
   const std::vector<TrainFlag> flags = tier_flags();
@@ -80,7 +80,7 @@ void print_lines(const std::vector<MachineCheck>& checks) {
   }
 }
 
-// A directory that was asked for and cannot be used, which ends a training too.
+// Throws for a directory that was asked for and cannot be used, which would end a training too.
 void refuse_directories(const std::vector<MachineCheck>& checks) {
   for (const MachineCheck& check : checks) {
     if (check.status != CheckStatus::kFail || check.directory.empty()) continue;

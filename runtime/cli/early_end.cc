@@ -26,7 +26,8 @@ constexpr int kExitCannotWrite = 1;
 constexpr int kOfSignals = 128;
 constexpr double kGraceSeconds = 1;
 
-// Those that ended the program by themselves when it began.
+// Returns the signals among these three that had their default action, ending the program, when it
+// began.
 sigset_t signals_to_watch() {
   sigset_t set;
   sigemptyset(&set);
@@ -45,7 +46,8 @@ int checked(int descriptor, const char* operation) {
                          "raise the limit on open files (ulimit -n)");
 }
 
-// Milliseconds for poll(2); none where there is no end.
+// Returns how many milliseconds poll(2) may wait, the grace time included; -1 where there is no
+// deadline.
 int wait_ms(const Deadline& deadline) {
   if (!deadline.is_set()) return -1;
   constexpr double kMost = 1e9;
@@ -96,7 +98,7 @@ void EarlyEnd::watch() {
 }
 
 void EarlyEnd::end(int signal) {
-  // A further signal ends it at once, also where nobody reads what it says.
+  // A further signal ends the program at once, even if nobody reads its output.
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
   int code = signal == 0 ? 0 : kOfSignals + signal;
   try {

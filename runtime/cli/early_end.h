@@ -10,25 +10,25 @@
 
 namespace terrace {
 
-// Ends the program before it is done: with 128 + N on SIGINT, SIGTERM or SIGHUP, and with what the
-// last words return a second after the end of its time, for what does not look at its time itself.
-// A signal that was ignored when the program began stays ignored.
+// Ends the program before it is done. On SIGINT, SIGTERM or SIGHUP it exits with 128 + N. One
+// second after the deadline it exits with the code that the last words return, for code that does
+// not check the deadline itself. A signal that was ignored when the program began stays ignored.
 class EarlyEnd {
  public:
   struct Options {
     Deadline deadline = {};
-    // Prints what there is to print, on a thread of its own; the signal's number, or 0. Returns the
-    // exit code where no signal ends the program.
+    // Prints the results so far, on a thread of its own. `signal`: the signal's number, or 0.
+    // Returns the exit code for the case that no signal ends the program.
     std::function<int(int signal)> last_words;
-    // Where this process may be making a file of its own, which loses its name at once: waits for
-    // that, so that nothing is left.
+    // Directories in which this process may just be making a file of its own, whose name is removed
+    // at once. The end waits for that removal, so that no file is left.
     std::vector<std::string> directories;
   };
 
-  // Blocks the signals, also for threads that are made from now on: make it before them.
+  // Blocks the signals, also for threads made from now on: construct this object before them.
   explicit EarlyEnd(Options options);
-  // Watches no more, and lets signals end the program as they do by themselves. Does not return
-  // where the program is already ending.
+  // Stops watching, and lets signals end the program in their default way again. Does not return if
+  // the program is already ending.
   ~EarlyEnd();
   EarlyEnd(const EarlyEnd&) = delete;
   EarlyEnd& operator=(const EarlyEnd&) = delete;

@@ -17,7 +17,7 @@ class UnforeseenFailure : public std::exception {
 
   const char* what() const noexcept override { return kind_.c_str(); }
   const std::string& kind() const { return kind_; }
-  // In words: "it measured store_read".
+  // Returns what the command was doing, in words: "it measured store_read".
   const std::string& doing() const { return doing_; }
 
  private:
@@ -26,8 +26,8 @@ class UnforeseenFailure : public std::exception {
 };
 
 // Says on standard error, or to `sink`, what ended a command ("terrace train") and what to do. An
-// unforeseen exception is told as a defect of Terrace, without what a library says in it. Returns
-// the exit code of the error's type.
+// unforeseen exception is reported as a defect of Terrace, without the text that a library put into
+// it. Returns the exit code of the error's type.
 int report_failure(const std::exception& error, std::string_view command,
                    const ErrorSink& sink = write_to_standard_error);
 

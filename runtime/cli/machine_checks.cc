@@ -39,12 +39,13 @@ namespace {
 
 using enum CheckStatus;
 
-// Beside the workers: lanes, what they wait for, and the engine and checksums of a drive.
+// The threads besides the workers: the lanes, the threads that these wait for, and the I/O engine
+// and the checksums of a drive.
 constexpr std::size_t kThreadsOfLanes = 9;
 
 CheckStatus ok_if(bool ok) { return ok ? kOk : kWarn; }
 
-// The first line of /proc/cpuinfo that begins with `name`, split at spaces.
+// Returns the first line of /proc/cpuinfo that begins with `name`, split at spaces.
 std::vector<std::string> cpuinfo_words(std::string_view name) {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
@@ -134,7 +135,7 @@ MachineCheck check_memlock_limit() {
   }
 }
 
-// Starts as many threads at once as a rank has.
+// Checks that as many threads can run at once as a rank has.
 MachineCheck check_threads() {
   const auto wanted = static_cast<std::size_t>(read_host_limits().usable_cpus()) + kThreadsOfLanes;
   std::promise<void> end;
@@ -180,7 +181,8 @@ MachineCheck check_uring() {
   }
 }
 
-// A child looks into this process, as one rank of a host does into another.
+// Checks that a child process can read this process's memory, as ranks on one host read each
+// other's.
 MachineCheck check_peer_memory() {
   const std::uint64_t value = 0x7e44ace;
   const pid_t parent = ::getpid();
@@ -219,7 +221,7 @@ std::string describe_gpu(const GpuFacts& gpu) {
   return gpu.numa_node < 0 ? text : text + fmt::format(", NUMA node {}", gpu.numa_node);
 }
 
-// Without a GPU all is well: the CPU device computes.
+// Checks the GPUs. No GPU is fine: then the CPU device computes.
 MachineCheck check_gpus() {
   const GpuInventory inventory = read_gpu_inventory();
   const std::string built = is_cuda_built() ? "" : "; CUDA is not built in: the CPU device is used";
@@ -250,7 +252,7 @@ MachineCheck check_processor() {
   return {"cpu", kOk, model.empty() ? "unknown" : model, ""};
 }
 
-// An error's text without its remedy.
+// Returns an error's text without its remedy.
 std::string found_by(const std::exception& error, const std::string& remedy) {
   std::string text = failure_text(error);
   const std::string tail = "; " + remedy;

@@ -105,19 +105,21 @@ int run(int argc, const char* const* argv) {
   return command.run(argc, argv);
 }
 
-// Where standard streams are closed, the next files that are opened would be them, and get what is
-// meant for the console. What is written to an output of a command then still fails.
+// Opens /dev/null in place of closed standard streams. Otherwise the next opened files would take
+// their descriptors and get the text meant for the console. It is opened for reading only, so
+// writing a command's output still fails.
 void hold_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) != -1) continue;
-    if (::open("/dev/null", O_RDONLY) != stream) return;  // the lowest number that is free
+    if (::open("/dev/null", O_RDONLY) != stream) return;  // open() takes the lowest free number
   }
 }
 
 constexpr std::size_t kSmallStackBytes = 2 << 20;
 constexpr std::size_t kStackBytes = 8 << 20;
 
-// Stacks count towards the limit on addresses (ulimit -v), of which they may have a small part.
+// Returns the largest stack that the limit on addresses (ulimit -v) allows: stacks count towards
+// it, and each may take a small part of it.
 std::size_t stack_bytes_within_limit() {
   constexpr std::size_t kPart = 64;
   const AddressSpace space = read_address_space();
@@ -125,8 +127,9 @@ std::size_t stack_bytes_within_limit() {
   return std::clamp(*space.limit_bytes / kPart, kSmallStackBytes, kStackBytes);
 }
 
-// Threads have stacks as large as the limit on the first thread's (ulimit -s), which may be too
-// small for the libraries that compute: a run would end with a signal, and nothing would be said.
+// Sets the default stack size of threads. It follows the limit on the first thread's stack (ulimit
+// -s), which may be too small for the libraries that compute: a run would then end with a signal
+// and without a message.
 void give_threads_large_stacks() {
   pthread_attr_t attributes;
   if (pthread_getattr_default_np(&attributes) != 0) return;
@@ -162,7 +165,7 @@ int run_and_report(int argc, const char* const* argv) {
   }
 }
 
-// Says it where nothing can be caught any more, as on a thread of a library.
+// Reports an exception that nothing can catch any more, for example on a library's thread.
 [[noreturn]] void end_uncaught() {
   try {
     if (const std::exception_ptr failure = std::current_exception()) {
@@ -191,7 +194,7 @@ bool has_small_stack() {
 int main(int argc, char** argv) {
   std::set_terminate(terrace::end_uncaught);
   terrace::hold_standard_streams();
-  // A file that reaches the limit on its size is then an error that names it (EFBIG).
+  // A file that reaches the size limit then causes an error that names the file (EFBIG).
   std::signal(SIGXFSZ, SIG_IGN);
   terrace::give_threads_large_stacks();
   if (!terrace::has_small_stack()) return terrace::run_and_report(argc, argv);

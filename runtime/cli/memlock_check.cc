@@ -49,7 +49,7 @@ MachineCheck check_registration(const UringFacts& uring, const HostLimits& limit
 
 MachineCheck check_memlock(const UringFacts& uring, const HostLimits& limits) {
   MachineCheck check = check_registration(uring, limits);
-  // The driver pins it by itself.
+  // The driver pins that memory itself.
   if (is_cuda_built()) check.value += "; what is page-locked for a GPU is not counted";
   return check;
 }

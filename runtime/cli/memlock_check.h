@@ -6,8 +6,8 @@
 
 namespace terrace {
 
-// How much of a host arena io_uring registers, by what a ring of this process was seen to count.
-// That some or all is not registered stops nothing.
+// Checks how much of a host arena io_uring can register, judging by how much memory a test ring of
+// this process was charged for. Training works even if some or all of it is not registered.
 MachineCheck check_memlock(const UringFacts& uring, const HostLimits& limits);
 
 }  // namespace terrace

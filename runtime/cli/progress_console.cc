@@ -30,7 +30,7 @@ std::string rate_text(double tokens_per_s) {
   return fmt::format("{:.{}f} tokens/s", tokens_per_s, tokens_per_s < 10 ? 2 : 0);
 }
 
-// Joins as many of the parts, first ones first, as fit the width.
+// Joins as many of the parts, in order, as fit into the width.
 std::string fitting(std::initializer_list<std::string> parts, std::size_t width) {
   std::string text;
   for (const std::string& part : parts) {
@@ -41,8 +41,8 @@ std::string fitting(std::initializer_list<std::string> parts, std::size_t width)
   return text;
 }
 
-// Returns a bar and what is most wanted beside it, in less than `columns`: a line that is as wide
-// as the terminal may wrap.
+// Returns a bar with the most wanted numbers beside it, in less than `columns`: a line as wide as
+// the terminal may wrap.
 std::string bar_text(const StepProgress& progress, int columns) {
   const int width = std::max(columns - 1, 1);
   const std::string text =
@@ -155,7 +155,7 @@ void ProgressConsole::begin_phase(const std::string& what) {
   try {
     phase_ = std::jthread([this, what](const std::stop_token& ended) { tell_phase(ended, what); });
   } catch (const std::system_error&) {
-    phase_ = std::jthread();  // what takes so long is done all the same
+    phase_ = std::jthread();  // the phase itself runs without the thread
   }
 }
 
@@ -172,8 +172,8 @@ void ProgressConsole::tell_phase(const std::stop_token& ended, const std::string
   std::condition_variable_any wakes;
   std::unique_lock waiting(mutex);
   const auto begin = std::chrono::steady_clock::now();
-  // Returns whether the phase has ended before the time is over. It is asked again: libstdc++ 12
-  // says that it has not where the phase ends just as the wait begins.
+  // Returns whether the phase has ended before the time is over. Checks again after the wait,
+  // because libstdc++ 12 returns false if the phase ends just as the wait begins.
   const auto ends_within = [&](std::chrono::milliseconds time) {
     const auto has_ended = [&] { return ended.stop_requested(); };
     return wakes.wait_for(waiting, ended, time, has_ended) || has_ended();
@@ -185,7 +185,7 @@ void ProgressConsole::tell_phase(const std::stop_token& ended, const std::string
     std::fflush(out_);
     if (!lines_) return;
   }
-  std::string before;  // the bar of the steps, which comes back
+  std::string before;  // the bar of the steps, shown again afterwards
   {
     const std::scoped_lock lock(mutex_);
     before = drawn_;

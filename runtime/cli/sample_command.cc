@@ -87,7 +87,8 @@ constexpr auto kSampleFlags = std::to_array<FlagSpec>({
 
 using SampleFlagValues = std::vector<std::optional<FlagValue>>;
 
-// A large model takes seconds for a token: whoever reads does not wait for the last.
+// Prints at once. A large model takes seconds for a token, and the reader should not wait for the
+// last one.
 void print_now(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
     return;
@@ -137,7 +138,7 @@ ChoiceRule choice_of(const SampleFlagValues& values) {
   return rule;
 }
 
-// Read as `terrace train` reads them.
+// Returns the tier options, read as `terrace train` reads them.
 std::optional<TierOptions> tiers_of(const SampleFlagValues& values) {
   TrainOptions options;
   bool is_given = false;
@@ -198,7 +199,7 @@ void print_document(const std::string& prompt, const std::string& text,
                              {"version", terrace_version()},
                              {"host", Document::parse(host_facts_json())},
                              {"results", Document::array({result})}};
-  // Bytes that are no UTF-8 become U+FFFD.
+  // Bytes that are not UTF-8 become U+FFFD.
   print_now(document.dump(2, ' ', false, Document::error_handler_t::replace) + "\n");
 }
 

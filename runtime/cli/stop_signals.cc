@@ -16,16 +16,17 @@
 namespace terrace {
 namespace {
 
-StopRequest stop;                             // what signal handlers can reach
-std::atomic<bool> ends_at_once{false};        // where the run does not hear it yet
-std::atomic<std::int64_t> interrupted_ns{0};  // when the first SIGINT came; 0: none has
+StopRequest stop;                             // within reach of signal handlers
+std::atomic<bool> ends_at_once{false};        // if the run does not listen yet
+std::atomic<std::int64_t> interrupted_ns{0};  // time of the first SIGINT; 0: none came
 
-// A launcher may pass on a SIGINT that the terminal, or timeout(1), has sent to the run as well.
+// Two SIGINTs within this time are one: a launcher may pass on a SIGINT that the terminal, or
+// timeout(1), has sent to the run as well.
 constexpr std::int64_t kSameInterruptNs = 300'000'000;
 
 std::int64_t now_ns() {
   timespec time = {};
-  clock_gettime(CLOCK_MONOTONIC, &time);  // which a handler may call
+  clock_gettime(CLOCK_MONOTONIC, &time);  // a handler may call this
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
@@ -35,15 +36,16 @@ void die_of(int number) {
   raise(number);
 }
 
-// Writes with nothing but what a signal handler may call, and not where that would wait for a
-// reader.
+// Writes using only functions that a signal handler may call. Does not write if that would wait for
+// a reader.
 void write_from_handler(std::string_view text) {
   pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   if (::poll(&ready, 1, 0) != 1) return;
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// Planning a step can take minutes, in which there is nothing to save.
+// Handles a stop signal. Ends the program at once if the run does not listen yet: planning a step
+// can take minutes, during which there is nothing to save.
 void request_stop(int number) {
   const int error_number = errno;
   if (number == SIGINT) {
@@ -84,8 +86,8 @@ void install(int number) {
 }  // namespace
 
 StopRequest& install_stop_signals(bool is_alone) {
-  // A console whose reader has gone ends nothing (SIGPIPE), and one that this process may not write
-  // to, as a job in the background, does not stop it (SIGTTOU).
+  // A console whose reader has gone does not end the run (SIGPIPE). A console that this process may
+  // not write to, because it is a background job, does not stop it (SIGTTOU).
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGTTOU, SIG_IGN);
   ends_at_once = is_alone;

@@ -28,7 +28,8 @@ namespace {
 
 constexpr int kExitDone = 0;
 
-// What a command trains, and what it hears from and says to the world outside.
+// The training that a command runs, with its connections to the outside: the stop request, the
+// console and the log.
 struct Training {
   const TrainCommand& command;
   StopRequest& stop;
@@ -43,7 +44,8 @@ TrainOutcome train_as_rank(const Training& training, const LaunchEnvironment& la
     return train_rank(training.command, {&world, {launch.local_size, launch.local_rank}},
                       training.stop, world.rank() == 0 ? training.console : silent, training.log);
   } catch (const std::exception& error) {
-    // Said here too: if the other ranks do not come to the end of the session, nothing comes after.
+    // Reported here too: if the other ranks never reach the end of the session, nothing is printed
+    // later.
     const std::string reason = fmt::format("rank {}: {}", world.rank(), failure_text(error));
     training.log.warning(reason);
     world.abort(reason);
@@ -55,8 +57,8 @@ int exit_code_of(TrainOutcome outcome) {
   return outcome == TrainOutcome::kSavedOnSignal ? kExitSavedOnSignal : kExitDone;
 }
 
-// A rank of a job that mpirun started, which exits with the code of one of its processes,
-// whichever: all have that of what failed.
+// Runs a rank of a job that mpirun started. mpirun exits with the code of any one of its processes,
+// so all ranks return the code of the failure.
 int train_in_mpi_job(const Training& training, const LaunchEnvironment& launch,
                      const CommunicatorOptions& waiting) {
   MpiSession session;
@@ -73,7 +75,7 @@ int train_in_mpi_job(const Training& training, const LaunchEnvironment& launch,
   return failure != 0 ? failure : code;
 }
 
-// A rank of a job that a launcher started.
+// Runs a rank of a job that a launcher started.
 int train_in_job(const Training& training, const LaunchEnvironment& launch) {
   const TrainOptions& options = training.command.options;
   const CommunicatorOptions waiting = communicator_options_for(options.ranks);
@@ -83,12 +85,13 @@ int train_in_job(const Training& training, const LaunchEnvironment& launch) {
   return exit_code_of(train_as_rank(training, launch, world.ranks()));
 }
 
-// Ranks that are threads have a checkpoint's files open each.
+// Raises the limit on open files: each rank that is a thread opens the checkpoint's files for
+// itself.
 void allow_as_many_files_as_can_be() {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
   files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);  // with less it may work as well
+  setrlimit(RLIMIT_NOFILE, &files);  // a failure is ignored: fewer files may do
 }
 
 }  // namespace
@@ -112,11 +115,11 @@ int run_train(int argc, const char* const* argv) {
 
   allow_as_many_files_as_can_be();
 
-  // What a dry run prints is all that it does: that waits for its reader.
+  // Printing is all that a dry run does, so it waits for its reader.
   std::optional<ConsoleStreams> streams;
   if (!command.options.run.dry_run) streams.emplace();
   const ErrorSink errors = streams ? streams->error_sink() : ErrorSink(write_to_standard_error);
-  // mpirun makes a terminal for its ranks, whatever it writes to itself.
+  // mpirun gives its ranks a terminal, whatever its own output goes to.
   const bool is_terminal = !launch.is_mpi_job && isatty(STDOUT_FILENO) == 1;
   ProgressConsole console(streams ? streams->output() : stdout,
                           {.is_terminal = is_terminal, .choice = command.options.run.progress});

@@ -74,7 +74,8 @@ void check_validation(const TrainOptions& options,
   }
 }
 
-// Without it there is one evaluation, after the last step: nothing to compare and nothing to end.
+// Refuses options for the best state without --eval-every. There would be only one evaluation,
+// after the last step: nothing to compare, and no run to end early.
 void check_best(const RunOptions& run) {
   if (run.eval_every > 0) return;
   const bool has_patience = run.early_stopping_patience > 0;

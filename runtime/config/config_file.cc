@@ -29,7 +29,7 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
-// As it would be written behind the flag; unset for what has no such form.
+// Returns a value as it would be written after the flag; unset for a value that has no such form.
 std::optional<std::string> flag_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return fmt::format("{}", number->get());

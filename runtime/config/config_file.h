@@ -9,9 +9,9 @@
 
 namespace terrace {
 
-// What a TOML file gives for each flag, in the table's order. Throws ConfigError for a file that is
-// not there or not TOML, for an unknown key with the nearest one, and for a value that no flag
-// takes.
+// Returns the values that a TOML file has for the flags, in the table's order. Throws ConfigError
+// for a file that does not exist or is not TOML, for an unknown key (naming the nearest one), and
+// for a value that no flag takes.
 std::vector<std::optional<FlagValue>> read_config_file(const std::string& path,
                                                        std::span<const FlagSpec> flags);
 

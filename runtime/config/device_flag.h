@@ -8,9 +8,9 @@
 // The value of --device: auto, cpu, cuda or cuda:N.
 namespace terrace {
 
-// Throws ConfigError.
+// Returns the device that a value names. Throws ConfigError.
 DeviceChoice read_device(const FlagValue& value);
-// As it is written.
+// Returns the text of a device as a user writes it.
 std::string device_text(const DeviceChoice& device);
 
 }  // namespace terrace

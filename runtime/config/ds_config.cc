@@ -37,7 +37,8 @@ std::string read_ds_text(const std::string& path) {
   return text.str();
 }
 
-// Throws for a key that an object has twice, of which one would be lost.
+// Parses the text. Throws if an object has a key twice, because one of the two values would be
+// lost.
 Json parse_ds_text(const std::string& path, const std::string& text) {
   std::vector<std::set<std::string>> keys;
   const auto callback = [&](int, Json::parse_event_t event, Json& value) {
@@ -62,7 +63,7 @@ Json parse_ds_text(const std::string& path, const std::string& text) {
   throw ConfigError(fmt::format("{}: not an object", path), "name a DeepSpeed configuration");
 }
 
-// As it would be written behind a flag.
+// Returns a value as it would be written after a flag.
 std::string text_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
@@ -76,7 +77,7 @@ std::string text_of(const Json& value) {
 
 bool is_auto(const Json& value) { return value.is_string() && value == "auto"; }
 
-// DeepSpeed takes booleans that are strings or numbers. None for what is none.
+// Returns a boolean, which DeepSpeed also takes as a string or a number; none for any other value.
 std::optional<bool> truth_of(const Json& value) {
   const std::string text = text_of(value);
   if (text == "true" || text == "True" || text == "1") return true;
@@ -84,7 +85,7 @@ std::optional<bool> truth_of(const Json& value) {
   return std::nullopt;
 }
 
-// The file's values by their paths, and what is said of those that set nothing.
+// The file's values by their paths, and the notes on keys that set nothing.
 class DsKeys {
  public:
   explicit DsKeys(const std::string& path) : path_(path) {}
@@ -101,7 +102,7 @@ class DsKeys {
     }
   }
 
-  // Null for what is not there, and for "auto".
+  // Returns the value at a path, and marks it as used. Null if there is none, or if it is "auto".
   const Json* find(const std::string& at) {
     const auto found = values_.find(at);
     if (found == values_.end()) return nullptr;
@@ -123,7 +124,8 @@ class DsKeys {
 
   void note(const std::string& why, const std::string& at) { noted_[why].push_back(at); }
 
-  // Of settings that nothing has asked for: those of an optimizer that has another type.
+  // Adds notes about settings that nothing has asked for, such as settings of another type of
+  // optimizer.
   void note_unused() {
     for (const std::string& at : unused_) note("nothing in the file makes use of it", at);
   }
@@ -178,7 +180,7 @@ class DsKeys {
     note(std::string(key.why), at);
   }
 
-  // Those of stage 3 may be written without their prefix.
+  // Returns the key at a path. The keys of stage 3 may be written without their prefix.
   const DsKey& known_key(const std::string& at) const {
     constexpr std::string_view kZero = "zero_optimization.";
     const auto keys = ds_keys();
@@ -210,7 +212,7 @@ class DsKeys {
   std::set<std::string> unused_;  // settings
 };
 
-// Makes values of flags of what the keys say.
+// Turns the keys' values into values of flags.
 class DsSettings {
  public:
   DsSettings(DsKeys& keys, std::span<const FlagSpec> flags) : keys_(keys), flags_(flags) {
@@ -237,7 +239,7 @@ class DsSettings {
  private:
   void set(std::string_view flag, const std::string& at, std::vector<std::string> texts) {
     const auto spec = std::ranges::find(flags_, flag, &FlagSpec::name);
-    if (spec == flags_.end()) return;  // of an optimizer that has no such setting
+    if (spec == flags_.end()) return;  // the optimizer has no such setting
     result_.values.at(static_cast<std::size_t>(spec - flags_.begin()))
         .emplace(keys_.where(at), std::move(texts));
   }
@@ -246,7 +248,8 @@ class DsSettings {
     if (const Json* value = keys_.find(at)) set(flag, at, {text_of(*value)});
   }
 
-  // DeepSpeed's own default where the key is not there; nothing where it is "auto".
+  // Sets a flag from the key, or from DeepSpeed's own default if the key is missing. Does nothing
+  // where it is "auto".
   void take_or(const std::string& at, std::string_view flag, const char* usual) {
     if (keys_.is_auto_at(at)) return;
     const Json* value = keys_.find(at);
@@ -367,7 +370,7 @@ class DsSettings {
     if (text_of(*device) != "nvme") keys_.refuse(at, "choose none, cpu or nvme");
     set(flag, at, {"nvme"});
     const Json* path = keys_.find(block + ".nvme_path");
-    if (path == nullptr) return;  // then --nvme says it, or is asked for
+    if (path == nullptr) return;  // then --nvme gives it, or is asked for
     drives_at_ = block + ".nvme_path";
     if (std::ranges::find(drives_, text_of(*path)) == drives_.end()) {
       drives_.push_back(text_of(*path));

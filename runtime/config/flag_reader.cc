@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kHelpColumn = 44;
 
-// CLI11's parser with the table's flags, whose texts go to `texts`.
+// CLI11's parser with the table's flags. The flags' texts go into texts_.
 class Parser {
  public:
   Parser(const CommandSpec& command, std::span<const FlagSpec> flags)
@@ -30,7 +30,7 @@ class Parser {
   CLI::App& app() { return app_; }
   bool given(std::size_t flag) const { return options_[flag]->count() > 0; }
   const std::vector<std::string>& texts(std::size_t flag) const { return texts_[flag]; }
-  // "on" or "off", or what else stands behind the switch's "=".
+  // Returns "on" or "off", or any other text after the switch's "=".
   std::string switch_text(std::size_t flag) const {
     const std::string text = options_[flag]->results().back();
     if (text == "true" || text == "1") return "on";
@@ -67,7 +67,7 @@ class Parser {
   std::vector<CLI::Option*> options_;
 };
 
-// Checks what belongs to no flag.
+// Checks the arguments that belong to no flag.
 void check_operands(const std::vector<std::string>& left, const CommandSpec& command,
                     std::span<const FlagSpec> flags) {
   const auto is_flag = [](const std::string& text) { return text.starts_with("-"); };
@@ -85,7 +85,8 @@ void check_operands(const std::vector<std::string>& left, const CommandSpec& com
                     "write every value behind its flag; --help lists them");
 }
 
-// The flag that an argument names, also with a value behind "="; null where it names none.
+// Returns the flag that an argument names, with or without a value after "="; null where it names
+// none.
 const FlagSpec* flag_of(const std::string& argument, std::span<const FlagSpec> flags) {
   if (!argument.starts_with("--")) return nullptr;
   const std::string name = argument.substr(2, argument.find('=') - 2);
@@ -93,7 +94,8 @@ const FlagSpec* flag_of(const std::string& argument, std::span<const FlagSpec> f
   return flag == flags.end() ? nullptr : &*flag;
 }
 
-// The parser would take the next flag for the value.
+// Refuses a flag without a value that is followed by another flag: the parser would take the next
+// flag for the value.
 void check_values(const std::vector<std::string>& arguments, std::span<const FlagSpec> flags) {
   for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
     const FlagSpec* const flag = flag_of(arguments[i], flags);

@@ -20,7 +20,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Without the underscores between digits; unset where one is elsewhere.
+// Returns the text without the underscores between digits; unset where an underscore is elsewhere.
 std::optional<std::string> without_underscores(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -48,7 +48,8 @@ std::optional<double> read_number(const std::string& text) {
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
-// Digits are read exactly; 5e8 by way of a double, as far as doubles count without gaps.
+// Reads a whole number. Digits are read exactly; a number like 5e8 is read as a double, up to the
+// limit to which doubles hold all whole numbers.
 template <typename T>
 std::optional<T> read_whole(const std::string& text) {
   const std::optional<std::string> plain = without_underscores(text);

@@ -12,11 +12,11 @@
 
 namespace terrace {
 
-// What was written for one flag, on the command line or in a file, and its meanings. Every method
-// that reads throws ConfigError, naming the flag and what was written, where it cannot.
+// The text written for one flag, on the command line or in a file, and its possible meanings. Every
+// method that reads the text throws ConfigError, naming the flag and the text, if it cannot.
 class FlagValue {
  public:
-  // `where` names the flag to people: "--seed", or "run.toml: seed".
+  // `where` names the flag for people: "--seed", or "run.toml: seed".
   FlagValue(std::string where, std::vector<std::string> texts)
       : where_(std::move(where)), texts_(std::move(texts)) {}
 
@@ -24,25 +24,25 @@ class FlagValue {
   const std::vector<std::string>& texts() const { return texts_; }
   const std::string& text() const;  // of a flag that takes one value
 
-  // Not empty.
+  // Reads a text that is not empty.
   const std::string& name() const;
-  // 42, 10_000 and 5e8.
+  // Reads whole numbers such as 42, 10_000 and 5e8.
   std::int64_t integer(std::int64_t least,
                        std::int64_t most = std::numeric_limits<std::int64_t>::max()) const;
   std::uint64_t unsigned_integer() const;
-  // Finite, least <= value.
+  // Reads a finite number, least <= value.
   double number(double least) const;
-  // 0 < value.
+  // Reads a number, 0 < value.
   double positive_number() const;
-  // 0 <= value < 1.
+  // Reads a number, 0 <= value < 1.
   double fraction() const;
-  // Bytes, more than none.
+  // Reads a number of bytes, at least one.
   std::size_t size() const;
   bool on_off() const;
-  // "A:B" with 1 <= A <= B.
+  // Reads "A:B" with 1 <= A <= B.
   StepRange step_range() const;
 
-  // The place of the text in `names`; refuses any other with the nearest of them.
+  // Returns the index of the text in `names`; refuses any other text, naming the nearest one.
   std::size_t choice(std::span<const std::string_view> names) const;
 
   [[noreturn]] void refuse(const std::string& why, const std::string& remedy) const;

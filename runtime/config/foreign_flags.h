@@ -5,15 +5,15 @@
 
 namespace terrace {
 
-// A flag that people know from another program.
+// A flag that users know from another program.
 struct ForeignFlag {
-  std::string_view name;  // with dashes, without those in front
+  std::string_view name;  // with the inner dashes, without the leading ones
   std::string_view ours;  // the flag that does the same; empty: there is none
   std::string_view how;   // how its value translates, or what to do without it
 };
 
-// The flags of Hugging Face's Trainer, torchtitan, Megatron-LM and DeepSpeed that `terrace train`
-// has under another name, or does without.
+// Returns the flags of Hugging Face's Trainer, torchtitan, Megatron-LM and DeepSpeed that `terrace
+// train` has under another name, or does not need.
 std::span<const ForeignFlag> foreign_flags();
 
 }  // namespace terrace

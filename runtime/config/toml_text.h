@@ -9,7 +9,7 @@
 // Values as TOML literals, which read back to the same value.
 namespace terrace {
 
-// Whether a text can stand in a TOML file, which is UTF-8.
+// Returns whether a text can be in a TOML file, which is UTF-8.
 bool is_utf8(const std::string& text);
 std::string toml_string(std::string_view text);
 std::string toml_strings(std::span<const std::string> texts);
@@ -19,7 +19,7 @@ std::string toml_number(double value);
 std::string toml_size(std::size_t size_bytes);  // in the largest unit of 1024 that divides it
 std::string toml_bool(bool value);
 
-// The same size without quotes: "4GiB".
+// Returns the same size without quotes: "4GiB".
 std::string size_text(std::size_t size_bytes);
 
 }  // namespace terrace

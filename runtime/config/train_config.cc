@@ -29,7 +29,8 @@ constexpr FlagSpec kDsConfigFlag = {"ds-config", "Run", "FILE",
                                     "A DeepSpeed configuration; flags and keys of --config win"};
 constexpr FlagSpec kConfigFlag = {"config", "Run", "FILE", "A TOML file with flags as keys"};
 
-// The flags' specs, then those of files that have flags: --ds-config's and --config's.
+// Returns the flags' specs, then the specs of the flags that name files with flags: --ds-config and
+// --config.
 std::vector<FlagSpec> specs_of(const std::vector<TrainFlag>& flags) {
   std::vector<FlagSpec> specs;
   specs.reserve(flags.size() + 2);
@@ -45,8 +46,8 @@ std::string key_of(const FlagSpec& spec) {
   return key;
 }
 
-// Flags that say the same thing in two ways. One on the command line takes the place of the other
-// in a file, as it would of itself.
+// Pairs of flags that set the same thing in two ways. One of them on the command line overrides the
+// other in a file, just as it overrides itself there.
 constexpr auto kAlternatives = std::to_array<std::array<std::string_view, 2>>(
     {{"validation-data", "validation-fraction"}, {"max-steps", "num-train-epochs"}});
 
@@ -58,14 +59,15 @@ std::size_t place_of(std::string_view name, const std::vector<FlagSpec>& specs) 
   return static_cast<std::size_t>(spec - specs.begin());
 }
 
-// Settings of an optimizer in the file are not for another that the command line has chosen.
+// Drops the file's settings for its optimizer: they do not apply to the optimizer that the command
+// line has chosen.
 void drop_settings_of_rules(FlagValues& file, const std::vector<TrainFlag>& flags) {
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (flags[i].hyperparameter != nullptr) file[i].reset();
   }
 }
 
-// Takes from the file what the command line does not say.
+// Takes from the file the values that the command line does not give.
 void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& specs) {
   for (const auto& [one, other] : kAlternatives) {
     const std::size_t a = place_of(one, specs);
@@ -78,9 +80,10 @@ void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& 
   }
 }
 
-// Reads the file of --config, where it is given. Its run directory is the one that it stands in,
-// wherever that was when the file was written, and a number of steps that --checkpoint-every auto
-// has chosen stays automatic. Returns a note where the directory was somewhere else.
+// Reads the file of --config, if it is given. A run's config.toml has the directory that it lies in
+// as its run directory, wherever that was when the file was written. A number of steps that
+// --checkpoint-every auto has chosen stays automatic. Returns a note if the directory was somewhere
+// else.
 std::string add_config(FlagValues& values, const std::vector<TrainFlag>& flags,
                        const std::vector<FlagSpec>& specs) {
   if (!values.back()) return "";
@@ -114,8 +117,8 @@ std::string add_config(FlagValues& values, const std::vector<TrainFlag>& flags,
   return note;
 }
 
-// Reads --ds-config, where it is given: it says what nothing else does. Returns the share of the
-// learning rate that a cosine falls to, where the file alone says it.
+// Reads --ds-config, if it is given, for the values that nothing else gives. Returns the share of
+// the learning rate that a cosine falls to, if only this file gives it.
 std::optional<double> add_ds_config(FlagValues& values, const std::vector<TrainFlag>& flags,
                                     const std::vector<FlagSpec>& specs, TrainOptions& options) {
   const auto& named = values[flags.size()];
@@ -137,7 +140,8 @@ std::optional<double> add_ds_config(FlagValues& values, const std::vector<TrainF
   return least_share;
 }
 
-// What `toml` of to_toml() has for a key: its value, empty where it is not set there.
+// Returns the value of a key in `toml`, made by to_toml(); empty where the key is not set there,
+// none where `toml` lacks the key.
 std::optional<std::string> line_of(const std::string& toml, const std::string& key) {
   std::istringstream lines(toml);
   const std::string set = key + " = ";
@@ -153,14 +157,15 @@ void add_difference(const std::string& toml, const TrainOptions& options, const 
   const std::string key = key_of(flag.spec);
   const std::optional<std::string> before = line_of(toml, key);
   const std::string now = show_flag(flag, options);
-  if (!before.has_value() || *before == now) return;  // a version may not have had it yet
+  if (!before.has_value() || *before == now) return;  // an older version may lack the key
   constexpr auto kOrNotSet = [](const std::string& value) {
     return value.empty() ? std::string("not set") : value;
   };
   differences.push_back(fmt::format("{} {} -> {}", key, kOrNotSet(*before), kOrNotSet(now)));
 }
 
-// What is not cannot stand in config.toml, without which the run could not be gone on with.
+// Refuses text that is not UTF-8: it cannot be in config.toml, which is needed to go on with the
+// run.
 void check_utf8(const FlagValue& value) {
   if (std::ranges::all_of(value.texts(), is_utf8)) return;
   value.refuse("is not UTF-8, as the run's config.toml has to be",

@@ -129,7 +129,7 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
       "loss_mask"},
      [](TrainOptions& o, const FlagValue& v) {
        v.choice(kDataFormats);
-       parse_data_format(v.text());  // refuses what is not built
+       parse_data_format(v.text());  // refuses formats that are not built
        o.data.data_format = v.text();
      },
      [](const TrainOptions& o) { return toml_string(o.data.data_format); }},

@@ -15,7 +15,7 @@ constexpr auto kSchedulers = std::to_array<std::string_view>({"cosine", "linear"
 constexpr auto kStateTypes = std::to_array<std::string_view>({"fp32", "bf16", "int8"});
 constexpr auto kMasters = std::to_array<std::string_view>({"auto", "split", "fp32"});
 constexpr auto kGradientTypes = std::to_array<std::string_view>({"fp32", "bf16"});
-// Where Precision has them.
+// In the order of Precision.
 constexpr auto kPrecisions = std::to_array<std::string_view>({"bf16", "fp32", "fp16"});
 
 const UpdateRule* rule_named(const FlagValue& value) {
@@ -27,7 +27,7 @@ const UpdateRule* rule_named(const FlagValue& value) {
   return update_rules()[chosen];
 }
 
-// What was read of the flag, where the update can take it as fp32.
+// Returns the number read for a flag, if the update can take it as fp32; refuses it otherwise.
 double fp32_number(const FlagValue& v, double number) {
   if (number > std::numeric_limits<float>::max()) v.refuse("more than fp32 has", "lower it");
   if (number > 0 && static_cast<float>(number) == 0) {
@@ -110,7 +110,7 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      }},
 });
 
-// Which of the rule's hyperparameters it is; none if it is another rule's.
+// Returns the index of the hyperparameter in the rule; none if it belongs to another rule.
 std::optional<std::size_t> number_of(const UpdateRule& rule, const Hyperparameter& hyperparameter) {
   for (std::size_t i = 0; i < rule.hyperparameters.size(); ++i) {
     if (rule.hyperparameters[i].flag == hyperparameter.flag) return i;
@@ -156,7 +156,8 @@ std::string show_flag(const TrainFlag& flag, const TrainOptions& options) {
   return number ? toml_number(optimizer.value_of(*number)) : std::string();
 }
 
-// Those of the rules behind the weight decay, which all of them have.
+// Returns the table, with the flags of the rules' hyperparameters after the weight decay, which all
+// rules have.
 std::vector<TrainFlag> optimizer_flags() {
   std::vector<TrainFlag> flags;
   for (const TrainFlag& flag : kOptimizerFlags) {

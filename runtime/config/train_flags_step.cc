@@ -15,7 +15,7 @@ constexpr auto kOrders =
 constexpr auto kReductions = std::to_array<std::string_view>({"step", "micro-batch"});
 constexpr auto kSchedules = std::to_array<std::string_view>({"gpipe", "1f1b", "interleaved"});
 constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
-// The names of the types, then torch's.
+// The names of the types, then torch's names.
 constexpr auto kSaveTypeNames = std::to_array<std::string_view>(
     {"auto", "fp32", "bf16", "fp16", "float32", "bfloat16", "float16"});
 constexpr auto kSaveTypes =
@@ -24,7 +24,7 @@ constexpr auto kSaveTypes =
 constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
 
 constexpr int kRanksMax = 256;
-constexpr int kPlannedRanksMax = 65536;  // a dry run has no thread for each
+constexpr int kPlannedRanksMax = 65536;  // a dry run has no thread for each rank
 
 constexpr std::string_view kAutomatic = "auto";
 
@@ -125,7 +125,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) { return toml_integer(o.ranks.local_ranks); }},
     {{"collective-timeout", "Ranks", "SECONDS", "How long ranks wait for each other (600)"},
      [](TrainOptions& o, const FlagValue& v) {
-       constexpr double kMost = 1e9;  // thirty years; nanoseconds of it fit 64 bits
+       constexpr double kMost = 1e9;  // thirty years; its nanoseconds fit 64 bits
        o.ranks.collective_timeout_s = v.positive_number();
        if (o.ranks.collective_timeout_s > kMost) v.refuse("too long", "give 1e9 s or less");
      },

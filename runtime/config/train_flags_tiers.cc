@@ -16,7 +16,7 @@ namespace {
 constexpr auto kPlacements = std::to_array<std::string_view>({"auto", "device", "host", "nvme"});
 constexpr auto kEngines = std::to_array<std::string_view>({"auto", "io_uring", "posix"});
 
-// What the help says of where a state lives, in the order of StateClass.
+// The flag that places a state, with its help; the table is in the order of StateClass.
 struct PlaceFlag {
   std::string_view name;
   std::string_view help;
@@ -46,7 +46,7 @@ std::vector<TrainFlag> place_flags(std::index_sequence<Is...> /*states*/) {
                     show_place<static_cast<StateClass>(Is)>}...};
 }
 
-// DIR, or DIR:SIZE. What follows the last colon is a size if it begins with a digit.
+// Reads DIR or DIR:SIZE. The text after the last colon is a size if it begins with a digit.
 NvmeDirectory read_nvme(const FlagValue& value, const std::string& text) {
   NvmeDirectory directory;
   directory.path = text;
@@ -60,7 +60,8 @@ NvmeDirectory read_nvme(const FlagValue& value, const std::string& text) {
   return directory;
 }
 
-// However they are written; of directories that are not there the texts alone tell.
+// Returns whether two paths mean the same directory, however they are written. For directories that
+// do not exist, only the texts are compared.
 bool is_same_directory(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
   std::error_code problem;

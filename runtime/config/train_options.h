@@ -35,7 +35,7 @@ enum class Precision : std::uint8_t { kBf16, kFp32, kFp16 };
 enum class SaveType : std::uint8_t { kAuto, kFp32, kBf16, kFp16 };
 enum class ProgressChoice : std::uint8_t { kAuto, kOn, kOff };
 
-// A low-rank adapter; unset: --adapter says it, or there is none.
+// A low-rank adapter. Unset values come from --adapter, or there is no adapter.
 struct LoraOptions {
   std::optional<std::int64_t> rank;
   std::optional<double> alpha;             // unset: twice the rank
@@ -49,10 +49,10 @@ struct ModelOptions {
   std::string model;  // a directory or a preset
   InitChoice init = InitChoice::kAuto;
   std::uint64_t seed = 1234;
-  std::vector<std::string> ignored_config_keys;  // of config.json, taken for absent
+  std::vector<std::string> ignored_config_keys;  // of config.json, treated as absent
   std::vector<std::string> trainable;            // patterns of tensors; empty: all train
   LoraOptions lora;
-  // Of the matrices of blocks under an adapter; unset: not quantised.
+  // The form of the blocks' matrices under an adapter; unset: not quantised.
   std::optional<QuantizedForm> base_quantization;
 };
 
@@ -61,17 +61,17 @@ struct DataOptions {
   std::string data_format = "auto";
   std::vector<ValidationSet> validation_data;
   double validation_fraction = 0.01;
-  std::string tokenizer = "auto";  // or "bytes", or a path
-  std::string packing;             // empty: as the format of the data says
+  std::string tokenizer = "auto";  // "auto", "bytes", or a path
+  std::string packing;             // empty: follows the format of the data
   std::string loss_on = "completion";
-  std::vector<double> data_weights;  // one of each of `data`; empty: all of it is one epoch
+  std::vector<double> data_weights;  // one for each of `data`; empty: an epoch is all of it
 };
 
-// Samples of a step over all data-parallel ranks, as a DeepSpeed configuration says them. The rest
-// of the batch follows once the number of ranks is known: settle_batch().
+// The samples of a step over all data-parallel ranks, as a DeepSpeed configuration gives them. The
+// rest of the batch follows once the number of ranks is known: settle_batch().
 struct GlobalBatch {
   std::int64_t samples = 0;
-  std::string where;             // who says so, for people
+  std::string where;             // the source of the number, for people
   bool has_micro_batch = false;  // whether micro_batch_size is given
   bool has_accumulation = false;
 };
@@ -93,16 +93,17 @@ struct OptimizerFlags {
   LrSchedulerType lr_scheduler_type = LrSchedulerType::kCosine;
   double weight_decay = 0.1;
   const UpdateRule* rule = update_rules().front();
-  // Of the rule's hyperparameters, in its order; unset: the standard. They are set after the rule.
+  // The values of the rule's hyperparameters, in the rule's order; unset: the default. They are set
+  // after the rule.
   std::array<std::optional<double>, kMostHyperparameters> hyperparameters;
   double max_grad_norm = 1.0;
   SlotForm optimizer_state_dtype = SlotForm::kFp32;
   MasterChoice master_weights = MasterChoice::kAuto;
   GradientChoice gradient_dtype = GradientChoice::kFp32;
 
-  // Of the rule's hyperparameter with this number.
+  // Returns the value of the rule's hyperparameter with this number.
   double value_of(std::size_t number) const;
-  // What updates are set by.
+  // Returns the numbers that set up the updates.
   RuleOptions numbers() const;
 };
 
@@ -111,7 +112,7 @@ enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
 struct DeviceChoice {
   // auto: the first GPU where the run has one rank and that GPU can be used, else the CPU.
   DeviceKind kind = DeviceKind::kAuto;
-  // Of the GPU; unset: the number that the rank has on its host.
+  // The number of the GPU; unset: the number that the rank has on its host.
   std::optional<int> ordinal;
 
   friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
@@ -119,9 +120,9 @@ struct DeviceChoice {
 
 struct TierOptions {
   DeviceChoice device;
-  // Unset: on the CPU device unified mode, on a GPU what it has free.
+  // Unset: unified mode on the CPU device, the free memory on a GPU.
   std::optional<std::size_t> device_memory;
-  std::optional<std::size_t> host_memory;  // unset: what the machine leaves
+  std::optional<std::size_t> host_memory;  // unset: derived from the free memory
   std::vector<NvmeDirectory> nvme;
   ByStateClass<Placement> places;
   IoEngineKind io_engine = IoEngineKind::kAuto;
@@ -143,10 +144,10 @@ struct StepOptions {
 
 struct RankOptions {
   std::int32_t local_ranks = 1;       // as threads of this process
-  double collective_timeout_s = 600;  // of what ranks wait for; one rank waits for nothing
+  double collective_timeout_s = 600;  // how long ranks wait for each other; unused with one
 };
 
-// How often the state is saved while the run goes on.
+// The interval at which the state is saved while the run goes on.
 struct SaveInterval {
   // auto: about every 15 minutes, and the last two of these are kept.
   bool is_automatic = true;
@@ -158,14 +159,15 @@ struct SaveInterval {
 struct RunOptions {
   std::string run_dir;          // empty: runs/<model>-<time>
   std::int64_t eval_every = 0;  // 0: only after the last step
-  // That an evaluation covers; 0: the whole split. Unset: as many as cost the operations of 20
-  // training steps, at least 16.
+  // The samples that an evaluation covers; 0: the whole split. Unset: as many as cost the
+  // operations of 20 training steps, at least 16.
   std::optional<std::int64_t> eval_samples;
   std::int64_t log_every = 1;
   SaveInterval checkpoint_every;  // besides the one at the end of an unfinished run
-  std::int64_t keep_last = 0;     // 0: all, of automatic ones two
-  bool keep_best = false;         // the checkpoint of the lowest validation loss
-  // Evaluations without a lower validation loss that end the run; 0: none do.
+  std::int64_t keep_last = 0;     // 0: all; of automatic ones, two
+  bool keep_best = false;         // the checkpoint with the lowest validation loss
+  // The number of evaluations without a lower validation loss that ends the run; 0: it never ends
+  // early.
   std::int64_t early_stopping_patience = 0;
   std::string resume = "none";   // none, auto, or a checkpoint's path
   bool overwrite_later = false;  // a resume may delete the checkpoints after its own
@@ -173,8 +175,8 @@ struct RunOptions {
   ProgressChoice progress = ProgressChoice::kAuto;
   std::optional<StepRange> trace_steps;
   bool dry_run = false;
-  bool json = false;               // of a dry run: a document in place of text
-  std::vector<std::string> notes;  // on what the options were read from: a sentence each
+  bool json = false;               // for a dry run: a document instead of text
+  std::vector<std::string> notes;  // about the sources of the options: one sentence each
 };
 
 struct TrainOptions {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kOfTrain = "max-steps";
 
-// Of the interface of training, with what they will do.
+// A flag of the training interface that is not built yet, with a text about what it will do.
 struct UnbuiltFlag {
   std::string_view name;
   std::string_view help;
@@ -37,7 +37,7 @@ bool is_flag_of_train(std::string_view name) {
                              [&](const TrainFlag& flag) { return flag.spec.name == name; });
 }
 
-// As our flags are spelled: "--Training.seq_len" is "training-seq-len".
+// Returns a name in the spelling of our flags: "--Training.seq_len" becomes "training-seq-len".
 std::string plain_name(std::string_view name) {
   std::string plain(name.substr(std::min(name.find_first_not_of('-'), name.size())));
   for (char& c : plain) {
@@ -55,7 +55,8 @@ const ForeignFlag* find_foreign(std::string_view name, std::span<const FlagSpec>
   return nullptr;
 }
 
-// torchtitan's names have a section in front, which is a part of ours in some.
+// Returns the foreign flag of this name. torchtitan's names begin with a section, which some of our
+// names contain too.
 const ForeignFlag* foreign_flag(std::string_view written, std::span<const FlagSpec> flags) {
   if (!is_train(flags)) return nullptr;
   const std::string plain = plain_name(written);
@@ -72,7 +73,7 @@ const ForeignFlag* foreign_flag(std::string_view written, std::span<const FlagSp
 
 bool is_of_name(char c) { return c == '-' || std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-// "--a-b" as the key "a_b" wherever it stands in a text.
+// Returns the text with every "--a-b" replaced by the key "a_b".
 std::string with_keys(const std::string& text) {
   std::string keyed;
   for (std::size_t at = 0; at < text.size();) {
@@ -87,7 +88,7 @@ std::string with_keys(const std::string& text) {
   return keyed;
 }
 
-// What to do about it, in flags.
+// Returns what the user can do about the unknown flag, in terms of flags.
 std::string remedy_for(std::string_view written, std::span<const FlagSpec> flags) {
   const std::string plain = plain_name(written);
   if (has_flag(flags, plain)) return fmt::format("it is spelled --{}", plain);

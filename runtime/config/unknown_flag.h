@@ -8,16 +8,16 @@
 #include "base/error.h"
 #include "runtime/config/flag_reader.h"
 
-// What to say of a flag, or a key of a file, that a command does not have.
+// The error for a flag, or a key of a file, that a command does not have.
 namespace terrace {
 
-// Returns the error for a flag as it was written, "--eval-steps". Its remedy is the flag of ours
-// that does the same, where Hugging Face, torchtitan or Megatron has one of this name; else the
-// nearest flag; where a command other than `terrace train` does not have one of train's flags, this
-// is said. A flag of the interface that is not built yet is named as such.
+// Returns the error for a flag as it was written, "--eval-steps". If Hugging Face, torchtitan or
+// Megatron has a flag of this name, the remedy is our flag that does the same; otherwise it is the
+// nearest flag. For a command other than `terrace train` that lacks one of train's flags, the
+// remedy says so. A flag of the interface that is not built yet is named as such.
 ConfigError unknown_flag_error(std::string_view written, std::span<const FlagSpec> flags);
 
-// Returns the same for a key of the file `path`, with keys in place of flags.
+// Returns the same error for a key of the file `path`, with keys instead of flags.
 ConfigError unknown_key_error(std::string_view path, std::string_view key,
                               std::span<const FlagSpec> flags);
 

@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// The version of the project, such as "0.2.0".
+// Returns the version of the project, such as "0.2.0".
 std::string_view terrace_version();
 
 }  // namespace terrace

@@ -6,8 +6,8 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kBlocksPerThread = 3;
-// And as many as keep the threads busy while the thread that takes waits for a drive: at 20 ms of
-// work each, two threads have 80 ms of it.
+// More blocks keep the threads busy while the thread that takes waits for a drive: at 20 ms of work
+// for each block, they last two threads 80 ms.
 constexpr std::size_t kBlocksMore = 8;
 
 }  // namespace

@@ -18,8 +18,8 @@ namespace terrace {
 // Adds a block's ids. Called by several threads at once.
 using EncodeBlock = std::function<void(const TextBlock& block, DocumentIds& documents)>;
 
-// Threads that turn blocks of text into ids; the blocks come out in the order in which they went
-// in. put() and take() are one thread's.
+// Threads that turn blocks of text into ids. The blocks come out in the order in which they went
+// in. put() and take() are for one thread.
 class BlockEncoder {
  public:
   struct Encoded {
@@ -33,11 +33,11 @@ class BlockEncoder {
   BlockEncoder(const BlockEncoder&) = delete;
   BlockEncoder& operator=(const BlockEncoder&) = delete;
 
-  // Whether there are as many blocks inside as keep the threads busy.
+  // Returns whether there are enough blocks inside to keep the threads busy.
   bool is_full() const { return jobs_.size() >= jobs_max_; }
   bool is_empty() const { return jobs_.empty(); }
   void put(TextBlock block);
-  // The oldest block, once it is done. Throws what `encode` has thrown for it.
+  // Returns the oldest block, once it is done. Throws what `encode` has thrown for it.
   Encoded take();
 
  private:
@@ -51,7 +51,7 @@ class BlockEncoder {
 
   const EncodeBlock encode_;
   const std::size_t jobs_max_;
-  std::deque<std::shared_ptr<Job>> jobs_;  // of the thread that puts and takes
+  std::deque<std::shared_ptr<Job>> jobs_;  // used by the thread that puts and takes
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -21,7 +21,7 @@ class FileBytes {
  public:
   explicit FileBytes(const std::string& path) : path_(path), file_(path_), buffer_(kInputBytes) {}
 
-  // What of the piece is not used up; the next piece where all of it is. Empty at the end.
+  // Returns the unused rest of the piece, or the next piece if none is left. Empty at the end.
   std::span<std::byte> rest() {
     if (begin_ == end_) {
       begin_ = 0;

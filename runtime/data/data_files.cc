@@ -33,7 +33,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Whether one of the words stands in a name in lower case, between signs that are not letters.
+// Returns whether one of the words stands in a name in lower case, between characters that are not
+// letters.
 bool has_word(const std::string& name, std::span<const std::string_view> words) {
   std::string word;
   for (const char c : name + '.') {
@@ -49,8 +50,8 @@ bool has_word(const std::string& name, std::span<const std::string_view> words) 
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// Lists the files of a directory and of those below it, but for run directories. A link counts as
-// what it leads to.
+// Lists the files of a directory and of those below it, except run directories. A link counts as
+// the file or directory that it leads to.
 class DirectoryWalk {
  public:
   explicit DirectoryWalk(std::string_view flag) : flag_(flag) {}
@@ -114,7 +115,7 @@ std::string_view flag_of(DataUse use) {
   return use == DataUse::kTraining ? "--data" : "--validation-data";
 }
 
-// Whether the path is a directory; throws ConfigError where it is no file either.
+// Returns whether the path is a directory. Throws ConfigError where it is no file either.
 bool is_directory(const std::string& path, std::string_view flag) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -150,7 +151,7 @@ void append(std::vector<std::string>& files, const std::vector<std::string>& mor
   files.insert(files.end(), more.begin(), more.end());
 }
 
-// Kinds of files that a directory may have besides others.
+// A kind of files that a directory may have besides others.
 struct FileKind {
   const char* what;
   std::span<const std::string_view> endings;
@@ -164,7 +165,7 @@ bool has_ending(const std::string& name, std::span<const std::string_view> endin
                              [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// The ends of documents, or the mask, of a file that is taken.
+// Returns whether a file has the ends of documents, or the mask, of a file that is taken.
 bool is_beside_tokens(const std::string& name) {
   return std::ranges::any_of(kTokenEndings, [&](std::string_view ending) {
     return name.ends_with(std::string(ending) + ".idx") ||

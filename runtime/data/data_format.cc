@@ -58,7 +58,7 @@ constexpr std::array<std::pair<std::string_view, DataFormat>, 7> kFormats = {{
     {"megatron", DataFormat::kMegatron},
 }};
 
-// Files beside others, which tell no format.
+// Returns whether a file belongs to another one, so that it tells no format.
 bool is_companion(const std::string& path) {
   std::error_code ignored;
   for (const std::string_view ending : {".idx", ".mask"}) {
@@ -79,7 +79,7 @@ std::vector<std::string> files_that_tell(const std::vector<std::string>& paths, 
 
 constexpr const char* kNameFormat = "say what it holds: --data-format text, raw-u16 or raw-u32";
 
-// As many bytes as there are, up to the limit.
+// Reads as many bytes as there are, up to the limit.
 std::string read_range(const std::string& path, std::uint64_t offset, std::size_t limit) {
   std::string front(limit, '\0');
   std::ifstream stream(path, std::ios::binary);
@@ -104,7 +104,7 @@ bool is_llmc(std::string_view front) {
                               [&](const LlmcKind& kind) { return kind.magic == *magic; });
 }
 
-// Refuses what llm.c's makers write besides tokens.
+// Refuses files that llm.c's makers write besides token files.
 void refuse_other_llmc(const std::string& path, std::string_view front) {
   const auto magic = integer_at(front, 0);
   for (const auto& [number, what] : kLlmcOthers) {
@@ -115,7 +115,8 @@ void refuse_other_llmc(const std::string& path, std::string_view front) {
   }
 }
 
-// Of ids with the ends of their documents beside them, the format that gives so many ids.
+// Returns the format of ids that have the ends of their documents beside them: the one that gives
+// the number of ids that the last end tells.
 std::optional<DataFormat> detect_by_ends(const std::string& path) {
   const std::string index = path + ".idx";
   std::error_code ignored;
@@ -132,7 +133,7 @@ std::optional<DataFormat> detect_by_ends(const std::string& path) {
   return size / tokens == 4 ? std::optional(DataFormat::kRawU32) : std::nullopt;
 }
 
-// Text that is trained on by mistake: records with braces and keys.
+// Refuses text that would be trained on by mistake: records with braces and keys.
 void refuse_json_array(const std::string& path, std::string_view front) {
   const std::size_t first = front.find_first_not_of(" \t\r\n");
   if (!path.ends_with(".json") || first == std::string_view::npos || front[first] != '[') return;
@@ -223,7 +224,8 @@ void check_signature(const std::string& path, std::string_view front, std::uint6
                     signature->remedy);
 }
 
-// Megatron tells the type of a .bin file's ids in the .idx beside it.
+// Checks the width of ids against Megatron's .idx, which tells the type of the ids in the .bin file
+// beside it.
 void check_megatron_width(const std::string& path, std::int64_t width) {
   constexpr std::size_t kTypeAt = 17;
   constexpr std::array<std::int64_t, 9> kWidths = {0, 1, 1, 2, 4, 8, 8, 4, 2};  // by type
@@ -239,7 +241,7 @@ void check_megatron_width(const std::string& path, std::int64_t width) {
                     "use --data-format raw-u16 for 2 bytes, raw-u32 for 4");
 }
 
-// FILE.idx and FILE.mask, where they are there.
+// Adds FILE.idx and FILE.mask, where they are there.
 void add_companions(TokenFile& file) {
   std::error_code ignored;
   const std::string index = file.path + ".idx";
@@ -315,7 +317,8 @@ void add_known_ids(const std::vector<TokenFile>& files, std::vector<KnownIds>& k
   check_one_kind_of_ids(known);
 }
 
-// Checks the ids, and adds to `data` what is odd about them, and whose they are.
+// Opens token files. Checks the ids, and adds to `data` what is odd about them and which kind they
+// are.
 std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& files,
                                          const DataRequest& request, OpenedData& data) {
   std::vector<TokenFile> described = describe_all(files, request.format);
@@ -410,7 +413,7 @@ OpenedData open_token_files(DataRequest request) {
   data.validation_files = files.validation;
   const std::vector<std::string> doubts = data.doubts;
   data.validation = open_tokens(files.validation, request, data);
-  data.doubts = doubts;  // the same program wrote both, so that both have the same ones
+  data.doubts = doubts;  // the same program wrote both, so both have the same ones
   return data;
 }
 

@@ -33,7 +33,8 @@ Packing packing_of(const DatasetOptions& options, const std::vector<OpenedData>&
   return any_jsonl ? Packing::kDocuments : Packing::kWindows;
 }
 
-// At least two tokens, an input and its target.
+// Returns the number of tokens at the end of the data that are for validation: at least two, an
+// input and its target.
 std::int64_t tail_tokens(double fraction, std::int64_t tokens) {
   if (!(fraction >= 0.0 && fraction < 1.0)) {
     throw ConfigError(fmt::format("--validation-fraction {} is not in [0, 1)", fraction),
@@ -44,7 +45,7 @@ std::int64_t tail_tokens(double fraction, std::int64_t tokens) {
   return std::clamp<std::int64_t>(part, std::min<std::int64_t>(2, tokens), tokens);
 }
 
-// A hash of `count` tokens from `begin` on, by what lies at some places of them.
+// Returns a hash of `count` tokens from `begin` on, made from the tokens at some places among them.
 std::optional<std::uint64_t> hash_places(const TokenSource& source, std::int64_t begin,
                                          std::int64_t count) {
   constexpr std::int64_t kPlaces = 64;
@@ -55,7 +56,7 @@ std::optional<std::uint64_t> hash_places(const TokenSource& source, std::int64_t
   for (std::int64_t place = 0; place < kPlaces; ++place) {
     try {
       source.read(begin + rest * place / (kPlaces - 1), piece);
-    } catch (const Error&) {  // is told when training comes to it
+    } catch (const Error&) {  // training reports it when it comes there
       return std::nullopt;
     }
     hash.add(std::as_bytes(std::span(piece)));
@@ -63,7 +64,8 @@ std::optional<std::uint64_t> hash_places(const TokenSource& source, std::int64_t
   return hash.value();
 }
 
-// Of all ranges, with what makes samples of them, where that is not windows of one range alone.
+// Returns a hash of all ranges. It includes how they become samples, unless these are windows of
+// one range alone.
 std::optional<std::uint64_t> hash_of(const std::vector<TokenRange>& ranges,
                                      const SampleSet& samples) {
   std::vector<std::uint64_t> parts;
@@ -78,7 +80,7 @@ std::optional<std::uint64_t> hash_of(const std::vector<TokenRange>& ranges,
   return hash_bytes(std::as_bytes(std::span(parts)));
 }
 
-// Returns how many tokens of [begin, end) the source's mask has trained on; all without a mask.
+// Returns how many tokens of [begin, end) are trained on by the source's mask; all without a mask.
 std::int64_t count_unmasked(const TokenSource& source, std::int64_t begin, std::int64_t end) {
   if (!source.has_mask()) return end - begin;
   constexpr std::int64_t kPiece = 1 << 16;
@@ -107,7 +109,7 @@ void check_mask(std::int64_t unmasked, std::int64_t tokens) {
   }
 }
 
-// The end of the documents before the one that has token `tokens`.
+// Returns the end of the documents before the one that has token `tokens`.
 std::int64_t documents_before(const TokenSource& source, std::int64_t tokens) {
   std::int64_t found = 0;
   source.visit_documents([&](std::int64_t end) {
@@ -165,7 +167,8 @@ void Dataset::check_ids_of_all(const Opened& opened) {
   check_one_kind_of_ids(known);
 }
 
-// What validates: data that was given for it, else files of the training data's directories.
+// Moves the sources out of `opened`. For validation it takes the data that was given for it, or
+// else files of the training data's directories.
 Dataset::Sources Dataset::sources_of(const DatasetOptions& options, Opened& opened) {
   Sources sources;
   SourceList of_directories;
@@ -253,7 +256,8 @@ std::int64_t Dataset::tokens_in(const std::vector<TokenRange>& ranges) {
   return tokens;
 }
 
-// What trains and what validates. The tail begins with a document, where documents are kept whole.
+// Divides the data into training and validation. The tail begins with a document, where documents
+// are kept whole.
 void Dataset::divide(const DatasetOptions& options, const Sources& sources) {
   ValidationSamples tails;
   for (const auto& source : sources.data) {
@@ -282,7 +286,8 @@ void Dataset::add_validation(const DatasetOptions& options, const Sources& sourc
   }
 }
 
-// Counts what is trained on of the data, and checks that documents and masks are as they must be.
+// Counts the tokens of the data that are trained on, and checks that documents and masks are as
+// they must be.
 void Dataset::check_masks() {
   for (const auto& source : sources_) {
     if (packing_ == Packing::kWindows || source->has_documents()) continue;
@@ -334,7 +339,8 @@ void Dataset::make_samples(const DatasetOptions& options) {
   }
 }
 
-// Windows have samples also where a mask leaves them no target, whose loss would be 0 / 0.
+// Checks that a set has a target. Windows give samples even where a mask leaves them no target, and
+// their loss would be 0 / 0.
 void Dataset::check_validation_targets(const DatasetOptions& options,
                                        const ValidationSamples& set) const {
   const auto has_target = [](const TokenRange& range) {

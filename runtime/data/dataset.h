@@ -35,74 +35,76 @@ struct DatasetOptions {
   std::int64_t vocabulary = 0;
   std::int64_t sequence_length = 0;
   std::uint64_t seed = 0;
-  std::optional<Packing> packing;  // none: documents of JSONL, and windows of what else there is
+  std::optional<Packing> packing;  // none: documents for JSONL, and windows for all else
   bool uses_mask = true;           // false: all tokens are trained on, whatever a mask says
   TokenizeFiles tokenize;          // JSONL needs it, and text that is tokenized
   bool tokenizes_text = false;     // else its bytes are the ids
-  // One for each of `data`, which samples are then drawn from in these proportions (SampleMix);
-  // empty: the paths are one after the other, and all of it is one epoch.
+  // One for each of `data`. Samples are then drawn from the paths in these proportions (SampleMix).
+  // Empty: the paths are one after the other, and all of it is one epoch.
   std::vector<double> weights;
 };
 
 // Training samples in their order, and the validation sets from front to back. Without names there
-// is one such set or, where nothing validates, none. Thread-safe.
+// is one validation set, or none where no data is for validation. Thread-safe.
 class Dataset {
  public:
   // Throws ConfigError when the data is too short for one sample, when the fraction is not in
-  // [0, 1), when a mask has everything or nothing trained on, and when the data that is named for
-  // validation has no target.
+  // [0, 1), when a mask says that everything or nothing is trained on, and when the data that is
+  // named for validation has no target.
   explicit Dataset(const DatasetOptions& options);
-  // For sources that are not files. `validation` may be null: then the options' fraction is cut
-  // off.
+  // Takes sources that are not files. `validation` may be null: then the options' fraction of the
+  // data is cut off for it.
   Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> data,
           std::unique_ptr<TokenSource> validation);
 
   Packing packing() const { return packing_; }
-  // Whether samples say where their documents are: BatchShape::has_documents.
+  // Returns whether samples say where their documents are: BatchShape::has_documents.
   bool has_documents() const { return packing_ == Packing::kDocuments; }
-  // Whether fewer targets than rows may be counted.
+  // Returns whether fewer targets than rows may be counted.
   bool has_uncounted() const { return packing_ != Packing::kWindows || uses_mask(); }
   bool uses_mask() const { return uses_mask_ && has_mask_; }
-  // Tokens of --data, and those of them that are trained on.
+  // Returns the number of tokens of --data, and how many of them are trained on.
   std::int64_t all_tokens() const { return all_tokens_; }
   std::int64_t unmasked_tokens() const { return unmasked_tokens_; }
   std::int64_t sequence_length() const { return sequence_length_; }
   std::int64_t training_tokens() const { return tokens_in(training_ranges_); }
   std::size_t validation_sets() const { return validation_.size(); }
-  // As --validation-data has it; empty where it has none.
+  // Returns the name that --validation-data gives a set; empty where it gives none.
   const std::string& validation_name(std::size_t set) const { return validation_.at(set).name; }
   std::int64_t validation_tokens(std::size_t set = 0) const;    // 0: there is no such set
   bool is_text() const { return sources_.front()->is_text(); }  // whose bytes are the ids
-  // Whether some of the data, or what validates, is text whose bytes are the ids; or is not.
+  // Returns whether some of the data, for training or validation, is text whose bytes are the ids;
+  // or is not.
   bool has_text() const { return has_source(true); }
   bool has_other_than_text() const { return has_source(false); }
-  // What became of files in the data's directories, and what is odd about the ids; sentences.
+  // Returns sentences that say what became of files in the data's directories, and what is odd
+  // about the ids.
   const std::vector<std::string>& notes() const { return notes_; }
   const std::vector<std::string>& doubts() const { return doubts_; }
   std::int64_t samples_per_epoch() const { return training_->training_samples(); }
-  // What became of the documents to train on; null where samples are windows.
+  // Returns what became of the documents to train on; null where samples are windows.
   const PackingCounts* packing_counts() const { return training_->counts(); }
-  // A hash of tokens at places spread over the training data, or over a validation set, and of
-  // how they become samples: of other data it is another, as good as always. None where such a
-  // place cannot be read.
+  // Returns a hash of tokens at places spread over the training data, or over a validation set, and
+  // of how they become samples. Other data has another hash, almost always. None where such a place
+  // cannot be read.
   std::optional<std::uint64_t> training_hash() const;
   std::optional<std::uint64_t> validation_hash(std::size_t set = 0) const;
   // Reads the validation sets whole, which no training step does. Throws as TokenSource::read().
   void check_validation() const;
-  // Samples that cover a validation set whole; 0: there is no such set.
+  // Returns the number of samples that cover a validation set whole; 0: there is no such set.
   std::int64_t validation_samples(std::size_t set = 0) const;
 
-  // Samples first_sample, first_sample + 1, ...: as many as fit `rows`, whose lists are [B, T].
-  // targets are the tokens one place on.
+  // Fills in samples first_sample, first_sample + 1, ...: as many as fit `rows`, whose lists are
+  // [B, T]. Targets are the tokens one place further.
   void fill_micro_batch(std::int64_t first_sample, const SampleRows& rows) const;
 
-  // Samples first_sample, first_sample + 1, ... of a validation set. Where it has ended, tokens are
-  // 0 and targets -1: not counted. Returns how many targets are counted.
+  // Fills in samples first_sample, first_sample + 1, ... of a validation set. Behind its end,
+  // tokens are 0 and targets -1: not counted. Returns how many targets are counted.
   std::int64_t fill_validation_batch(std::int64_t first_sample, const SampleRows& rows,
                                      std::size_t set = 0) const;
 
  private:
-  // Sources of what the options name.
+  // The opened files that the options name.
   struct Opened {
     std::vector<OpenedData> data;        // of each weight
     std::vector<OpenedData> validation;  // of each set that is named
@@ -112,7 +114,7 @@ class Dataset {
     SourceList data;
     std::vector<SourceList> validation;  // of each set; none: the tails of the data
   };
-  // What an evaluation goes through.
+  // The samples that an evaluation goes through.
   struct ValidationSamples {
     std::string name;
     std::vector<TokenRange> ranges;
@@ -135,7 +137,7 @@ class Dataset {
   std::unique_ptr<SampleSet> samples_of(const TokenRange& range) const;
   std::int64_t sequences_in(const SampleRows& rows) const;
 
-  std::vector<std::unique_ptr<TokenSource>> sources_;  // the data, then what validates
+  std::vector<std::unique_ptr<TokenSource>> sources_;  // the data, then the validation data
   std::int64_t sequence_length_;
   std::uint64_t seed_;
   Packing packing_;

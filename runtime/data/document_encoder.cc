@@ -22,7 +22,8 @@ DocumentEncoder::DocumentEncoder(Request request)
   for (const std::string& path : request_.files) total_bytes_ += size_of_file(path);
 }
 
-// What each thread does with a block. It uses nothing of this object but the request.
+// Returns the function that each thread calls with a block. It uses nothing of this object but the
+// request.
 EncodeBlock DocumentEncoder::encoding() const {
   const Request& request = request_;
   if (request.is_jsonl) {

@@ -12,9 +12,9 @@
 
 namespace terrace {
 
-// Turns the documents of files into ids, on threads of its own; they come out in the files' order.
-// Memory does not grow with the files, but for a text that has no place where it may be cut. One
-// thread calls it.
+// Turns the documents of files into ids, on threads of its own. They come out in the files' order.
+// Memory does not grow with the files, except for a text that has no place where it may be cut. To
+// be called by one thread.
 class DocumentEncoder {
  public:
   struct Request {
@@ -23,15 +23,15 @@ class DocumentEncoder {
     TextTokens text;
     std::int64_t vocabulary = 0;  // ids of JSON lines are below it
     int threads = 1;
-    TextPosition begin = {};  // what is read first
+    TextPosition begin = {};  // the place that is read first
   };
   explicit DocumentEncoder(Request request);
 
-  // The next block of documents; none at the end. The end token stands behind a text, as behind a
-  // document of JSON lines. Throws as TextBlocks, TextLines, parse_json_document() and the
+  // Returns the next block of documents; none at the end. The end token stands behind a text, as
+  // behind a document of JSON lines. Throws as TextBlocks, TextLines, parse_json_document() and the
   // tokenizer do.
   std::optional<BlockEncoder::Encoded> next();
-  // Bytes of the files before the beginning, and of all.
+  // Returns the bytes of the files before the beginning, and of all of them.
   std::uint64_t begin_bytes() const { return source_->begin_bytes(); }
   std::uint64_t total_bytes() const { return total_bytes_; }
   std::int64_t vocabulary() const { return request_.vocabulary; }

@@ -5,12 +5,12 @@
 namespace terrace {
 namespace {
 
-// Gives the ids that have no byte of the mask yet one, where there is a mask.
+// Gives `byte` to the ids that have no byte of the mask yet, where there is a mask.
 void extend_mask(DocumentIds& to, std::uint8_t byte) {
   if (to.has_mask) to.mask.resize(to.ids.size(), byte);
 }
 
-// From here on there is a mask.
+// Begins a mask, unless there is one. The ids so far are trained on.
 void begin_mask(DocumentIds& to) {
   to.has_mask = true;
   extend_mask(to, 1);

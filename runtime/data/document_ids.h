@@ -14,8 +14,8 @@ struct DocumentIds {
   std::vector<std::int32_t> ids;
   bool has_mask = false;           // some document says what is trained on
   std::vector<std::uint8_t> mask;  // of each id, 1: trained on; empty without has_mask
-  std::vector<std::size_t> ends;   // of the documents that end here: how many ids are before
-  bool has_text = false;           // some ids were text here
+  std::vector<std::size_t> ends;   // for each document that ends here: how many ids are before
+  bool has_text = false;           // some ids come from text
 
   std::uint8_t mask_of(std::size_t index) const { return has_mask ? mask[index] : 1; }
 };
@@ -23,14 +23,14 @@ struct DocumentIds {
 // How text becomes ids.
 struct TextTokens {
   const Tokenizer& tokenizer;
-  bool is_bytes = false;    // the ids are those of the text's bytes
+  bool is_bytes = false;    // the ids are the text's bytes
   bool appends_end = true;  // the end token behind each document, where the tokenizer has one
 };
 
 // Adds a document of JSON lines. One with a prompt has the tokens of the prompt and of the
-// completion, each tokenized by itself, as the prompt is when it is sampled from. The tokens that
-// the tokenizer has for the beginning and the end, if any, are those of each document but of one
-// that comes as ids.
+// completion, each tokenized by itself, as the prompt is when it is sampled from. Each document has
+// the tokenizer's tokens for the beginning and the end, if there are any. Only a document that
+// comes as ids does not get them.
 void add_document(const JsonDocument& document, const TextTokens& text, DocumentIds& to);
 
 }  // namespace terrace

@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// Where the documents of a file of token ids end.
+// The ends of the documents in a file of token ids.
 struct DocumentIndex {
   enum class Kind : std::uint8_t {
     kNone,      // it is not known
@@ -20,11 +20,11 @@ struct DocumentIndex {
 };
 
 // Looks at `path`, which has the ends of documents (kEnds) of a file of `tokens` ids. Throws
-// IoError, and CorruptData where the last end is another.
+// IoError, and CorruptData where the last end is not `tokens`.
 DocumentIndex open_ends(const std::string& path, std::int64_t tokens);
 
 // Calls `visit` with the end of each document in turn. Throws IoError, and CorruptData where an end
-// is before the one ahead of it, or behind `tokens`.
+// lies before the previous one, or behind `tokens`.
 void visit_ends(const DocumentIndex& index, std::int64_t tokens,
                 FunctionRef<void(std::int64_t end)> visit);
 

@@ -45,7 +45,7 @@ PackedSequences::DocumentMask PackedSequences::look_at_mask(std::int64_t begin,
   for (std::int64_t at = begin; at < end; at += kPiece) {
     const auto part = std::span(mask).first(static_cast<std::size_t>(std::min(kPiece, end - at)));
     source_.read_mask(at, part);
-    const std::int64_t first_target = at == begin ? 1 : 0;  // the first token is none
+    const std::int64_t first_target = at == begin ? 1 : 0;  // the first token is no target
     for (std::int64_t i = first_target; i < std::ssize(part); ++i) {
       if (part[static_cast<std::size_t>(i)] == 0) {
         found.has_gaps = true;

@@ -16,17 +16,17 @@ struct PackedPiece {
   std::int32_t rows = 0;
 };
 
-// What became of the documents of a range.
+// The counts of what became of the documents of a range.
 struct PackingCounts {
   std::int64_t documents = 0;
   std::int64_t sequences = 0;
   std::int64_t rows = 0;     // that have a target; the rest of the sequences is padding
-  std::int64_t trained = 0;  // of them, those whose target is trained on
+  std::int64_t trained = 0;  // rows whose target is trained on
   std::int64_t split = 0;    // documents in several pieces
   std::int64_t truncated = 0;
   std::int64_t truncated_tokens = 0;  // that were cut off
   std::int64_t too_short = 0;         // dropped: fewer than two tokens
-  std::int64_t untrained = 0;         // dropped: nothing in what is left is trained on
+  std::int64_t untrained = 0;         // dropped: none of the tokens that are left is trained on
 
   void add(const PackingCounts& more);
 };
@@ -37,13 +37,13 @@ struct PackingOptions {
   bool uses_mask = true;             // false: all tokens are trained on
 };
 
-// The documents in [begin, end) of a source as sequences, in 12 bytes a piece and 8 a sequence.
+// The documents in [begin, end) of a source as sequences. Takes 12 bytes a piece and 8 a sequence.
 //
 // A document that is longer than a sequence is truncated to one if some of its targets are not
-// trained on, and else split: what follows a prompt makes no sense without it. Its first token is
-// no target. Pieces go, in the order of the documents, into the first of the sequences begun that
-// has room; at most kOpen are open, and the fullest is closed for another. So the sequences depend
-// on the documents and the options alone.
+// trained on, because text that follows a prompt makes no sense without it. Other long documents
+// are split. The first token of a document is no target. Pieces go, in the order of the documents,
+// into the first open sequence that has room. At most kOpen sequences are open; the fullest is
+// closed for another. So the sequences depend on the documents and the options alone.
 class PackedSequences {
  public:
   static constexpr std::size_t kOpen = 64;
@@ -57,7 +57,7 @@ class PackedSequences {
   std::int64_t pieces(std::int64_t sequence) const;
   PackedPiece piece(std::int64_t sequence, std::int64_t index) const;
   const PackingCounts& counts() const { return counts_; }
-  // A hash of all pieces.
+  // Returns a hash of all pieces.
   std::uint64_t hash() const;
 
  private:
@@ -66,8 +66,8 @@ class PackedSequences {
     std::vector<PackedPiece> pieces;
   };
 
-  // Of a document: whether some targets are not trained on, and how many are, of all and of the
-  // first sequence_length.
+  // The mask of a document: whether some targets are not trained on, and how many are trained on,
+  // of all targets and of the first sequence_length.
   struct DocumentMask {
     bool has_gaps = false;
     std::int64_t trained = 0;

@@ -23,7 +23,8 @@ constexpr const char* kToText =
     "write its text to a file for --data-format text, or its ids as bare integers";
 constexpr const char* kNotData = "leave it out of --data";
 
-// Long enough that ids do not begin so by chance.
+// The bytes by which files of other kinds are known. They are long enough that ids do not begin so
+// by chance.
 constexpr auto kMagics = std::to_array<Magic>({
     {"MMIDIDX"sv, 0, "a Megatron index", "name the .bin file beside it, which has the tokens"},
     {"TNTIDX"sv, 0, "a fairseq index", "name the .bin file beside it, which has the tokens"},
@@ -57,7 +58,7 @@ T number_at(std::string_view bytes, std::size_t offset) {
 
 bool is_gzip(std::string_view front) {
   return front.size() > 10 && front.starts_with("\x1f\x8b\x08"sv) &&
-         (static_cast<unsigned char>(front[3]) & 0xe0U) == 0;  // flags that are not given yet
+         (static_cast<unsigned char>(front[3]) & 0xe0U) == 0;  // flags that are not defined yet
 }
 
 bool is_zip(std::string_view front) {
@@ -71,7 +72,7 @@ bool is_arrow_stream(std::string_view front, std::uint64_t size_bytes) {
          length < size_bytes;
 }
 
-// All protocols end with a dot; from the fourth on a frame tells its length.
+// Pickles of all protocols end with a dot. From the fourth protocol on, a frame tells its length.
 bool is_pickle(std::string_view front, char last, std::uint64_t size_bytes) {
   if (front.size() < 4 || front[0] != '\x80' || last != '.') return false;
   const char protocol = front[1];

@@ -13,13 +13,14 @@ struct FileSignature {
   std::string remedy;  // how its tokens become a file of bare ids
 };
 
-// What is known of a file of `size_bytes` that begins with `front`, as far as 512 bytes, and ends
-// with the byte `last`. `path` is for the remedy. None for a file that may be bare ids.
+// Returns what is known of a file of `size_bytes` bytes that begins with `front`, of which up to
+// 512 bytes are given, and ends with the byte `last`. `path` is for the remedy. None for a file
+// that may be bare ids.
 std::optional<FileSignature> find_signature(const std::string& path, std::string_view front,
                                             char last, std::uint64_t size_bytes);
 
-// A Python command that converts what `array`, an expression of numpy (np), makes to a file of bare
-// ids beside `path`, with the flag that reads it.
+// Returns a Python command that converts the result of `array`, an expression of numpy (np), to a
+// file of bare ids beside `path`, with the flag that reads it.
 std::string conversion(const std::string& array, const std::string& path);
 
 }  // namespace terrace

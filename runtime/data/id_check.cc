@@ -12,13 +12,13 @@ namespace terrace {
 namespace {
 
 constexpr std::int64_t kSampleIds = 32 * 1024;
-// A multiple of this is where an integer of 8 bytes begins, in ids of 2 or 4 bytes.
+// In ids of 2 or 4 bytes, an integer of 8 bytes begins at a multiple of this.
 constexpr std::int64_t kGrain = 4;
 constexpr std::size_t kFilesMax = 64;
-// With fewer ids than these nothing is concluded.
+// Nothing is concluded from fewer ids than these.
 constexpr std::int64_t kLeastForWidth = 32;
 constexpr std::int64_t kLeastForRange = 1000;
-constexpr std::int64_t kRangeShare = 100;  // of the vocabulary
+constexpr std::int64_t kRangeShare = 100;  // ids that use less than 1/100 of the vocabulary are odd
 
 // The ids of a file's samples, by their place in integers of 8 bytes.
 struct IdSamples {
@@ -54,7 +54,8 @@ IdSamples sample(const TokenFile& file) {
       remedy);
 }
 
-// Whether at most `most` stands at the places, and more elsewhere, where few ids are 0.
+// Returns whether the ids at the places are at most `most`, and some other place has larger ids and
+// few zeros.
 bool is_high_part(const IdSamples& ids, std::initializer_list<std::size_t> places,
                   std::int64_t most) {
   bool has_low = false;

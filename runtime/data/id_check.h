@@ -13,9 +13,10 @@ namespace terrace {
 constexpr std::int64_t kUnknownVocabulary = std::numeric_limits<std::int32_t>::max();
 
 // Looks at ids from the start, the middle and the end of token files. Throws ConfigError for a file
-// in which every other id is 0, as where wider integers were written than are read, naming the way
-// to convert it; IoError. Returns, as a sentence, that the ids use so little of the vocabulary that
-// they may be of another tokenizer; else, and with kUnknownVocabulary, nothing.
+// in which every other id is 0, as happens where wider integers were written than are read; the
+// message names the way to convert it. Also throws IoError. Returns a sentence if the ids use so
+// little of the vocabulary that they may be of another tokenizer. Otherwise, and with
+// kUnknownVocabulary, returns nothing.
 std::string check_ids(const std::vector<TokenFile>& files, std::int64_t vocabulary);
 
 }  // namespace terrace

@@ -32,7 +32,7 @@ class JoinedSamples final : public SampleSet {
     return samples;
   }
 
-  // Sets of one length would have one order, so each has a seed of its own.
+  // Sets of the same length would have the same order, so each has a seed of its own.
   void fill_training(std::uint64_t seed, std::int64_t global_sample,
                      const SampleRows& rows) const override {
     constexpr std::uint64_t kOtherSeed = 0x9e3779b97f4a7c15U;

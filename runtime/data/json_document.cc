@@ -102,7 +102,8 @@ json parse_line_object(std::string_view text, const std::string& place) {
       fmt::format("{}: not a JSON object: it is of type {}", place, parsed.type_name()), remedy);
 }
 
-// The whole numbers of a list, each in [0, limit); true and false are 1 and 0 where `takes_bool`.
+// Returns the whole numbers of a list, each in [0, limit). true and false count as 1 and 0 where
+// `takes_bool`.
 template <typename T>
 std::vector<T> numbers_of(const Line& line, const char* key, std::int64_t limit, bool takes_bool) {
   const json& list = line.object.at(key);

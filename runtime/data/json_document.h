@@ -8,8 +8,8 @@
 namespace terrace {
 
 // A line of a JSONL file: an object with `text`, with `prompt` and `completion`, or with
-// `input_ids` and perhaps `loss_mask`. Other keys are passed over, but for `labels` beside
-// `input_ids` without `loss_mask`, which is refused: they say what is trained on.
+// `input_ids` and perhaps `loss_mask`. Other keys are passed over, except `labels` beside
+// `input_ids` without `loss_mask`. That is refused, because labels say what is trained on.
 struct JsonDocument {
   enum class Kind : std::uint8_t { kText, kPrompt, kIds };
   Kind kind = Kind::kText;
@@ -19,9 +19,9 @@ struct JsonDocument {
   std::vector<std::uint8_t> mask;  // of kIds, 0 and 1; empty: none is given
 };
 
-// Parses `line`. `place` begins the messages: "FILE:NUMBER". Throws CorruptData for what is no JSON
-// object, with the parser's reason and column, and ConfigError, naming the key, for an object of
-// another form or an id that is not below `vocabulary`.
+// Parses `line`. `place` begins the messages: "FILE:NUMBER". Throws CorruptData, with the parser's
+// reason and column, for text that is no JSON object. Throws ConfigError, naming the key, for an
+// object of another form or an id that is not below `vocabulary`.
 JsonDocument parse_json_document(std::string_view line, const std::string& place,
                                  std::int64_t vocabulary);
 

@@ -26,7 +26,7 @@ JsonLineBlocks::JsonLineBlocks(const std::vector<std::string>& files, TextPositi
   begin_bytes_ = told_bytes_ = passed_bytes_ + (lines_ == nullptr ? 0 : lines_->file_bytes());
 }
 
-// Passes over the lines before the position.
+// Opens the file at the position, and skips the lines before it.
 void JsonLineBlocks::open() {
   lines_ = std::make_unique<TextLines>(files_[position_.file]);
   for (std::uint64_t line = 0; line < position_.offset && lines_->next(); ++line) {

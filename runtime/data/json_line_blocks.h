@@ -12,10 +12,10 @@
 namespace terrace {
 
 // Reads files of JSON lines, which may be compressed, in blocks of about 256 KiB of whole lines. A
-// position's offset counts lines. One thread.
+// position's offset counts lines. For one thread.
 class JsonLineBlocks final : public BlockSource {
  public:
-  // The files stay the caller's. Reads and drops what is before `begin`. Throws as next().
+  // Borrows the files. Reads and drops the lines before `begin`. Throws as next().
   explicit JsonLineBlocks(const std::vector<std::string>& files, TextPosition begin = {});
 
   // Throws as TextLines.
@@ -31,7 +31,7 @@ class JsonLineBlocks final : public BlockSource {
   std::unique_ptr<TextLines> lines_;  // of the file that is read
   std::uint64_t passed_bytes_ = 0;    // of files that are done
   std::uint64_t begin_bytes_ = 0;
-  std::uint64_t told_bytes_ = 0;  // by blocks so far, with begin_bytes_
+  std::uint64_t told_bytes_ = 0;  // reported by blocks so far, with begin_bytes_
 };
 
 // Adds the documents of a block's lines. Throws as parse_json_document(), with the place of the

@@ -52,12 +52,13 @@ class Numbers {
   std::array<T, 512> piece_;
 };
 
-// Its fields lie without gaps: 9 bytes of magic, u64 version, u8 type, u64 sequences, u64 entries
-// of the list of documents; then i32 lengths, i64 places in bytes, i64 first sequences.
+// The header of an index. Its fields lie without gaps: 9 bytes of magic, u64 version, u8 type, u64
+// sequences, u64 entries of the list of documents; then i32 lengths, i64 places in bytes, i64 first
+// sequences.
 struct Header {
   std::uint8_t type = 0;
   std::uint64_t sequences = 0;
-  std::uint64_t documents = 0;  // and one
+  std::uint64_t documents = 0;  // their number plus one
 
   std::uint64_t lengths() const { return kHeaderBytes; }
   std::uint64_t places() const { return lengths() + 4 * sequences; }

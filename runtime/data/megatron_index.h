@@ -12,12 +12,12 @@ namespace terrace {
 
 // Returns P.bin of `path`, which is P, P.bin or P.idx.
 std::string megatron_ids_path(const std::string& path);
-// Whether P.idx is there and begins as Megatron's do, of the path of P.bin.
+// Returns whether P.idx is there and begins as Megatron's do. `ids_path` is the path of P.bin.
 bool has_megatron_index(const std::string& ids_path);
 
-// The ids in P.bin, with their documents. Reads the whole index. Throws IoError; ConfigError for
-// ids of another type than u16 or i32, and for the modes of multimodal data; CorruptData where the
-// sequences do not lie one after the other or the two files do not match.
+// Returns the ids in P.bin, with their documents. Reads the whole index. Throws IoError;
+// ConfigError for ids of another type than u16 or i32, and for the modes of multimodal data;
+// CorruptData where the sequences do not lie one after the other or the two files do not match.
 TokenFile open_megatron(const std::string& ids_path);
 
 // Calls `visit` with the end of each document of P.idx in turn. Throws IoError, CorruptData.

@@ -16,7 +16,7 @@ class ReadableFile {
   ReadableFile(const ReadableFile&) = delete;
   ReadableFile& operator=(const ReadableFile&) = delete;
 
-  // Fills `out` from the byte at `offset` on. Throws IoError, also where the file ends before.
+  // Fills `out` from the byte at `offset` on. Throws IoError, also where the file ends too early.
   void read(std::uint64_t offset, std::span<std::byte> out) const;
   // Reads the next bytes, as many as there are, into `out` and returns how many; 0 at the end.
   std::size_t read_next(std::span<std::byte> out) const;
@@ -26,7 +26,7 @@ class ReadableFile {
   int file_;
 };
 
-// Throws IoError.
+// Returns the size in bytes. Throws IoError.
 std::uint64_t size_of_file(const std::string& path);
 
 }  // namespace terrace

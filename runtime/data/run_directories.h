@@ -3,15 +3,15 @@
 #include <string>
 #include <vector>
 
-// Directories that `terrace train` writes to, as they are known by their files. They are no data.
+// Directories that `terrace train` writes to. They are known by their files, and they are no data.
 namespace terrace {
 
-// Returns whether the directory is that of a run: it has the files config.toml, run.json and lock;
-// or lock alone, which a run that was killed before its first step has left.
+// Returns whether the directory belongs to a run. Such a directory has the files config.toml,
+// run.json and lock, or lock alone if the run was killed before its first step.
 bool is_run_directory(const std::string& path);
 
-// Returns the run directories below those of `paths` that are directories, in byte order. None is
-// looked for in a run directory, nor in a hidden one.
+// Returns the run directories below those of `paths` that are directories, in byte order. Does not
+// look inside run directories, nor inside hidden ones.
 std::vector<std::string> run_directories_below(const std::vector<std::string>& paths);
 
 // Returns a sentence that says which of them are left out of `flag`; empty where there are none.

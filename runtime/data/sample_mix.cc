@@ -13,8 +13,8 @@
 namespace terrace {
 namespace {
 
-// Whole numbers in these proportions that add up to a period: rounded down, and the largest
-// remainders up.
+// Returns whole numbers in these proportions that add up to a period. They are rounded down, except
+// that the largest remainders are rounded up.
 std::vector<std::int32_t> quotas_for(std::span<const double> weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<std::int32_t> quotas;
@@ -45,7 +45,7 @@ SampleMix::SampleMix(std::span<const double> weights) : quotas_(quotas_for(weigh
   TERRACE_CHECK_LE(weights.size(), std::size_t{std::numeric_limits<std::uint16_t>::max()});
   std::vector<std::int32_t> drawn(quotas_.size(), 0);
   for (std::int64_t k = 1; k <= kPeriod; ++k) {
-    // The set that lacks the most of what it should have by now.
+    // Choose the set that is furthest behind its share so far.
     std::size_t chosen = 0;
     std::int64_t most = std::numeric_limits<std::int64_t>::min();
     for (std::size_t i = 0; i < quotas_.size(); ++i) {

@@ -6,12 +6,13 @@
 
 namespace terrace {
 
-// Which of several sets each sample of a training is drawn from, in proportion to weights. Among
-// any number of samples from the first on, a set has its share of them to about one sample. There
-// is no state: the draw depends on the number of the sample alone.
+// The choice of the set that each sample of a training is drawn from, in proportion to weights.
+// Among any number of samples from the first on, a set has its share of them to about one sample.
+// There is no state: the draw depends on the number of the sample alone.
 class SampleMix {
  public:
-  // After so many samples the pattern begins again: a weight is rounded to a part of it.
+  // The number of samples after which the pattern begins again. Weights are rounded to multiples of
+  // 1 / kPeriod.
   static constexpr std::int64_t kPeriod = 1 << 16;
 
   // Throws ConfigError where a set would have less than one sample of a period.
@@ -24,9 +25,9 @@ class SampleMix {
   Draw draw(std::int64_t global_sample) const;
 
  private:
-  std::vector<std::int32_t> quotas_;  // of each set in a period
-  std::vector<std::uint16_t> sets_;   // of each sample of a period
-  std::vector<std::int32_t> before_;  // samples of its set ahead of it in the period
+  std::vector<std::int32_t> quotas_;  // samples of each set in a period
+  std::vector<std::uint16_t> sets_;   // by sample of a period
+  std::vector<std::int32_t> before_;  // by sample of a period: samples of its set ahead of it
 };
 
 }  // namespace terrace

@@ -13,13 +13,14 @@ constexpr std::uint32_t kPermutationStream = 0xFFFF0000U;  // + round
 constexpr std::uint32_t kShiftStream = 0xFFFFFF00U;
 constexpr std::uint32_t kRounds = 6;
 
-// Epochs are told apart by their key, as the counter's step is narrower than an epoch's number.
+// Returns the key of an epoch. Epochs are told apart by their keys, because the counter's step is
+// narrower than an epoch's number.
 PhiloxKey epoch_key(std::uint64_t seed, std::int64_t epoch) {
   const auto words = philox({seed}, {static_cast<std::uint64_t>(epoch), kShiftStream + 1, 0});
   return {words[0] | std::uint64_t{words[1]} << 32};
 }
 
-// A bijection of [0, 2^(2 half_bits)): a Feistel network with Philox as its round function.
+// Applies a bijection of [0, 2^(2 half_bits)): a Feistel network with Philox as its round function.
 std::uint64_t feistel(PhiloxKey key, std::uint64_t value, int half_bits) {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
   std::uint64_t left = value >> half_bits;
@@ -33,8 +34,8 @@ std::uint64_t feistel(PhiloxKey key, std::uint64_t value, int half_bits) {
   return left << half_bits | right;
 }
 
-// A bijection of [0, size): values outside are sent round again until one is inside, which takes
-// less than four turns on average.
+// Applies a bijection of [0, size). Values outside are sent round again until one is inside, which
+// takes less than four turns on average.
 std::uint64_t permute(PhiloxKey key, std::uint64_t value, std::uint64_t size) {
   const int half_bits = (static_cast<int>(std::bit_width(size - 1)) + 1) / 2;
   if (half_bits == 0) return 0;

@@ -11,8 +11,8 @@
 namespace terrace {
 namespace {
 
-// Fills `tokens` with those from `begin` on, and `targets` with those one place further. Returns
-// how many targets are counted.
+// Fills `tokens` with the tokens from `begin` on, and `targets` with the tokens one place further.
+// Returns how many targets are counted.
 std::int64_t fill_piece(const TokenSource& source, std::int64_t begin, bool uses_mask,
                         const SampleRows& rows) {
   std::vector<std::int32_t> window(rows.tokens.size() + 1);
@@ -39,7 +39,7 @@ void fill_lengths(const SampleRows& rows) {
   std::ranges::fill(rows.lengths, static_cast<std::int32_t>(rows.tokens.size()));
 }
 
-// That these rows are a document, whose first is row `first` of the sequence.
+// Records that these rows are a document, the first of which is row `first` of the sequence.
 void name_document(const SampleRows& rows, std::size_t first) {
   fill_lengths(rows);
   std::iota(rows.positions.begin(), rows.positions.end(), 0);

@@ -11,19 +11,20 @@
 
 namespace terrace {
 
-// Where samples go: lists of a number for each row, one sequence behind the other.
+// The lists that samples are written to. Each has a number for each row, one sequence behind the
+// other.
 struct SampleRows {
   std::span<std::int32_t> tokens;
   std::span<std::int32_t> targets;  // -1: not counted
-  // Of the row in its document, and the row of its sequence that its document begins with. Empty
-  // where sequences are not divided.
+  // The row's place in its document, and the row of its sequence that its document begins with.
+  // Empty where sequences are not divided.
   std::span<std::int32_t> positions = {};
   std::span<std::int32_t> first_keys = {};
-  // How many rows the document of the row has; of windows across documents, how many the window has
-  // of the text. Empty where nobody asks.
+  // The number of rows of the row's document; for windows across documents, the number of rows of
+  // text in the window. Empty where it is not needed.
   std::span<std::int32_t> lengths = {};
 
-  // `count` rows from `first` on.
+  // Returns `count` rows from `first` on.
   SampleRows part(std::size_t first, std::size_t count) const;
 };
 
@@ -39,32 +40,34 @@ class SampleSet {
  public:
   virtual ~SampleSet() = default;
 
-  // Samples of an epoch.
+  // Returns the number of samples of an epoch.
   virtual std::int64_t training_samples() const = 0;
-  // Samples that cover the range once, from front to back.
+  // Returns the number of samples that cover the range once, from front to back.
   virtual std::int64_t evaluation_samples() const = 0;
-  // Sample `global_sample` of a training, counted from 0 over all epochs.
+  // Fills in sample `global_sample` of a training, counted from 0 over all epochs.
   virtual void fill_training(std::uint64_t seed, std::int64_t global_sample,
                              const SampleRows& rows) const = 0;
-  // Sample `index` of evaluation_samples(). Returns how many targets are counted.
+  // Fills in sample `index` of evaluation_samples(). Returns how many targets are counted.
   virtual std::int64_t fill_evaluation(std::int64_t index, const SampleRows& rows) const = 0;
-  // Of what the samples are besides the tokens: packing and masks; 0 where there is nothing.
+  // Returns a hash of what decides the samples besides the tokens: packing and masks; 0 where there
+  // is neither.
   virtual std::uint64_t hash() const = 0;
-  // None where samples are windows.
+  // Returns the counts of packing; null where samples are windows.
   virtual const PackingCounts* counts() const { return nullptr; }
 };
 
-// Windows across documents: `sequence_length` inputs and one token more. Where the source has a
-// mask and `uses_mask`, targets that are not trained on are not counted.
+// Makes samples that are windows across documents: `sequence_length` inputs and one token more.
+// Where the source has a mask and `uses_mask`, targets that are not trained on are not counted.
 std::unique_ptr<SampleSet> make_window_samples(const TokenRange& range,
                                                std::int64_t sequence_length, bool uses_mask);
 
-// Packed sequences, of the whole documents in the range.
+// Makes samples that are packed sequences of the whole documents in the range.
 std::unique_ptr<SampleSet> make_packed_samples(const TokenRange& range,
                                                const PackingOptions& options);
 
-// Several sets as one: trained on by SampleMix with these weights, evaluated one after the other.
-// One set is returned as it is; several need weights only where they are trained on.
+// Joins several sets into one, which is trained on by SampleMix with these weights, and evaluated
+// one set after the other. A single set is returned as it is. Several need weights only where they
+// are trained on.
 std::unique_ptr<SampleSet> join_samples(std::vector<std::unique_ptr<SampleSet>> sets,
                                         std::span<const double> weights);
 

@@ -8,23 +8,23 @@
 
 namespace terrace {
 
-// A file without a name in a directory for temporary files: its room is free again when nobody has
-// it open, however the process ends. Written from front to back.
+// A file without a name in a directory for temporary files. Its room is free again when no process
+// has it open, however the process ends. Written from front to back.
 class ScratchFile {
  public:
-  // In temporary_directory(). Throws IoError.
+  // Makes a file in temporary_directory(). Throws IoError.
   ScratchFile();
-  // One that path() of a process on this host has told. Throws IoError.
+  // Opens a file by the path() that a process on this host has returned. Throws IoError.
   explicit ScratchFile(const std::string& path);
   ~ScratchFile();
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  // Adds bytes at the end, by way of a buffer until flush(). Throws IoError.
+  // Adds bytes at the end. They may stay in a buffer until flush(). Throws IoError.
   void write(std::span<const std::byte> bytes);
   void flush();
 
-  // A path by which it can be opened as long as this object lives, by this user's processes.
+  // Returns a path by which this user's processes can open it as long as this object lives.
   std::string path() const;
 
  private:

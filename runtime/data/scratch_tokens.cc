@@ -18,7 +18,7 @@ void write_number(ScratchFile& file, T number) {
   file.write(std::as_bytes(std::span(&number, 1)));
 }
 
-// The request, if its tokenizer fits the vocabulary.
+// Returns the request, if its tokenizer fits the vocabulary.
 DocumentEncoder::Request checked(DocumentEncoder::Request request) {
   const std::int64_t ids = request.text.tokenizer.vocabulary();
   if (ids <= request.vocabulary) return request;

@@ -12,8 +12,8 @@
 
 namespace terrace {
 
-// Documents as token files: ids (u16, or u32 of a vocabulary of more than 65536), ends of documents
-// and a mask, each in a file of its own, as `terrace tokenize` writes them.
+// Documents as token files: ids (u16, or u32 for a vocabulary of more than 65536), ends of
+// documents and a mask, each in a file of its own, as `terrace tokenize` writes them.
 struct TokenizedData {
   std::unique_ptr<ScratchFile> ids, ends, mask;
   std::int64_t width = 2;
@@ -21,7 +21,7 @@ struct TokenizedData {
   bool is_text = false;   // the ids are bytes of text
   bool has_mask = false;  // some document has a prompt or a mask
 
-  // The files as TokenFiles reads them; this object outlives that.
+  // Returns the files as TokenFiles reads them. This object must outlive the reader.
   TokenFile token_file() const;
 };
 
@@ -32,13 +32,13 @@ class ScratchTokenizing {
   // tokenizer has more ids, and IoError.
   explicit ScratchTokenizing(DocumentEncoder::Request request);
 
-  // Goes on until the end or until `deadline` has passed; false when all is done. Throws as
-  // DocumentEncoder::next(), and IoError.
+  // Tokenizes until the end or until `deadline` has passed. Returns false when all is done. Throws
+  // as DocumentEncoder::next(), and IoError.
   bool advance(std::chrono::steady_clock::time_point deadline);
   std::uint64_t done_bytes() const { return done_bytes_; }  // of the files
   std::uint64_t total_bytes() const { return encoder_.total_bytes(); }
 
-  // After the end. Throws ConfigError where there is no document.
+  // Returns the data. To be called after the end. Throws ConfigError where there is no document.
   TokenizedData take();
 
  private:

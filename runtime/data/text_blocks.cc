@@ -24,7 +24,7 @@ struct TextBlocks::File {
   std::ifstream stream;
   std::string path;
 
-  // Appends up to so many bytes; fewer at the end of the file.
+  // Appends up to `size_bytes` bytes; fewer at the end of the file.
   void read(std::size_t size_bytes, std::string& text) {
     const std::size_t before = text.size();
     text.resize(before + size_bytes);
@@ -69,7 +69,7 @@ bool TextBlocks::next(TextBlock& block) {
   if (position_.file == files_.size()) return false;
   block.begin = position_;
   if (file_ == nullptr) open();
-  // Where the text may be cut shows only with what is behind that place.
+  // Whether the text may be cut at a place shows only with the text behind it.
   for (std::size_t wanted = 2 * kBlockBytes;; wanted *= 2) {
     if (ahead_.size() < wanted) file_->read(wanted - ahead_.size(), ahead_);
     const bool is_all = ahead_.size() < wanted;

@@ -15,31 +15,33 @@ struct TextPosition {
   std::uint64_t offset = 0;  // bytes of a text, or lines of JSON lines
 };
 
-// A part of a document whose ids are those that it has in the whole; or lines with a document each.
+// A part of a document that by itself has the same ids as in the whole; or lines with a document
+// each.
 struct TextBlock {
   std::string text;
   bool ends_document = false;
   TextPosition begin;
   TextPosition end;                // where the next block begins
-  std::uint64_t source_bytes = 0;  // of the files, which may be compressed, that it stands for
+  std::uint64_t source_bytes = 0;  // that it takes in the files, which may be compressed
 };
 
-// Where blocks come from.
+// A source of blocks.
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
 
-  // The next block; false at the end. Throws IoError, and what a file's content asks for.
+  // Reads the next block; returns false at the end. Throws IoError, and errors for what a file
+  // holds.
   virtual bool next(TextBlock& block) = 0;
-  // Bytes of the files that are before the first block.
+  // Returns the bytes of the files that are before the first block.
   virtual std::uint64_t begin_bytes() const = 0;
 };
 
-// Reads text files, each of which is one document, in blocks of about a MiB, cut where the
-// tokenizer says that it may be; a document without such places is one block. One thread.
+// Reads text files, each of which is one document, in blocks of about a MiB. A document is cut
+// where the tokenizer says that it may be; one without such places is one block. For one thread.
 class TextBlocks final : public BlockSource {
  public:
-  // Both stay the caller's.
+  // Borrows `files` and `tokenizer`.
   TextBlocks(const std::vector<std::string>& files, const Tokenizer& tokenizer,
              TextPosition begin = {});
   ~TextBlocks() override;

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the names, those at which there is a file.
+// Returns those names at which there is a file.
 std::vector<std::string> names_there(const std::vector<std::string>& names) {
   std::vector<std::string> there;
   std::error_code ignored;
@@ -36,8 +36,8 @@ bool is_one_of(const std::string& file, const std::vector<std::string>& names) {
                     "write another file");
 }
 
-// Of the files that are replaced, those that earlier runs have left. `output` itself is one where
-// the ends of its documents are beside it; else it may be a text.
+// Returns the files, among those that are replaced, that earlier runs have left. `output` itself is
+// one where the ends of its documents are beside it; else it may be a text.
 std::vector<std::string> left_by_earlier_runs(std::vector<std::string> replaced,
                                               const std::string& output) {
   if (std::ranges::find(replaced, output + ".idx") == replaced.end()) std::erase(replaced, output);

@@ -25,7 +25,7 @@ TextLines::TextLines(const std::string& path) : path_(path), bytes_(open_bytes(p
   }
 }
 
-// Adds some bytes; false at the end of the file.
+// Adds some bytes to the buffer. Returns false at the end of the file.
 bool TextLines::fill() {
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);

@@ -35,20 +35,20 @@ class PartialFile {
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) fail("open", errno);
   }
-  // For this process alone, where the file system has locks. Throws IoError where another one has
-  // it.
+  // Opens the file for this process alone, where the file system has locks. Throws IoError where
+  // another process has it.
   struct Alone {};
   PartialFile(std::string path, Alone) : PartialFile(std::move(path)) {
     const FileLock lock = try_lock(descriptor_);
     if (lock.kind == FileLock::Kind::kHeldByOther) refuse_second();
-    // The other one may have given it its name after it was opened here.
+    // Another process may have given the file its final name after it was opened here.
     if (!is_at_path()) refuse_second();
   }
   ~PartialFile() { ::close(descriptor_); }
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
-  // Leaves the first bytes, and goes on behind them.
+  // Keeps the first bytes, and continues behind them.
   void truncate(std::uint64_t size_bytes) {
     if (::ftruncate(descriptor_, static_cast<off_t>(size_bytes)) != 0) fail("truncate", errno);
     if (::lseek(descriptor_, static_cast<off_t>(size_bytes), SEEK_SET) < 0) fail("seek", errno);
@@ -61,8 +61,8 @@ class PartialFile {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
   }
-  // Has the system write what was appended, without waiting, so that sync() has little left to wait
-  // for. A file system that cannot do this writes it in sync().
+  // Has the system begin to write what was appended, without waiting, so that sync() has little
+  // left to wait for. On a file system that cannot do this, sync() writes it.
   void begin_writing_back() { ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE); }
   void sync() {
     if (::fdatasync(descriptor_) != 0) fail("sync", errno);
@@ -138,7 +138,7 @@ struct TokenFileWriter::Files {
 };
 
 TokenFileWriter::TokenFileWriter(Options options) : options_(std::move(options)) {
-  // First, so that no other process writes what is read here.
+  // This comes first, so that no other process writes what is read here.
   files_ = std::make_unique<Files>(options_.path, options_.writes_mask);
   resumed_ = read_state();
   state_ = resumed_.value_or(TokenFileState{});
@@ -149,7 +149,8 @@ TokenFileWriter::TokenFileWriter(Options options) : options_(std::move(options))
 
 TokenFileWriter::~TokenFileWriter() = default;
 
-// Nothing where there is no state, it is of other ids, or the files are shorter than it says.
+// Returns nothing where there is no state, where it is of other ids, or where the files are shorter
+// than it says.
 std::optional<TokenFileState> TokenFileWriter::read_state() const {
   std::ifstream file(state_path(options_.path));
   std::string kind;
@@ -191,7 +192,7 @@ void TokenFileWriter::append(const DocumentIds& documents) {
   state_.documents += ends.size();
 }
 
-// Of ids that are not appended yet.
+// Appends the mask of ids that are not appended yet.
 void TokenFileWriter::append_mask(const DocumentIds& documents) {
   std::vector<std::uint8_t> mask = documents.mask;
   if (documents.has_mask && !state_.trained) state_.trained = state_.tokens;
@@ -224,10 +225,10 @@ void TokenFileWriter::finish() {
   if (files_->mask && state_.trained) {
     files_->mask->rename(mask);
   } else {
-    remove_if_there(mask);  // of the ids that were there before
+    remove_if_there(mask);  // it belongs to the ids that were there before
     remove_if_there(partial_path(mask));
   }
-  // Last the token file: where it is there, all is.
+  // The token file comes last: where it is there, everything is.
   files_->index.rename(index_path(options_.path));
   files_->tokens.rename(options_.path);
   std::error_code ignored;

@@ -11,48 +11,50 @@
 
 namespace terrace {
 
-// How far a token file is written.
+// The progress of writing a token file.
 struct TokenFileState {
-  TextPosition source;          // what is read next
+  TextPosition source;          // the place that is read next
   std::uint64_t tokens = 0;     // in the token file
   std::uint64_t documents = 0;  // that are complete
-  // Tokens that are trained on; none where no document has said.
+  // The number of tokens that are trained on; none where no document has said.
   std::optional<std::uint64_t> trained;
 };
 
-// Every file that a writer of `path` makes, replaces or removes, `path` itself first.
+// Returns every file that a writer of `path` makes, replaces or removes, `path` itself first.
 std::vector<std::string> token_file_names(const std::string& path);
 
-// Writes a token file, raw little-endian ids of 2 or 4 bytes, and beside it NAME.idx, for each
-// document the place behind its last token as a little-endian u64, and perhaps NAME.mask, a byte a
-// token. Until finish() they are called NAME.partial and NAME.idx.partial and so on, and NAME.state
-// says how much of them is good, so that another process can go on. NAME.partial is locked (flock),
-// where the file system has locks, so that two processes do not write the same files. One thread.
+// Writes a token file of raw little-endian ids of 2 or 4 bytes. Beside it, it writes NAME.idx,
+// which has, for each document, the place behind its last token as a little-endian u64, and perhaps
+// NAME.mask, which has a byte for each token. Until finish() they are called NAME.partial and
+// NAME.idx.partial and so on, and NAME.state says how much of them is good, so that another process
+// can continue. NAME.partial is locked (flock), where the file system has locks, so that two
+// processes do not write the same files. For one thread.
 class TokenFileWriter {
  public:
   struct Options {
     std::string path;
     std::int64_t width = 2;    // bytes of an id
     bool writes_mask = false;  // some documents may say what is trained on
-    // Of everything that decides about the ids: only files of the same are gone on with.
+    // A hash of everything that decides the ids. Only files with the same fingerprint are
+    // continued.
     std::uint64_t fingerprint = 0;
   };
 
-  // Goes on with what is there, or begins anew. Throws IoError, also where another writer has the
-  // files.
+  // Continues the files that are there, or begins anew. Throws IoError, also where another writer
+  // has the files.
   explicit TokenFileWriter(Options options);
   ~TokenFileWriter();
 
-  // What was there to go on with; nothing where the files begin anew.
+  // Returns the state from which the files are continued; nothing where they begin anew.
   const std::optional<TokenFileState>& resumed() const { return resumed_; }
   const TokenFileState& state() const { return state_; }
 
-  // Throws IoError, as the others do.
+  // Appends documents. Throws IoError, as the functions below do.
   void append(const DocumentIds& documents);
-  // Makes what was written so far good: `source` is what comes next.
+  // Marks everything that was written so far as good. `source` is the place that comes next.
   void save(const TextPosition& source);
-  // Gives the files their names. NAME.mask is there where a document has said what is trained on;
-  // an older one is removed, as it is not of these ids.
+  // Gives the files their names. NAME.mask is there if a document has said what is trained on.
+  // Otherwise an older one is removed, because it does not belong to these ids.
   void finish();
 
  private:

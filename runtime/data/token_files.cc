@@ -17,9 +17,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids in files are little-endian");
 
-// Three of it are on the stack, which may be small.
+// Three buffers of this size are on the stack, which may be small.
 constexpr std::size_t kBufferBytes = 4096;
-constexpr std::size_t kBufferIds = kBufferBytes / 4;  // of the widest
+constexpr std::size_t kBufferIds = kBufferBytes / 4;  // of the widest ids
 
 template <typename T>
 void widen(std::span<const std::byte> bytes, std::span<std::int64_t> ids) {
@@ -43,7 +43,7 @@ void widen(std::span<const std::byte> bytes, std::int64_t width, std::span<std::
   }
 }
 
-// At most kBufferIds.
+// Reads at most kBufferIds ids.
 void read_ids(const ReadableFile& open, const TokenFile& file, std::int64_t first,
               std::span<std::int64_t> ids) {
   std::array<std::byte, kBufferBytes> buffer;

@@ -25,8 +25,8 @@ struct TokenFile {
 // Reads ids [first, first + out.size()) of a file as they are. Throws IoError.
 void read_ids(const TokenFile& file, std::int64_t first, std::span<std::int64_t> out);
 
-// Files one after the other as one sequence. Holds nothing of them in memory and keeps none open,
-// so that any number and any size will do.
+// Files, one after the other, as one sequence. Holds nothing of them in memory and keeps none open,
+// so any number and any size will do.
 class TokenFiles final : public TokenSource {
  public:
   TokenFiles(std::vector<TokenFile> files, std::int64_t vocabulary);

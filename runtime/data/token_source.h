@@ -14,14 +14,14 @@ class TokenSource {
   virtual ~TokenSource() = default;
 
   virtual std::int64_t count() const = 0;
-  // Whether the ids are the bytes of a text.
+  // Returns whether the ids are the bytes of a text.
   virtual bool is_text() const { return false; }
 
   // Fills `out` with tokens [offset, offset + out.size()), a range inside the sequence. Throws
   // IoError when a file cannot be read, ConfigError for an id that is not below the vocabulary.
   virtual void read(std::int64_t offset, std::span<std::int32_t> out) const = 0;
 
-  // Whether something says which tokens are trained on.
+  // Returns whether something says which tokens are trained on.
   virtual bool has_mask() const { return false; }
   // Fills `out` for the same range: 1 for a token that is trained on, as a target, and 0 for one
   // that is only read. Throws IoError, and CorruptData for other values.
@@ -29,10 +29,11 @@ class TokenSource {
     std::ranges::fill(out, 1);
   }
 
-  // Whether it is known where documents end.
+  // Returns whether it is known where documents end.
   virtual bool has_documents() const { return false; }
-  // Calls `visit` with the end of each document in turn, the number of tokens up to there; of the
-  // last it is count(). Without known ends all is one document. Throws IoError, CorruptData.
+  // Calls `visit` with the end of each document in turn: the number of tokens up to there. The last
+  // end is count(). Where ends are not known, everything is one document. Throws IoError,
+  // CorruptData.
   virtual void visit_documents(FunctionRef<void(std::int64_t end)> visit) const { visit(count()); }
 };
 

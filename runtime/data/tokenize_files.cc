@@ -39,14 +39,14 @@ SourceFile look_at(const std::string& path) {
   return file;
 }
 
-// The id behind each document.
+// Returns the id behind each document.
 std::optional<std::int32_t> end_of_documents(const Tokenizer& tokenizer,
                                              const TokenizeRequest& request) {
   return request.append_end ? tokenizer.end_token() : std::nullopt;
 }
 
-// Of what decides about the ids: the texts by their names, sizes and times, the tokenizer, and the
-// end token, which another file than the tokenizer's may name.
+// Returns a hash of everything that decides the ids: the texts by their names, sizes and times, the
+// tokenizer, and the end token, which another file than the tokenizer's may name.
 std::uint64_t fingerprint_of(const TokenizeRequest& request, const std::vector<SourceFile>& sources,
                              std::optional<std::int32_t> end) {
   std::string text =
@@ -57,7 +57,7 @@ std::uint64_t fingerprint_of(const TokenizeRequest& request, const std::vector<S
   return hash_bytes(std::as_bytes(std::span(text)));
 }
 
-// Takes encoded blocks to the files.
+// Writes encoded blocks to the files.
 class TokenizeRun {
  public:
   TokenizeRun(const Tokenizer& tokenizer, const TokenizeRequest& request,

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kNameCharacters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 
-// Where the "=" behind a name is; npos where the text is a path alone.
+// Returns where the "=" behind a name is; npos where the text is a path alone.
 std::size_t end_of_name(const std::string& text) {
   const std::size_t equals = text.find('=');
   return text.find('/') < equals ? std::string::npos : equals;
@@ -35,7 +35,7 @@ void check_name(const std::string& text, const std::string& name) {
   }
 }
 
-// A path of a name: the name is the last one, or a new one.
+// Returns the set of a name, for one more of its paths. It is the last set, or a new one.
 ValidationSet& set_called(std::vector<ValidationSet>& sets, const std::string& text,
                           const std::string& name) {
   if (!sets.empty() && sets.back().name == name) return sets.back();
@@ -74,7 +74,7 @@ std::vector<std::string> texts_of(const std::vector<ValidationSet>& sets) {
       if (!set.name.empty()) {
         texts.push_back(fmt::format("{}={}", set.name, path));
       } else {
-        // What looks like a name is told from one by its directory.
+        // A path that looks as if it began with a name gets a directory in front.
         texts.push_back(end_of_name(path) == std::string::npos ? path : "./" + path);
       }
     }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-// The sets that --validation-data names: evaluations tell the loss of each by itself.
+// The sets that --validation-data names. Evaluations tell the loss of each set by itself.
 namespace terrace {
 
 struct ValidationSet {
@@ -17,13 +17,13 @@ struct ValidationSet {
 inline constexpr std::size_t kMostNameBytes = 64;
 
 // Reads the values of --validation-data, each NAME=PATH or PATH. The paths without a name are one
-// set, which is the first; those of one name, one after the other, are one set. Text in front of a
-// "=" with a "/" in it belongs to a path ("./a=b"). Throws ConfigError for a name that is empty,
-// longer than kMostNameBytes, of other characters than letters, digits, "_", "-" and ".", or that
-// comes again behind another one, and for a path that a set has twice.
+// set, which is the first. Paths of one name that follow each other are one set. Text in front of a
+// "=" with a "/" in it belongs to a path ("./a=b"). Throws ConfigError for a name that is empty, is
+// longer than kMostNameBytes, has other characters than letters, digits, "_", "-" and ".", or comes
+// again behind another one, and for a path that a set has twice.
 std::vector<ValidationSet> parse_validation_sets(const std::vector<std::string>& texts);
 
-// Returns values that parse_validation_sets() makes these sets of.
+// Returns values from which parse_validation_sets() makes these sets.
 std::vector<std::string> texts_of(const std::vector<ValidationSet>& sets);
 
 }  // namespace terrace

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBytesOfRank = 64;
 
-// Over one kind of memory: a device's with a stream, or the host's without.
+// The first calls over one kind of memory: a device's with a stream, or the host's without.
 class FirstCalls {
  public:
   FirstCalls(const StepRanks& ranks, std::span<std::byte> memory, std::unique_ptr<Stream> stream)
@@ -47,7 +47,8 @@ class FirstCalls {
     if (summed != DType::kF32) add(numbers(static_cast<std::size_t>(group->size()), summed));
   }
 
-  // Pairs of stages in rounds, as they were made: a stage talks to one other at a time.
+  // Connects pairs of stages in rounds, as the pairs were made: a stage talks to one other at a
+  // time.
   void connect_stages() {
     const int stages = ranks_.shape.pipeline;
     if (stages == 1) return;
@@ -71,7 +72,7 @@ class FirstCalls {
     }
   }
 
-  // kBytesOfRank for each of so many ranks.
+  // Returns kBytesOfRank of the memory for each of `ranks` ranks.
   TensorView numbers(std::size_t ranks, DType dtype) const {
     TERRACE_CHECK_LE(ranks * kBytesOfRank, memory_.size());
     return view(memory_.data(), dtype,

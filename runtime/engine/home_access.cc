@@ -14,10 +14,10 @@ namespace {
 
 constexpr std::size_t kBounceBytes = 4 * kMiB;
 
-// Pieces of a home on NVMe that are written at a time, while the next one is made.
+// The number of pieces of a home on NVMe that are being written while the next one is made.
 constexpr std::size_t kWritesInFlight = 3;
 
-// One request at a time, and who waits for its end.
+// The completion of one request at a time, for a thread that waits for it.
 class Waiter final : public IoCompletion {
  public:
   void begin() {
@@ -30,12 +30,12 @@ class Waiter final : public IoCompletion {
     ended_ = true;
     changed_.notify_all();
   }
-  // Does not wait where none was begun.
+  // Waits for the request, and throws if it failed. Returns at once where none was begun.
   void wait() {
     settle();
     outcome_.throw_if_failed();
   }
-  // Likewise, whatever came of it.
+  // Waits for the request, whether or not it failed.
   void settle() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ended_; });
@@ -48,8 +48,8 @@ class Waiter final : public IoCompletion {
   bool ended_ = true;
 };
 
-// Those of the writes of a home. What is left when something throws is waited for: it uses memory
-// that the next one writes to.
+// The waiters of the writes of a home. When something throws, the writes that are still under way
+// are waited for, because they use memory that the next home's writes use.
 class Writes {
  public:
   ~Writes() {
@@ -64,7 +64,8 @@ class Writes {
   std::array<Waiter, kWritesInFlight + 1> waiters_;
 };
 
-// Such as the remainders of masters that bf16 holds exactly: the store need not write them.
+// Returns whether all bytes are zero: the store need not write them. The remainders of masters that
+// bf16 holds exactly are, for example.
 bool is_zero(std::span<const std::byte> bytes) {
   return bytes.front() == std::byte{0} &&
          std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
@@ -128,8 +129,8 @@ void HomeAccess::begin(IoRequest::Direction direction, const PlacePart& part,
   store_->submit(request);
 }
 
-// The part of a home that begins at `first`, with a piece of the bounce buffer for it: on NVMe
-// whole blocks, or up to the extent's end.
+// Returns the part of a home that begins at `first`, with a piece of the bounce buffer for it. On
+// NVMe the part is whole blocks, or reaches to the extent's end.
 HomeAccess::PlacePart HomeAccess::part_at(const Place& place, std::size_t first,
                                           std::size_t piece) {
   const std::size_t grain = place.tier == Tier::kNvme ? store_->block_bytes() : 1;

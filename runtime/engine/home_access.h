@@ -16,25 +16,27 @@
 namespace terrace {
 
 // Reads and writes the homes of states that last from step to step, for initialisation, checkpoints
-// and export. Homes are written when no run is in flight; they are read then, and beside runs that
-// a HomeGate keeps from changing them. Used by one thread at a time. Those are parameters, in the
-// compute type, and what updates keep: optimizer state as optim/state_format.h lays out a chunk.
-// Needs a few small buffers, whatever the tier.
+// and export. These states are parameters, in the compute type, and optimizer state as
+// optim/state_format.h lays out a chunk. Homes are written only when no run is in flight. They are
+// read then, and also beside runs that a HomeGate keeps from changing them. Used by one thread at a
+// time. Needs a few small buffers, whatever the tier.
 class HomeAccess {
  public:
-  // The bytes of those buffers, where blocks of a drive are no larger than pieces of a copy.
+  // Returns the bytes of those buffers, where blocks of a drive are no larger than pieces of a
+  // copy.
   static std::size_t buffer_bytes(bool has_drive);
 
   // Borrows all; `store` may be null if the program has no NVMe buffers.
   HomeAccess(const Program& program, const StepModel& model, const ExecutorMemory& memory,
              Device& device, BlockStore* store);
 
-  // Bytes [first, first + out.size()) of what is at home here of a chunk. Throws IoError,
-  // CorruptData, DeviceError.
+  // Reads bytes [first, first + out.size()) of the part of a chunk that is at home here. Throws
+  // IoError, CorruptData, DeviceError.
   void read(StateClass state, std::int32_t unit, std::int64_t chunk, std::size_t first,
             std::span<std::byte> out);
-  // Replaces it: `fill` is called for piece after piece, front to back, and sets all of each; or
-  // none, and returns false for one that is zero. What is zero is not written to a drive.
+  // Replaces that part. `fill` is called for one piece after another, front to back. It sets all of
+  // a piece; for a piece that is zero it may set nothing and return false. Zeros are not written to
+  // a drive.
   void write(StateClass state, std::int32_t unit, std::int64_t chunk,
              FunctionRef<bool(std::size_t first, std::span<std::byte> piece)> fill);
   // Gives back the pages of the bounce buffer, which holds nothing between calls.
@@ -50,7 +52,7 @@ class HomeAccess {
 
   Place place_of(StateClass state, std::int32_t unit, std::int64_t chunk) const;
   void copy(std::span<std::byte> target, std::span<const std::byte> source);
-  // Bytes of a place from `first` on, and memory of the bounce buffer for them.
+  // Bytes of a place from `first` on, and the memory of the bounce buffer for them.
   struct PlacePart {
     const Place& place;
     std::size_t first = 0;

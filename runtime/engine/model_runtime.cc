@@ -20,13 +20,13 @@ BaseStorage storage_of(const ModelRuntimeOptions& options) {
   return {options.base_quantization, static_cast<std::int64_t>(size_of(options.compute_type))};
 }
 
-// What a rank has of the model.
+// Returns the part of the model that a rank has.
 std::vector<UnitLayout> layout_of(const ModelRuntimeOptions& options) {
   return parameter_layout(options.model, options.ranks.shape.data, split_of(options),
                           storage_of(options));
 }
 
-// Throws ConfigError where ranks cannot share the model so.
+// Throws ConfigError where ranks cannot share the model in this way.
 void check_split(const ModelRuntimeOptions& options) {
   const OptionNames names = options.placement.name_of_option;
   check_tensor_split(options.model, options.batch.rows(), split_of(options), names);
@@ -47,8 +47,9 @@ UnitCompute make_compute(const ModelRuntimeOptions& options, std::vector<UnitLay
                      {options.compute_type, options.batch, split_of(options)}, kernels);
 }
 
-// What the user may lower. Tensor-parallel ranks that share the rows of a micro-batch need a
-// multiple of their number. Sequences of less than an eighth would be another training.
+// Returns the numbers that the user may lower. Tensor-parallel ranks that share the rows of a
+// micro-batch need a multiple of their number. Sequences shorter than an eighth would make it
+// another training.
 std::vector<Reduction> reductions_of(const ModelRuntimeOptions& options) {
   const auto with = [&options](auto set) {
     return [&options, set](std::int64_t value) {
@@ -70,7 +71,7 @@ std::vector<Reduction> reductions_of(const ModelRuntimeOptions& options) {
            with([](ModelRuntimeOptions& o, std::int64_t v) { o.batch.positions = v; })}};
 }
 
-// As far as the model's heads can be divided.
+// Returns larger numbers of tensor-parallel ranks, as far as the model's heads can be divided.
 std::vector<TensorDivision> tensor_divisions_of(const ModelRuntimeOptions& options) {
   std::vector<TensorDivision> divisions;
   constexpr int kRanksMost = 8;
@@ -98,7 +99,7 @@ std::string describe_request(const ModelRuntimeOptions& options) {
                      options.threads, several(options.threads, "s"));
 }
 
-// The names of the budgets that are exceeded.
+// Returns the names of the budgets that are exceeded.
 std::string budgets_over(const Ledger& ledger, OptionNames name_of_option) {
   std::string names;
   for (const Tier tier : kTiers) {
@@ -159,7 +160,8 @@ ModelRuntime::ModelRuntime(const ModelRuntimeOptions& options, const TierPlan& p
       compute_(make_compute(options, layout_)),
       tiers_(options, plan, compute_, log),
       state_(tiers_.state(), layout_) {
-  // No rank then waits in a step for another that still loads what attention needs.
+  // Loads what attention needs now, so that no rank waits in a step for another that still loads
+  // it.
   compute_.prepare(tiers_.kernel_context());
   const std::vector<float> tables = compute_.constants();
   tiers_.set_constants(std::as_bytes(std::span(tables)));

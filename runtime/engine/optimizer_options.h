@@ -12,10 +12,10 @@ struct OptimizerOptions {
   const UpdateRule* rule = update_rules().front();
   RuleOptions numbers = standard_options(*rule);  // weight_decay: of UnitModel::decayed_elements
   double max_grad_norm = 1.0;                     // 0: no clipping
-  // Steps may leave all as it is: one that is abandoned until it is finished, and one whose
-  // gradients are not finite, which says so in its result instead of failing. One step is then
-  // unfinished at a time. Needs max_grad_norm: updates that do not wait for the norm are not
-  // skipped.
+  // Whether steps may change nothing. Two kinds of steps do so then: a step that is abandoned
+  // before it is finished, and a step whose gradients are not finite, which says so in its result
+  // instead of failing. Only one step may then be unfinished at a time. Needs max_grad_norm,
+  // because updates that do not wait for the norm cannot be skipped.
   bool can_skip_steps = false;
   bool splits_bf16_masters = true;  // false: with bf16 compute, the masters are whole
   SlotForm slot_form = SlotForm::kFp32;

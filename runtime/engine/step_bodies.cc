@@ -14,14 +14,15 @@
 namespace terrace {
 namespace {
 
-// Of an op that adds over ranks: gradients, on the lane between data-parallel ranks; on that
-// between tensor-parallel ranks hidden states and their gradients, or fp32 gradients of norms.
+// Returns the type that an op adds over ranks. The lane between data-parallel ranks adds gradients.
+// The lane between tensor-parallel ranks adds hidden states and their gradients, or fp32 gradients
+// of norms.
 DType sum_type(const Op& op, const StepModel& model) {
   if (op.lane != Lane::kTensor) return model.gradient_type;
   return op.account == Account::kGradients ? DType::kF32 : model.compute_type;
 }
 
-// What is not a number has a sign, which means nothing.
+// Removes the sign of a value that is not a number, where it means nothing.
 double printable(double value) { return std::isnan(value) ? std::fabs(value) : value; }
 
 }  // namespace
@@ -99,7 +100,7 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
   }
 }
 
-// The roles of an op's buffers say where a unit finds them.
+// Puts each buffer of an op where its role says that a unit finds it.
 void StepBodies::OpMemory::fill(const StepBodies& bodies, const Op& op, const RunInput& input) {
   for (const auto* accesses : {&op.reads, &op.writes}) {
     for (const Access& access : *accesses) {
@@ -144,7 +145,8 @@ void StepBodies::compute(const Op& op, const RunInput& input, NativeStream strea
   }
 }
 
-// What the compute of units throws is a reason of this rank alone, whatever its type.
+// Notes that the compute of units has thrown: that is this rank's own reason to fail, whatever the
+// type of the error.
 void StepBodies::run_task(const KernelContext& context, const ComputeTask& task,
                           const UnitMemory& memory) {
   try {
@@ -219,7 +221,7 @@ void StepBodies::collective(const Op& op, NativeStream stream) {
   ranks.all_gather(target, source, stream);
 }
 
-// What is gathered is copied, whatever it is.
+// Gathers bytes whatever their type, because they are only copied.
 void StepBodies::tensor_collective(const Op& op, NativeStream stream) {
   const DType dtype = op.kind == OpKind::kAllGather ? DType::kU8 : sum_type(op, model_);
   const auto elements = [&](Role role) {
@@ -231,7 +233,7 @@ void StepBodies::tensor_collective(const Op& op, NativeStream stream) {
   Communicator& ranks = communicator_for(ranks_.tensor, *op.find(Role::kSource));
   if (op.kind == OpKind::kAllGather) return ranks.all_gather(target, source, stream);
   if (op.kind == OpKind::kAllReduce) return ranks.all_reduce(target, ReduceOp::kSum, stream);
-  // The target may be a whole buffer, which is as long as its alignment wants.
+  // The target may be a whole buffer, whose size is rounded up to its alignment.
   const TensorView part = view(target.data, dtype, source.elements() / ranks.size());
   ranks.reduce_scatter(part, source, ReduceOp::kSum, stream);
 }
@@ -247,8 +249,8 @@ void StepBodies::pass_between_stages(const Op& op, NativeStream stream) {
   pair.recv(message, peer, stream);
 }
 
-// Per rank: its norm partials, where others do not have them, then its losses. What a call that was
-// ended has left in them is not looked at.
+// Gathers, per rank, its norm partials, where the other ranks do not have them, and then its
+// losses. It throws before it looks at what an ended call has left in them.
 void StepBodies::gather_sums(const Op& op, NativeStream stream) {
   ranks_.throw_if_aborted();
   const std::size_t rank_bytes = sums_bytes_of_rank(model_, program_.micro_batches);
@@ -275,8 +277,8 @@ const double* StepBodies::sums_of_rank(const Op& op, std::int32_t rank) const {
   return sums + static_cast<std::size_t>(rank) * stride;
 }
 
-// Of a chunk, those of one data-parallel rank after those of another. What all tensor-parallel
-// ranks have alike counts once, the first's.
+// Within a chunk, adds the partials of one data-parallel rank after those of another. Elements that
+// all tensor-parallel ranks have alike are counted once, with the first rank's partials.
 void StepBodies::add_partials(const Op& op, std::int32_t unit, std::int32_t tensor_rank,
                               std::size_t at, GradientNorm& norm) const {
   const std::int32_t stage = model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(unit);
@@ -297,8 +299,8 @@ void StepBodies::add_partials(const Op& op, std::int32_t unit, std::int32_t tens
   }
 }
 
-// Partials in global order, as one rank alone has them; of a unit, those of one tensor-parallel
-// rank after those of another.
+// Adds the partials in global order, as one rank alone has them. Within a unit, the partials of one
+// tensor-parallel rank follow those of another.
 double StepBodies::norm_of_gradient(const Op& op) const {
   GradientNorm norm;
   if (!model_.gathers_partials()) {
@@ -321,8 +323,8 @@ double StepBodies::norm_of_gradient(const Op& op) const {
   return norm.value();
 }
 
-// In (rank, micro-batch) order; the last stage has them, and of tensor-parallel ranks each has the
-// same.
+// Adds in (rank, micro-batch) order. The last stage has the losses, and all of its tensor-parallel
+// ranks have the same ones.
 double StepBodies::sum_of_losses(const Op& op) const {
   const auto count = static_cast<std::size_t>(program_.micro_batches);
   double sum = 0;
@@ -346,10 +348,10 @@ bool StepBodies::failed(const std::exception_ptr& error) noexcept {
   try {
     std::rethrow_exception(error);
   } catch (const NotFinite& cause) {
-    if (!compute_failed_) return true;  // of sums that all ranks have
+    if (!compute_failed_) return true;  // from sums that all ranks have
     ranks_.world->abort(cause.what());
   } catch (const CommError& cause) {
-    if (!compute_failed_) return false;  // the others are told by whoever knows why
+    if (!compute_failed_) return false;  // the rank that knows why tells the others
     ranks_.world->abort(cause.what());
   } catch (const std::exception& cause) {
     ranks_.world->abort(failure_text(cause));
@@ -388,7 +390,7 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   set_step_scalars(op, scalars);
 }
 
-// Every rank has the same sums, and so the same outcome.
+// Every rank has the same sums, so every rank comes to the same outcome.
 void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double loss, double norm) {
   const LossScaleOptions& options = optimizer_.loss_scale;
   const LossScaleState before = loss_scale(op);
@@ -454,7 +456,7 @@ void StepBodies::update(const Op& op, NativeStream stream) {
 void StepBodies::update_with_checksums(const ParameterUpdate& update,
                                        const UpdateChecksums::Parts& parts) {
   static_assert(kElementBlock % UpdateChecksums::kBlock == 0);
-  // What is to be compared next comes from memory while this block is updated.
+  // Fetches the elements that are compared next from memory while this block is updated.
   ParameterUpdate fetching = update;
   fetching.fetch_elements = UpdateChecksums::kBlock;
   KernelContext context;

@@ -19,7 +19,8 @@
 
 namespace terrace {
 
-// What computes the ops of a program, and what they are to compute. Borrows all but the kernels.
+// The units, kernels and threads that compute the ops of a program, and the options that tell them
+// what to compute. Borrows all but the kernels.
 struct StepComputation {
   const StepModel& model;
   StepCompute& units;
@@ -30,7 +31,7 @@ struct StepComputation {
   OptionNames name_of_option = field_of_option;  // in errors
 };
 
-// The most buffers between the steps of a unit's pass.
+// The largest number of buffers between the steps of a unit's pass.
 inline constexpr std::size_t kMostBetween = 32;
 
 // Takes elements [begin, begin + gradient.size()) of the finished gradient of a unit. Called by the
@@ -38,37 +39,39 @@ inline constexpr std::size_t kMostBetween = 32;
 using GradientSink =
     std::function<void(std::int32_t unit, std::int64_t begin, std::span<const float> gradient)>;
 
-// What the ops of a program do: the compute of units, sums and norms of gradients, collectives,
+// The bodies of a program's ops: the compute of units, sums and norms of gradients, collectives,
 // optimizer updates. The update lane works on host memory with the CPU's kernels, the compute lane
-// on the compute tier with those of the device.
+// on the compute tier with the device's kernels.
 class StepBodies final : public OpBodies {
  public:
-  // Borrows all but the options. The communicators of `ranks` serve the lanes between ranks: of
-  // each group the one that reaches the op's memory. `store` may be null if the program has no NVMe
-  // buffers.
+  // Borrows all but the options. The communicators of `ranks` serve the lanes between ranks. In
+  // each group the one is used that reaches the op's memory. `store` may be null if the program has
+  // no NVMe buffers.
   StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
              const StepComputation& computation, const StepRanks& ranks = {});
 
-  // Throws NotFinite if the gradient or the loss of a step is not a number, and no lower loss scale
-  // can help; nothing is updated then. Throws CommError, not that, where what they came from was
-  // ended on the way.
+  // Runs an op. Throws NotFinite if the gradient or the loss of a step is not a number and no lower
+  // loss scale can help; nothing is updated then. Throws CommError instead where the collectives
+  // that the gradient or the loss came from were ended on the way.
   void run(const Op& op, const RunInput& input, NativeStream stream) override;
   bool takes_checksums(const Op& transfer) const override {
     return update_checksums_.takes(transfer);
   }
-  // Tells the other ranks at once. What this rank still does is no work, collectives included: two
-  // ranks that have failed in different lanes would wait for each other, and neither would come to
-  // the end of its step before the timeout. A loss or norm that is not a number all ranks see for
-  // themselves, in the same step: their collectives go on, and each ends with that error.
+  // Tells the other ranks at once. The remaining ops of this rank do no work, and collectives are
+  // no exception: otherwise two ranks that have failed in different lanes would wait for each
+  // other, and neither would come to the end of its step before the timeout. A loss or norm that is
+  // not a number is different: all ranks see it for themselves, in the same step. Their collectives
+  // go on, and each rank ends with that error.
   bool failed(const std::exception_ptr& error) noexcept override;
-  // From now on steps update nothing: what their updates would take goes to the sink. Null: steps
-  // update again. Called while the norm is held, and after the updates of the last such step.
+  // From now on steps update nothing, and the gradients that their updates would take go to the
+  // sink. Null: steps update again. Called with a sink while the norm is held, and with null after
+  // the updates of the last such step.
   void give_gradients_to(const GradientSink* sink) {
     sink_ = sink;
     if (sink == nullptr) is_giving_ = false;
   }
-  // With can_skip_steps: the norm of the next step waits until it is released, so that the step may
-  // be abandoned however many of its tasks are done.
+  // Makes the norm of the next step wait until it is released, so that the step may be abandoned
+  // however many of its tasks are done. Used with can_skip_steps.
   void hold_norm() { norm_is_held_.store(true, std::memory_order_release); }
   void release_norm() {
     norm_is_held_.store(false, std::memory_order_release);
@@ -79,7 +82,7 @@ class StepBodies final : public OpBodies {
   void compute(const Op& op, const RunInput& input, NativeStream stream);
   void embedding_backward(const Op& op, const RunInput& input, const KernelContext& context);
   void run_task(const KernelContext& context, const ComputeTask& task, const UnitMemory& memory);
-  // A finished gradient.
+  // Returns the view of a finished gradient.
   TensorView gradient_view(const Access& access) const;
   void round_gradient(const Op& op, NativeStream stream);
   void accumulate(const Op& op, NativeStream stream);
@@ -89,21 +92,21 @@ class StepBodies final : public OpBodies {
   void pass_between_stages(const Op& op, NativeStream stream);
   void gather_sums(const Op& op, NativeStream stream);
   void norm_finish(const Op& op, const RunInput& input);
-  // Likewise, of gradients that are `norm` before they are divided by the loss scale.
+  // Does the same with a loss scale; `norm` is the gradients' norm before they are divided by it.
   void scaled_norm_finish(const Op& op, const RunInput& input, double loss, double norm);
   LossScaleState loss_scale(const Op& op) const;
   void set_step_scalars(const Op& op, const StepScalars& scalars);
   void update(const Op& op, NativeStream stream);
   void update_with_checksums(const ParameterUpdate& update, const UpdateChecksums::Parts& parts);
-  // Over all ranks.
+  // Returns the norm of the gradient over all ranks.
   double norm_of_gradient(const Op& op) const;
-  // Adds the partials of a unit that a tensor-parallel rank has; `at`: of its partials, the unit's
-  // first.
+  // Adds the partials of a unit that a tensor-parallel rank has. `at` is the index of the unit's
+  // first among the rank's partials.
   void add_partials(const Op& op, std::int32_t unit, std::int32_t tensor_rank, std::size_t at,
                     GradientNorm& norm) const;
   const double* sums_of_rank(const Op& op, std::int32_t rank) const;
   double sum_of_losses(const Op& op) const;
-  // Where a unit finds the buffers of an op.
+  // The memory in which a unit finds the buffers of an op.
   struct OpMemory {
     void fill(const StepBodies& bodies, const Op& op, const RunInput& input);
 
@@ -133,9 +136,9 @@ class StepBodies final : public OpBodies {
   const bool has_backward_;  // else the program evaluates
   std::atomic<bool> norm_is_held_{false};
   const GradientSink* sink_ = nullptr;  // set by the caller while the norm is held
-  bool is_giving_ = false;  // from the norm on: before it come updates of the step before
+  bool is_giving_ = false;              // from the norm on: until then the last step updates
   std::atomic<bool> compute_failed_{false};
-  // Of the embedding's backward; compute lane only.
+  // The arguments of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;
   std::vector<TensorView> embedding_views_;
 };

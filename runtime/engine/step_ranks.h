@@ -14,29 +14,30 @@ inline constexpr int kEarlierStage = 0;
 inline constexpr int kLaterStage = 1;
 
 // A stage can talk to one other at a time, so pairs of stages that follow each other meet in
-// rounds: those that begin with an even stage, those with an odd one, and, of an odd number of
-// stages, the last with the first. A pair is known by its earlier stage.
+// rounds. First come the pairs that begin with an even stage, then those that begin with an odd
+// one. With an odd number of stages, the last meets the first in a round of its own. A pair is
+// named by its earlier stage.
 int link_rounds(int stages);
 int round_of_link(int earlier, int stages);
 
 // One rank's ends of a group; null where it is alone.
 struct StepGroup {
   Communicator* host = nullptr;
-  Communicator* device = nullptr;  // of memory that the host cannot reach; null where all can be
+  Communicator* device = nullptr;  // for memory that the host cannot reach; null: it reaches all
 
   Communicator& of(Tier tier) const {
     return tier == Tier::kDevice && device != nullptr ? *device : *host;
   }
 };
 
-// What one stage has of them, a lane each: to and from the next stage, and the one before.
+// One stage's ends of its links, a lane each: to and from the next stage, and the stage before.
 struct StageLinks {
   StepGroup next;           // sends
   StepGroup previous;       // receives
   StepGroup next_back;      // receives
   StepGroup previous_back;  // sends
 
-  // Those of a lane of messages.
+  // Returns the ends that a lane of messages uses.
   const StepGroup& of(Lane lane) const;
 };
 
@@ -47,24 +48,25 @@ struct StepRanks {
   MeshPosition position;
   StepGroup data;                   // the ranks of this stage; collective lane
   Communicator* world = nullptr;    // all; collective lane, for the sums at the end of a step
-  StepGroup tensor;                 // those that share units with this one; tensor lane
+  StepGroup tensor;                 // the ranks that share units with this one; tensor lane
   StageLinks links;                 // between the stages of this data-parallel rank
-  Communicator* devices = nullptr;  // all, of device memory: the groups' were split from it
+  Communicator* devices = nullptr;  // all, for device memory: the groups' were split from it
 
-  // Throws CommError where calls over device memory that have returned were ended.
+  // Throws CommError where calls over device memory were ended after they had returned.
   void throw_if_aborted() const {
     if (devices != nullptr) devices->throw_if_aborted();
   }
 
-  // Of the tensor-parallel ranks of the last stage, which all have the losses, the first tells
-  // them.
+  // Returns whether this rank reports the losses. All tensor-parallel ranks of the last stage have
+  // them, and the first of these reports them.
   bool has_losses() const {
     return position.pipeline == shape.pipeline - 1 && position.tensor == 0;
   }
 };
 
-// Makes them. Called by every rank of `world`, of host memory, which outlives it; and of `devices`,
-// the same ranks with a GPU each, if they have.
+// Makes and owns the communicators of a step. Every rank of `world` makes one; `world` is of host
+// memory and outlives it. If the ranks have a GPU each, every rank then adds `devices`, a
+// communicator of the same ranks over device memory.
 class StepCommunicators {
  public:
   StepCommunicators(Communicator& world, const MeshShape& shape);
@@ -72,12 +74,12 @@ class StepCommunicators {
   StepRanks ranks() const;
 
  private:
-  // Between a stage and the next, and the stage before: of one direction of messages.
+  // The links of a stage to the next stage and to the stage before, for one direction of messages.
   struct Links {
     std::unique_ptr<Communicator> next;
     std::unique_ptr<Communicator> previous;
   };
-  // Over one kind of memory.
+  // The communicators over one kind of memory.
   struct Groups {
     MeshGroups mesh;
     Links forth;

@@ -20,7 +20,7 @@ ZeroSharding sharding_of(const TierRuntimeOptions& options) {
   return {options.zero_stage, options.ranks.shape.data, options.ranks.position.data};
 }
 
-// Pieces of about equal work.
+// Cuts the model into pieces of about equal work.
 PipelineCut cut_of(const TierRuntimeOptions& options, const StepModel& model) {
   PipelineCut cut;
   cut.stages = options.ranks.shape.pipeline;
@@ -35,7 +35,8 @@ PipelineCut cut_of(const TierRuntimeOptions& options, const StepModel& model) {
   return cut;
 }
 
-// The largest chunk that all ranks have as many whole blocks of.
+// Returns the size of the largest chunk of which all ranks can have the same number of whole
+// blocks.
 std::int64_t chunk_elements_for(const TierRuntimeOptions& options, std::int32_t ranks) {
   const std::int64_t grain = ranks * kBlockElements;
   const std::int64_t elements = options.chunk_elements / grain * grain;
@@ -97,8 +98,8 @@ void add_evaluation(TierPlan& plan, const TierRuntimeOptions& options, bool is_t
   }
 }
 
-// Plans with the programs that need the least, training and evaluation. Returns whether one fits;
-// the plan is then set.
+// Plans with the programs of training and evaluation that need the least memory. Returns whether
+// one fits; the plan is then set.
 bool plan_least(TierPlan& plan, const PlacementRequest& placement,
                 const TierRuntimeOptions& options) {
   const auto accepts = [&](StepPlan& training) {
@@ -127,12 +128,12 @@ TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
                      "set max_grad_norm, to the largest float where nothing is to be clipped");
   }
   if (!plan.model.tasks.empty()) placement.order = order_of_tasks(plan.model);
-  // A backend with memory of its own is a GPU's.
+  // A backend that has memory of its own is a GPU.
   if (options.backend != nullptr && !placement.unified) {
     if (!placement.gpu.has_value()) placement.gpu.emplace();
     placement.gpu->update_threads = options.update_threads;
   }
-  // A trial takes whatever fits, and the plans that need the least are the quickest to find.
+  // A trial takes any plan that fits, and the plans that need the least are the quickest to find.
   if (placement.is_trial && !options.evaluates) {
     const auto ledger = ledger_of_least_step(plan.model, placement, options.budgets);
     if (ledger.has_value()) {
@@ -144,7 +145,7 @@ TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
   plan.training = plan_step(plan.model, placement, options.budgets, options.shared_plans);
   add_evaluation(plan, options, placement.is_trial);
   if (placement.is_trial || fits(plan.ledger)) return plan;
-  // Evaluation may find no room between the places of a training that is tuned.
+  // Evaluation may find no room between the buffers of a tuned training step.
   TierPlan least;
   least.model = plan.model;
   return plan_least(least, placement, options) ? least : plan;

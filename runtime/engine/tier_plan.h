@@ -18,34 +18,38 @@
 // made before anything is allocated. TierRuntime (runtime/engine/tier_runtime.h) runs it.
 namespace terrace {
 
-// How units are to be trained. What they are is a ComputeModel (runtime/model/unit_model.h).
+// The way in which units are trained. A ComputeModel (runtime/model/unit_model.h) describes the
+// units.
 struct TierRuntimeOptions {
   const ComputeBackend* backend = nullptr;  // null: the CPU device. Outlives the runtime
-  DType gradient_type = DType::kF32;        // of finished gradients; or bf16
+  DType gradient_type = DType::kF32;        // of finished gradients; fp32 or bf16
   PlacementRequest placement;
   TierBudgets budgets;  // bytes, by tier; unset: no limit
   OptimizerOptions optimizer;
   NvmeStoreOptions nvme;   // no directories: no NVMe tier
   int threads = 1;         // of the compute lane
   int update_threads = 1;  // of the update lane
-  // Where they and the host arena are to be: ThreadPlan (memory/host/thread_plan.h).
+  // The processors and NUMA nodes for these threads and the host arena: see ThreadPlan
+  // (memory/host/thread_plan.h).
   std::vector<int> cpus;
   std::vector<int> numa_nodes;
   bool evaluates = true;  // false: evaluate() is never called, and takes no room
-  // False: only evaluate() is called, and the plan has room for forwards alone. Then nothing of the
-  // units trains, and `evaluates` is true.
+  // False: only evaluate() is called, and the plan has room for forwards alone. Then no element of
+  // the units trains, and `evaluates` is true.
   bool trains = true;
   OpBodies* bodies = nullptr;  // run the steps in place of the runtime's own, and outlive it
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
-  // Of one: alone. With the devices' own where the backend has an exchange. Outlive the runtime.
+  // The ranks of the step; by default this one alone. They include communicators of the devices
+  // where the backend has an exchange. Outlive the runtime.
   StepRanks ranks;
   SharedPlans* shared_plans = nullptr;  // of ranks that are threads; used for the plan alone
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
-  // The order of a step's compute, where the caller has its own (runtime/step/task_schedule.h); of
-  // all micro-batches. Empty: forward and backward of all units in the order of the description,
-  // micro-batches in the order of the placement. With a schedule there are no pipeline stages.
+  // The order of a step's compute over all micro-batches, where the caller has its own
+  // (runtime/step/task_schedule.h). Empty: forward and backward of all units in the order of the
+  // description, with micro-batches in the order of the placement. With a schedule there are no
+  // pipeline stages.
   std::vector<StepTask> schedule = {};
 };
 
@@ -55,7 +59,7 @@ struct TierPlan {
   StepModel model;
   StepPlan training;   // the evaluation, where nothing trains
   Program evaluation;  // empty if there is none
-  // Of training and evaluation together.
+  // The ledger of training and evaluation together.
   Ledger ledger;
 };
 
@@ -65,29 +69,30 @@ StateFormat state_format_of(DType compute_type, const OptimizerOptions& optimize
 // Returns the sizes and costs of a rank's step, which its plan starts from.
 StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& options);
 
-// Throws UsageError, naming the unit or the task, where the description or the schedule contradicts
-// itself, and OutOfMemory where no plan fits the budgets. With several ranks each makes its plan of
-// the same description and options, but for its place among them.
+// Plans the training of units. Throws UsageError, which names the unit or the task, where the
+// description or the schedule contradicts itself, and OutOfMemory where no plan fits the budgets.
+// With several ranks each makes its plan from the same description and options; only its place
+// among the ranks differs.
 TierPlan plan_tiers(const ComputeModel& units, const TierRuntimeOptions& options);
 
-// The same of a step whose sizes are known; evaluation that does not fit is told by the ledger.
+// Does the same for a step whose sizes are known. If evaluation does not fit, the ledger shows it.
 TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options);
 
-// What makes the steps of a pipeline's stages wait for each other forever, in words: messages that
-// nobody receives, or circles of waits. Empty: nothing does. `plan` is that of this rank's stage;
-// `plan_of` makes those of the others, by stage.
+// Returns, in words, everything that would make the steps of a pipeline's stages wait for each
+// other forever: messages that no stage receives, and cycles of waits. Returns nothing if all is
+// well. `plan` is the plan of this rank's stage; `plan_of` makes the plans of the other stages.
 std::vector<std::string> problems_of_stages(const StepRanks& ranks, const TierPlan& plan,
                                             FunctionRef<TierPlan(int stage)> plan_of);
-// Checks that, with plans of the same description and options for the other stages: their own may
-// differ, where stages have other budgets. Takes as long as planning each stage. Throws UsageError
-// with the first problem.
+// Checks that there is no such problem. It plans the other stages with this stage's description and
+// options; their real plans may differ where stages have other budgets. Takes as long as planning
+// each stage. Throws UsageError with the first problem.
 void check_stages(const ComputeModel& units, const TierRuntimeOptions& options,
                   const TierPlan& plan);
 
-// The most bytes that one of the plan's programs takes of the tier's arena.
+// Returns the bytes that the larger of the plan's programs takes of the tier's arena.
 std::size_t arena_bytes(const TierPlan& plan, Tier tier);
 std::size_t host_arena_bytes(const TierPlan& plan);
-// The input of one step: of all its micro-batches.
+// Returns the bytes of the input of one step: of all its micro-batches.
 std::size_t step_input_bytes(const TierPlan& plan);
 
 }  // namespace terrace

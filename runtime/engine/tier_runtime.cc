@@ -62,13 +62,13 @@ TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan
   make_lanes();
 }
 
-// Whoever has closed the gate, or holds a norm, does so no more.
+// Opens the gate and releases the norm, because lanes may still wait for them.
 TierRuntime::~TierRuntime() {
   home_gate_.open_all();
   if (bodies_ != nullptr) bodies_->release_norm();
 }
 
-// What of the options a plan rests on.
+// Compares the options that the plan rests on with the runtime's.
 void TierRuntime::check_same_options() const {
   const StepModel& model = plan_.model;
   const StateFormat wanted = state_format_of(model.compute_type, options_.optimizer);
@@ -122,7 +122,7 @@ void TierRuntime::make_memory() {
   memory_.host = host_memory_->bytes();
 }
 
-// Units need not compute a loss: it is 0 then.
+// Units need not compute a loss. It is 0 then.
 void TierRuntime::clear_losses() {
   const Program& program = plan_.training.program;
   const BufferId losses = buffer(program, BufferKind::kLosses);
@@ -352,7 +352,7 @@ TierStepOutcome TierRuntime::finish_step() {
   return {&report, slot.result};
 }
 
-// A run whose collectives all came to their end.
+// Retires a run, and throws unless its collectives all came to their end.
 const RunReport& TierRuntime::retire(LaneExecutor& executor) {
   has_failed_ = true;  // until it is known that it has not
   const RunReport& report = executor.retire();
@@ -418,7 +418,7 @@ double TierRuntime::evaluate(std::span<const std::byte> input) {
     evaluator_ = std::make_unique<LaneExecutor>(
         program, memory_, LaneServices{device_, store_.get(), *evaluation_bodies_, clock_});
   }
-  // A device that fails leaves copies under way: what they read must be the runtime's.
+  // A device that fails leaves copies under way, so they must read memory of the runtime.
   std::ranges::copy(input, slots_.front().input.begin());
   RunInput run;
   run.tokens = slots_.front().input;
@@ -454,7 +454,7 @@ std::vector<std::span<std::byte>> TierRuntime::kept_pages() {
   }
   std::ranges::sort(ranges);
   std::vector<std::span<std::byte>> pages;
-  std::size_t end = 0;  // of those before
+  std::size_t end = 0;  // of the pages so far
   for (const auto& [first, last] : ranges) {
     if (last <= end) continue;
     const std::size_t begin = std::max(first, end);

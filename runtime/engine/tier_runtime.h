@@ -14,9 +14,9 @@
 #include "runtime/step/lane_executor.h"
 
 // Training of units that a caller describes and computes, with their state in memory tiers: device
-// memory, host memory and NVMe. What the units are, what their parameters mean and what a step's
-// input is, only the caller knows. docs/embedding.md has a page on it, examples/two_units.cc is a
-// whole training.
+// memory, host memory and NVMe. Only the caller knows what the units are, what their parameters
+// mean and what a step's input is. docs/embedding.md describes its use, and examples/two_units.cc
+// is a whole training.
 //
 //   TierRuntimeOptions options;                         // budgets, homes, optimizer
 //   TierPlan plan = plan_tiers(units, options);         // throws if it does not fit
@@ -27,13 +27,14 @@
 //   runtime.drain();                                    // the last step's updates
 namespace terrace {
 
-// What a step is given. Its tasks see the input by Role::kTokens.
+// The input of a step and its numbers. The tasks of the step see the input by Role::kTokens.
 struct TierStep {
   std::int64_t step = 0;  // counted from 1: each is one more than the one before
-  // Of all micro-batches, one behind the other, ComputeModel::tokens_bytes each.
+  // The input of all micro-batches, one after another, ComputeModel::tokens_bytes each.
   std::span<const std::byte> input = {};
-  // How many terms the sum of all losses has, over micro-batches and ranks. The loss of the step is
-  // the sum divided by it, and UnitMemory::gradient_scale its inverse (times fp16's loss scale).
+  // The number of terms in the sum of all losses, over micro-batches and ranks. The loss of the
+  // step is that sum divided by this number. UnitMemory::gradient_scale is the inverse of the
+  // number (times fp16's loss scale).
   std::int64_t loss_terms = 1;
   double learning_rate = 0;
 };
@@ -44,13 +45,13 @@ struct TierStepOutcome {
 };
 
 // Owns the memory, lanes and state of a training, and runs its steps. The updates of a step run
-// under the next one; drain() completes them.
+// while the next step computes; drain() completes them.
 //
-// Used by one thread, which is not one that computes: a StepCompute must not call it. With several
-// ranks each has a runtime of the same description and options, and all make the same calls in the
-// same order: steps, evaluations and drains have collectives. UsageError is thrown for a call that
-// is out of order or has a wrong size: the runtime is then as it was before the call. After any
-// other error it can only be destroyed, which waits for what is in flight.
+// Used by one thread, which must not be one that computes: a StepCompute must not call it. With
+// several ranks each has a runtime of the same description and options. All ranks make the same
+// calls in the same order, because steps, evaluations and drains have collectives. A call that is
+// out of order or has a wrong size throws UsageError, and the runtime is then as it was before the
+// call. After any other error it can only be destroyed, which waits for whatever is in flight.
 class TierRuntime {
  public:
   // Makes the arenas and the NVMe files of the plan. Borrows the plan, the compute and the log,
@@ -67,79 +68,83 @@ class TierRuntime {
   // --- state, while no step is under way ---------------------------------------------------------
 
   // Sets all parameters and optimizer state that are at home here; `source` is asked for each field
-  // of each unit, in parts, by several threads. Tells after each part how many of all are done.
-  // Once before the first step, and again whenever drained. Blocks. Throws UsageError, IoError,
-  // DeviceError, and what the source throws.
+  // of each unit, in parts, by several threads. After each part `progress` is told how many of all
+  // parts are done. Called once before the first step, and again at any time when drained. Blocks.
+  // Throws UsageError, IoError, DeviceError, and what the source throws.
   void fill_state(ElementSource source, FillProgress progress = [](std::int64_t, std::int64_t) {});
-  // The same of units that have quantised matrices, or of slots that begin with zeros.
+  // Does the same for units that have quantised matrices, or for slots that begin with zeros.
   void fill_state(
       const FillSource& source, FillProgress progress = [](std::int64_t, std::int64_t) {});
-  // Elements [begin, begin + out.size()) of a field of a unit's flat sequence, exact, as fp32. Of
-  // several ranks each has the elements that are at home there. Blocks. Throws UsageError, IoError,
-  // CorruptData, DeviceError.
+  // Reads elements [begin, begin + out.size()) of a field of a unit's flat sequence, exact, as
+  // fp32. With several ranks each can read the elements that are at home there. Blocks. Throws
+  // UsageError, IoError, CorruptData, DeviceError.
   void read_state(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
-  // The same without the check of its range.
+  // Returns the state, which can be read without the check of the range.
   UnitState& state();
-  // For one who reads state() beside the next steps: it is closed when drained, and opened as units
-  // are read. UnitState is still used by one thread at a time.
+  // Returns the gate for a thread that reads state() beside the next steps: it is closed when
+  // drained, and opened as units are read. UnitState is still used by one thread at a time.
   HomeGate& home_gate() { return home_gate_; }
-  // The content of the constants that every task may read, ComputeModel::constants_bytes at most.
-  // Before the first step. Blocks. Throws UsageError, DeviceError.
+  // Sets the content of the constants that every task may read, ComputeModel::constants_bytes at
+  // most. Before the first step. Blocks. Throws UsageError, DeviceError.
   void set_constants(std::span<const std::byte> bytes);
-  // The scale of fp16's losses, which a saved training has to keep; none where losses are not
-  // scaled and never were. Throws UsageError.
+  // Returns the scale of fp16's losses, which a saved training has to keep; none where losses are
+  // not scaled and never were. Throws UsageError.
   std::optional<LossScaleState> loss_scale();
-  // Goes on with what was kept. Before the first step. Throws UsageError.
+  // Goes on with a loss scale that was kept. Before the first step. Throws UsageError.
   void set_loss_scale(const LossScaleState& state);
 
   // --- steps -------------------------------------------------------------------------------------
 
-  // Starts a step and returns at once: it waits for nothing but a copy of the input. At most two
-  // are unfinished: so the second one's loads run under the first one's compute. Throws UsageError.
+  // Starts a step and returns at once: it only waits for a copy of the input. At most two steps may
+  // be unfinished, so that the loads of the second overlap the compute of the first. Throws
+  // UsageError.
   void begin_step(const TierStep& step);
-  // Waits until the oldest unfinished step has its loss, its norm and its gradients; updates that
-  // wait for the norm may be still to come. Throws what failed it, the earliest of all: what the
-  // compute threw, NotFinite, IoError, CorruptData, CommError, DeviceError; and UsageError.
+  // Waits until the oldest unfinished step has its loss, its norm and its gradients. Updates that
+  // wait for the norm may still be to come. If the step failed, throws the earliest of its errors:
+  // what the compute threw, NotFinite, IoError, CorruptData, CommError or DeviceError. Throws
+  // UsageError, too.
   TierStepOutcome finish_step();
-  // Gives up the only unfinished step: it updates nothing, and the gradient that each unit has gets
-  // at its end goes to the sink, by finish_step() and drain(), which follow in this order. The next
-  // step has the same number. Needs OptimizerOptions::can_skip_steps, one rank, fp32 gradients, and
-  // compute in host memory. Throws UsageError.
+  // Gives up the only unfinished step. It updates nothing; instead the gradient that each unit has
+  // at the step's end goes to the sink, during finish_step() and drain(), which follow in this
+  // order. The next step has the same number. Needs OptimizerOptions::can_skip_steps, one rank,
+  // fp32 gradients, and compute in host memory. Throws UsageError.
   void abandon_step(GradientSink sink);
-  // After all steps are finished: runs the updates that the last one left, and waits for them. None
-  // left: null. Throws as finish_step() does.
+  // Runs the updates that the last step left, and waits for them. Called after all steps are
+  // finished. Returns null if no updates are left. Throws as finish_step() does.
   const RunReport* drain();
-  // Runs the forward of all units, without changing anything, and returns the sum of the losses of
-  // this rank's micro-batches; 0 but on a rank that has_losses(). Of the input of a whole step.
-  // Only when drained. Blocks. Throws as finish_step() does.
+  // Runs the forward of all units on the input of a whole step, without changing anything. Returns
+  // the sum of the losses of this rank's micro-batches, and 0 on a rank where has_losses() is
+  // false. Only when drained. Blocks. Throws as finish_step() does.
   double evaluate(std::span<const std::byte> input);
 
   // --- a pause, while no step is under way and all updates are made -----------------------------
 
-  // The pages of host memory whose content counts then: homes and constants. Of a runtime that
-  // computes in host memory. Throws UsageError.
+  // Returns the pages of host memory whose content must last through the pause: homes and
+  // constants. Only for a runtime that computes in host memory. Throws UsageError.
   std::vector<std::span<std::byte>> kept_pages();
-  // Gives the pages of all host memory back, with what is in them; addresses stay. Until
-  // take_pages() nothing else may be called but store_paths(). Throws UsageError.
+  // Gives the pages of all host memory back to the system; their content is lost, their addresses
+  // stay. Until take_pages() only store_paths() may be called. Throws UsageError.
   void give_pages_back();
-  // Faults the host memory in, and may be called again after an error: OutOfMemory. Then the
-  // content of kept_pages() is to be put back.
+  // Faults the host memory in. The caller then puts the content of kept_pages() back. Throws
+  // OutOfMemory, and may be called again after that.
   void take_pages();
 
   int unfinished_steps() const;
-  // Throws what has failed here so far, of whatever step: the reason of an abort that this rank
-  // hears of, where it is its own.
+  // Throws the error of any step that has failed here so far. If this rank hears of an abort that
+  // it has caused itself, that error is the reason.
   void rethrow_failure() const;
 
   // --- what it is made of ------------------------------------------------------------------------
 
-  // What tasks are called with, without workspace and stream: for kernels that are prepared before
-  // the first step.
+  // Returns the context that tasks are called with, without workspace and stream, for kernels that
+  // are prepared before the first step.
   KernelContext kernel_context();
-  // Its own, also where others run the steps in their place.
+  // Returns the runtime's own bodies, also where TierRuntimeOptions::bodies run the steps in their
+  // place.
   const StepBodies& bodies() const { return *bodies_; }
   std::vector<StorePath> store_paths() const;
-  // For one who holds what tasks see beyond the runtime: host memory stays as long as this does.
+  // Returns a share in the host memory, for a caller that keeps pointers into it after the runtime
+  // has gone.
   std::shared_ptr<const HostMemory> host_memory() const { return host_memory_; }
   int compute_threads() const { return compute_workers_.threads(); }
   int update_threads() const { return update_workers_.threads(); }
@@ -162,7 +167,7 @@ class TierRuntime {
   BufferId buffer(const Program& program, BufferKind kind) const;
   std::span<std::byte> bytes_of_buffer(const Program& program, BufferId buffer) const;
   void copy_to_compute(BufferId buffer, std::span<const std::byte> bytes);
-  // Of the training program; none where losses are not scaled.
+  // Returns the loss scale's bytes in the training program; none where losses are not scaled.
   std::span<std::byte> loss_scale_bytes() const;
 
   const TierRuntimeOptions options_;
@@ -175,7 +180,7 @@ class TierRuntime {
   std::unique_ptr<DeviceMemory> device_memory_;
   std::shared_ptr<HostMemory> host_memory_;
   HostMemory input_memory_;  // of the two slots
-  // Of these two, where the device wants it.
+  // The registrations of these two memories, where the device wants them.
   std::unique_ptr<HostRegistration> locked_host_;
   std::unique_ptr<HostRegistration> locked_input_;
   std::unique_ptr<BlockStore> store_;  // uses the host memory: destroyed before it

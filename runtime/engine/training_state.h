@@ -10,7 +10,7 @@
 // The training state of a model, by the tensors of its units.
 namespace terrace {
 
-// Freshly initialised parameters; what the update rule keeps is zero.
+// Freshly initialised parameters. The update rule's slots are zero.
 class RandomState final : public StateSource {
  public:
   explicit RandomState(std::uint64_t seed) : seed_(seed) {}
@@ -29,9 +29,11 @@ class TrainingState {
   TrainingState(UnitState& units, const std::vector<UnitLayout>& layout)
       : units_(units), layout_(layout) {}
 
-  // Of the units' sequences that are at home here, the model's or a tensor-parallel rank's part.
+  // Returns the layout of the units' sequences that are at home here: the whole model's, or a
+  // tensor-parallel rank's part.
   const std::vector<UnitLayout>& layout() const { return layout_; }
-  // All that is at home here. Tells after each part how many of all parts are done.
+  // Fills all state that is at home here. After each part `progress` is told how many of all parts
+  // are done.
   void fill_from(
       const StateSource& source, WorkerArena& workers,
       FillProgress progress = [](std::int64_t, std::int64_t) {});

@@ -93,7 +93,7 @@ class UnitCheck {
         "add it to what the backward writes, or count its elements as frozen");
   }
 
-  // A backward reads what the forward has left for it.
+  // Checks that a backward which reads saved activations has a forward that writes them.
   void check_saved() const {
     if (unit().kind == UnitKind::kHead) return;  // its backward has a forward of its own
     const bool is_read = std::ranges::any_of(unit().backward, [](const UnitStep& step) {
@@ -105,7 +105,8 @@ class UnitCheck {
             "add Role::kSaved to what the forward writes");
   }
 
-  // An evaluation runs forwards alone, and a head's step runs its backward alone.
+  // Checks where a loss is written. An evaluation runs only forwards, and in a step a head runs
+  // only its backward.
   void check_losses() const {
     const bool in_forward = UnitModel::writes(unit().forward, Role::kLosses);
     const bool in_backward = UnitModel::writes(unit().backward, Role::kLosses);
@@ -128,7 +129,7 @@ class UnitCheck {
             "set BetweenBuffer::size_bytes");
   }
 
-  // In which list, and in which pass, a step may name a role.
+  // Checks that a step names a role in a list, and in a pass, that may have it.
   void check_direction(Role role, bool writes, bool is_backward) const {
     const bool is_head = unit().kind == UnitKind::kHead;
     switch (role) {
@@ -181,7 +182,7 @@ class UnitCheck {
     }
   }
 
-  // Sizes that a role needs.
+  // Checks that the buffer of a role has the size that the role needs.
   void check_access(const UnitAccess& access, bool is_backward) const {
     switch (access.role) {
       case Role::kTokens:
@@ -217,7 +218,7 @@ class UnitCheck {
     }
   }
 
-  // Of the whole model.
+  // Throws UsageError with a message about the whole model.
   static void demand(bool holds, const std::string& what, const std::string& remedy) {
     if (!holds) throw UsageError(what, remedy);
   }

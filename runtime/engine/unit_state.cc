@@ -16,11 +16,11 @@
 namespace terrace {
 namespace {
 
-// Sources are asked for so many elements at a time.
+// The number of elements that sources are asked for at a time.
 constexpr std::int64_t kGrain = 16 * 1024;
 
-// How many split masters are read at a time: some blocks of each half, as a home on NVMe gives no
-// less than a block.
+// The number of split masters that are read at a time. It is several blocks of each half, because a
+// home on NVMe gives no less than a block.
 constexpr std::size_t kSplitPiece = std::size_t{1} << 20;
 
 std::vector<FieldPart> parts_of(const StateLayout& layout) {
@@ -32,12 +32,14 @@ std::vector<FieldPart> parts_of(const StateLayout& layout) {
   return parts;
 }
 
-// Whether a state of this class goes from step to step: others are made anew in each.
+// Returns whether a state of this class lasts from step to step. Other states are made anew in
+// each.
 bool lasts(const StateClassInfo& info) {
   return info.use == StateUse::kEveryPass || info.use == StateUse::kUpdate;
 }
 
-// Narrow forms of exact values. What came out of the same form goes back in unchanged.
+// Conversions of exact values to narrow forms. A value that was read from the same form is stored
+// unchanged.
 
 void narrow_master(std::span<const float> exact, DType dtype, std::byte* out) {
   TERRACE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kI16);
@@ -64,7 +66,7 @@ std::uint8_t encode_number(bool has_sign, float value, std::uint8_t exponent) {
                   : encode_moment2(value, exponent, kHalfOfDropped);
 }
 
-// Whole blocks.
+// Encodes whole blocks of a slot: their codes, or their exponents.
 void encode_slot(bool has_sign, std::span<const float> exact, bool exponents, std::byte* out) {
   auto* const bytes = reinterpret_cast<std::uint8_t*>(out);
   constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
@@ -113,7 +115,8 @@ std::vector<FieldPart> UnitState::home_parts(StateClass state, std::int64_t elem
   return {{StateField::kMaster, {model_.compute_type, 0, model_.state_bytes(state, elements)}}};
 }
 
-// Codes of zeros have exponents, which are stored.
+// Returns whether the part need not be written because it is zero. The exponents of 8-bit codes are
+// always written, even where the codes are of zeros.
 bool UnitState::is_left_zero(const FieldPart& part) const {
   const bool is_slot = slot_of(part.field).has_value() && !part.exponents;
   const bool is_plain = model_.state_format.slot_form != SlotForm::kInt8;
@@ -156,7 +159,7 @@ void UnitState::fill_parameters(const FillSource& source, std::int32_t unit, con
   const auto width = static_cast<std::int64_t>(model_.parameter_bytes());
   const std::int64_t end = piece.begin + std::ssize(piece.bytes) / width;
   const ElementSpan& quantized = model_.units.at(static_cast<std::size_t>(unit)).quantized;
-  // Before, within and behind what is quantised.
+  // The parts before, within and behind the quantised elements.
   const std::int64_t first = std::clamp(quantized.begin, piece.begin, end);
   const std::int64_t last = std::clamp(quantized.end, first, end);
   const auto part = [&](std::int64_t from, std::int64_t to) {
@@ -261,7 +264,7 @@ bool UnitState::is_here(StateField field, std::int32_t unit, ElementSpan element
   return true;
 }
 
-// `elements` of the chunk.
+// `elements` are counted from the chunk's beginning.
 bool UnitState::is_chunk_here(StateField field, std::int32_t unit, std::int64_t chunk,
                               ElementSpan elements) const {
   const auto has = [&](StateClass state) {

@@ -14,7 +14,8 @@ bool is_same_memory(const Access& a, const Access& b) {
   return a.buffer == b.buffer && a.offset == b.offset && a.size_bytes == b.size_bytes;
 }
 
-// The one transfer between a drive and what an update has as `access`; null: none, or several.
+// Returns the one transfer between a drive and the memory that an update has as `access`; null if
+// there is none, or if there are several.
 const Op* transfer_of(const Program& program, const Op& update, Lane lane, Account account,
                       const Access& access) {
   const Op* found = nullptr;
@@ -27,7 +28,7 @@ const Op* transfer_of(const Program& program, const Op& update, Lane lane, Accou
   return found;
 }
 
-// An extent, and the memory that is read from it or written to it.
+// An extent, and the memory for the bytes that are read from it or written to it.
 class Place {
  public:
   Place(const Program& program, const ExecutorMemory& memory, const BlockStore& store,
@@ -37,7 +38,7 @@ class Place {
         is_whole_(bytes.size_bytes == program.buffers.at(home.buffer).size_bytes &&
                   bytes.size_bytes % store.alignment() == 0) {}
 
-  // False where others share a checksum with these bytes.
+  // Returns false where other bytes share a checksum with these.
   bool add(UpdateChecksums::Parts& parts, std::size_t begin, std::size_t size_bytes,
            std::size_t element_bytes, bool is_read) const {
     if (size_bytes == 0) return true;
@@ -69,7 +70,7 @@ bool add_state(UpdateChecksums::Parts& parts, const Place& place, const StateLay
   return true;
 }
 
-// What a part has of a block of elements.
+// Returns the offset and the bytes that a block of elements has in a part.
 std::pair<std::size_t, std::span<const std::byte>> block_of(const UpdateChecksums::Part& part,
                                                             std::int64_t begin, std::int64_t end) {
   const auto first = static_cast<std::size_t>(begin) * part.element_bytes;

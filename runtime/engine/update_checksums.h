@@ -11,16 +11,17 @@
 
 namespace terrace {
 
-// Checksums of what the host's updates read from and write to NVMe. An update takes them itself,
-// block of elements by block, while the core's cache has the block. Taken by the store, each would
-// be another pass over memory that no cache holds, on processors that compute.
+// The checksums of the bytes that the host's updates read from and write to NVMe. An update takes
+// them itself, one block of elements at a time, while the core's cache has the block. If the store
+// took them, each would be another pass over memory that no cache holds, on processors that
+// compute.
 //
-// Of an update are taken: those of its state, where an extent's parts begin and end where checksums
-// do (not with 8-bit slots, whose exponents are too few bytes), and those of the parameter that
-// is written. All others are the store's.
+// An update takes the checksums of its state, where an extent's parts begin and end where checksums
+// do (not with 8-bit slots, whose exponents are too few bytes), and the checksums of the parameter
+// that it writes. The store takes all others.
 class UpdateChecksums {
  public:
-  // Of one chunk: bytes in host memory that a block of elements has a part of.
+  // Bytes of one chunk in host memory. Each block of the chunk's elements has a share of them.
   struct Part {
     ExtentId extent;
     std::size_t offset = 0;  // in the extent, of the first element
@@ -29,22 +30,24 @@ class UpdateChecksums {
     bool is_read = false;  // from the drive, before the update
   };
   using Parts = std::vector<Part>;
-  // Elements that have whole checksums of every part: those are of two bytes or more.
+  // The number of elements in a block. Its bytes are whole checksums in every part, because
+  // elements have two bytes or more.
   static constexpr std::int64_t kBlock = kChecksumBytes / 2;
 
   // Borrows the store, which may be null where the program has no NVMe buffers.
   UpdateChecksums(const Program& program, const ExecutorMemory& memory, const StepModel& model,
                   BlockStore* store);
 
-  // Whether the store leaves the checksums of a read or a write to an update.
+  // Returns whether the store leaves the checksums of a read or a write to an update.
   bool takes(const Op& transfer) const;
-  // What an update is to compare() and take(); null: nothing.
+  // Returns the parts that an update has to compare() and take(); null if there are none.
   const Parts* parts_of(const Op& update) const;
 
-  // Before the update of the elements [begin, end): multiples of kBlock, or the end. Throws
-  // CorruptData where they are not what was written. By any thread.
+  // Compares the checksums before the update of the elements [begin, end). Both are multiples of
+  // kBlock, except at the chunk's end. Throws CorruptData where the elements are not as they were
+  // written. By any thread.
   void compare(const Parts& parts, std::int64_t begin, std::int64_t end) const;
-  // After it.
+  // Takes the new checksums after that update.
   void take(const Parts& parts, std::int64_t begin, std::int64_t end) const;
 
  private:

@@ -9,10 +9,9 @@
 
 // Low-rank adapters (Hu et al. 2021, arXiv:2106.09685). A linear layer of weight W [out, in] that
 // is adapted computes x W^T + s (x A^T) B^T, with A [rank, in] and B [out, rank]. W is frozen, A
-// and B train. With magnitudes (DoRA: Liu et al. 2024, arXiv:2402.09353) column i of that is
+// and B train. With magnitudes (DoRA: Liu et al. 2024, arXiv:2402.09353) column i of this result is
 // multiplied with m[i] / n[i], where n[i] is the norm of row i of W + s B A, a constant to the
-// gradient, and m [out] trains too. Names, files and what they start from are those of Hugging
-// Face's PEFT.
+// gradient, and m [out] trains too. Names, files and initial values follow Hugging Face's PEFT.
 namespace terrace {
 
 struct AdapterOptions {
@@ -25,21 +24,21 @@ struct AdapterOptions {
   std::vector<std::string> targets;
 
   bool is_there() const { return rank > 0; }
-  // s: alpha / rank, or alpha / sqrt(rank).
+  // Returns s: alpha / rank, or alpha / sqrt(rank) if is_rank_stabilized.
   float scale() const;
-  // Whether the layer with this stored weight is adapted.
+  // Returns whether the layer with this stored weight is adapted.
   bool has_target(std::string_view stored_name) const;
   friend bool operator==(const AdapterOptions&, const AdapterOptions&) = default;
 };
 
-// One line with all of it; empty where there is none.
+// Returns one line with all of it; empty where there is no adapter.
 std::string describe(const AdapterOptions& adapter);
 
-// Of a stored weight: "model.layers.0.self_attn.q_proj" of "....q_proj.weight".
+// Returns the module of a stored weight: "model.layers.0.self_attn.q_proj" for "....q_proj.weight".
 std::string_view module_of(std::string_view stored_name);
 
-// Whether a parameter is the weight of a linear layer of a block, and of such a weight the kinds of
-// its adapter's two matrices and of its magnitudes.
+// Returns whether a parameter is the weight of a linear layer of a block. The functions below
+// return the kinds of such a weight's two adapter matrices and of its magnitudes.
 constexpr bool is_layer_weight(ParameterKind kind) {
   return ParameterKind::kQuery <= kind && kind <= ParameterKind::kDown;
 }
@@ -61,7 +60,7 @@ constexpr ParameterKind adapter_magnitude(ParameterKind weight) {
 constexpr bool is_magnitude(ParameterKind kind) {
   return ParameterKind::kQueryMagnitude <= kind && kind <= ParameterKind::kDownMagnitude;
 }
-// The weight that magnitudes are of.
+// Returns the weight that magnitudes belong to.
 constexpr ParameterKind weight_of_magnitude(ParameterKind magnitude) {
   return static_cast<ParameterKind>(static_cast<int>(ParameterKind::kQuery) +
                                     static_cast<int>(magnitude) -

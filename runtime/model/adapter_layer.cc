@@ -3,12 +3,13 @@
 #include "runtime/model/adapter.h"
 #include "runtime/model/layers.h"
 
-// What an adapter adds to a linear layer's result: two linear layers, one behind the other, and a
-// scaled addition. What passes between them is rounded to the compute type.
+// An adapter's addition to a linear layer's result: two linear layers, one behind the other, and a
+// scaled addition. Values that pass between them are rounded to the compute type.
 namespace terrace {
 namespace {
 
-// Columns of y, scale times which is the gradient of what was added there.
+// The columns of y to which `addend` is added, times `scale`. In the backward, the gradient of the
+// addend is `scale` times the gradient of these columns.
 struct AdapterColumns {
   TensorId addend, y;
   std::int64_t first, width;
@@ -40,7 +41,8 @@ UnitCall take_from_columns(const AdapterColumns& c, TensorId dy, TensorId dadden
 
 }  // namespace
 
-// The weights of one stored tensor share A, and their Bs lie side by side: they are one layer.
+// Returns one adapter for the weights of one stored tensor. They share A, and their Bs lie side by
+// side, so they are one layer.
 std::vector<LayerAdapter> LayerSite::adapters(std::initializer_list<ParameterKind> kinds) const {
   std::vector<LayerAdapter> adapters;
   std::int64_t first = 0;

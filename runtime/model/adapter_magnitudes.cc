@@ -2,12 +2,13 @@
 
 #include "runtime/model/layers.h"
 
-// What the magnitudes of adapters (DoRA) do to a linear layer's result. The norms are of the
-// parameters alone, and are made anew for each micro-batch, like all that a unit computes.
+// The effect that the magnitudes of adapters (DoRA) have on a linear layer's result. The norms
+// depend on the parameters alone. They are computed anew for each micro-batch, like everything that
+// a unit computes.
 namespace terrace {
 namespace {
 
-// Columns of a layer's result, with what they are multiplied with.
+// Columns of a layer's result, with the factors that they are multiplied with.
 struct MagnitudeColumns {
   LayerAdapter adapter;
   TensorId inverses, factors;  // fp32 [rows]
@@ -28,7 +29,7 @@ TensorView rows_of(const TensorView& matrix, std::int64_t first, std::int64_t ro
   return view(begin, matrix.dtype, rows, columns);
 }
 
-// product = B A.
+// Makes the call that computes product = B A.
 UnitCall product_of_adapter(const LayerAdapter& adapter, TensorId product) {
   UnitCall call;
   call.reads = {adapter.a.value, adapter.b.value};
@@ -43,7 +44,7 @@ UnitCall product_of_adapter(const LayerAdapter& adapter, TensorId product) {
   return call;
 }
 
-// Makes W + s B A of the product, and from it the factors of the columns.
+// Makes the call that turns the product into W + s B A, and computes the columns' factors from it.
 UnitCall factors_of_columns(const MagnitudeColumns& c, TensorId weight, TensorId product,
                             TensorId squares) {
   UnitCall call;
@@ -78,7 +79,8 @@ MagnitudeColumns add_factors(const LayerSite& site, const MagnitudeTensors& t,
   return columns;
 }
 
-// What lies between the columns of adapters, which are in order, in a result of `width` columns.
+// Returns the plain columns of a result of `width` columns: those between the columns of `all`,
+// which are in order.
 std::vector<PlainColumns> plain_columns(const std::vector<MagnitudeColumns>& all,
                                         std::int64_t width) {
   std::vector<PlainColumns> plain;
@@ -91,7 +93,7 @@ std::vector<PlainColumns> plain_columns(const std::vector<MagnitudeColumns>& all
   return plain;
 }
 
-// Writes y from x: scaled columns, and copies of plain ones.
+// Makes the call that writes y from x: scaled columns, and copies of plain ones.
 UnitCall scaled_columns(std::vector<MagnitudeColumns> all, TensorId x, TensorId bias, TensorId y,
                         std::int64_t width) {
   UnitCall call;
@@ -121,7 +123,8 @@ UnitCall scaled_columns(std::vector<MagnitudeColumns> all, TensorId x, TensorId 
   return call;
 }
 
-// Of each row and column: what the magnitude's gradient is the sum of.
+// Makes the call that computes, for each row and column, the terms that the magnitude's gradient is
+// the sum of.
 UnitCall magnitude_terms(const MagnitudeColumns& c, const MagnitudeTensors& t, TensorId dy,
                          TensorId terms) {
   UnitCall call;
@@ -139,7 +142,7 @@ UnitCall magnitude_terms(const MagnitudeColumns& c, const MagnitudeTensors& t, T
   return call;
 }
 
-// gradient = column sums of the terms, as of a bias.
+// Makes the call that computes the gradient: the column sums of the terms, as for a bias.
 UnitCall magnitude_gradient(TensorId input, TensorId terms, TensorId gradient) {
   UnitCall call;
   call.reads = {terms};

@@ -6,25 +6,28 @@
 
 #include "runtime/model/model_config.h"
 
-// Which layers of a model an adapter is added to.
+// The choice of the layers of a model that an adapter is added to.
 namespace terrace {
 
-// The names of stored tensors that can be adapted: weights of the linear layers of blocks.
+// Returns the names of the stored tensors that can be adapted: weights of the linear layers of
+// blocks.
 std::vector<std::string> adaptable_weights(const ModelConfig& config);
 
-// `config` with an adapter on the layers that one of the patterns matches: the name of a stored
-// weight, of its module, or the end of that behind a dot ("q_proj"); `*`, `?` and `[..]` as in
-// trainable.h. No pattern: all linear layers of blocks. Throws ConfigError for a pattern that
-// matches none, naming some that there are.
+// Returns `config` with an adapter on the layers that one of the patterns matches. A pattern may
+// match the name of a stored weight, of its module, or the end of the module's name behind a dot
+// ("q_proj"). `*`, `?` and `[..]` are as in trainable.h. Without a pattern, all linear layers of
+// blocks are adapted. Throws ConfigError for a pattern that matches none, naming some layers that
+// exist.
 ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
                          const std::vector<std::string>& patterns);
 
-// What target_modules says of these stored weights: the last parts of their names where these mean
-// them and no others, else whole names. Sorted.
+// Returns what target_modules says of these stored weights, sorted: the last parts of their names
+// where these match them and no others, else whole names.
 std::vector<std::string> targets_of(const ModelConfig& config,
                                     const std::set<std::string>& weights);
 
-// "rank 8, alpha 16, layers q_proj v_proj", for people; "none" where there is none.
+// Returns a text for people, such as "rank 8, alpha 16, layers q_proj v_proj"; "none" where there
+// is no adapter.
 std::string words_of(const AdapterOptions& adapter);
 
 }  // namespace terrace

@@ -10,15 +10,15 @@
 
 namespace terrace {
 
-// How the frozen matrices of blocks are kept: in the type that computes, or quantised. All other
-// parameters are in the type that computes.
+// How the frozen matrices of blocks are kept: in the compute type, or quantised. All other
+// parameters are in the compute type.
 struct BaseStorage {
   std::optional<QuantizedForm> form;  // unset: not quantised
-  std::int64_t element_bytes = 2;     // of the type that computes
+  std::int64_t element_bytes = 2;     // of the compute type
 };
 
 // Throws ConfigError, naming a matrix and a remedy, where a tensor-parallel rank's part of a matrix
-// that is to be quantised would not have whole blocks of it.
+// that is to be quantised would not consist of whole blocks.
 void check_quantized_parts(const ModelConfig& config, const BaseStorage& storage,
                            const TensorSplit& split, OptionNames name_of_option = field_of_option);
 

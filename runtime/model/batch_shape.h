@@ -4,11 +4,12 @@
 
 namespace terrace {
 
-// What a micro-batch says of each row, one list behind the other in its part of the tokens buffer.
+// The lists of a micro-batch, which have a number for each row. They are one after the other in the
+// micro-batch's part of the tokens buffer.
 enum class RowNumbers : std::uint8_t {
   kTokens,
-  kTargets,    // the token that is to come; negative: not counted
-  kPositions,  // of the row in its document or its sequence, from 0 on
+  kTargets,    // the next token; negative: not counted
+  kPositions,  // the row's place in its document or its sequence, from 0 on
   kFirstKeys,  // the row of its sequence that its document begins with
 };
 
@@ -16,30 +17,32 @@ enum class RowNumbers : std::uint8_t {
 struct BatchShape {
   std::int64_t sequences = 1;
   std::int64_t positions = 1;
-  // Ranks that share the rows of what is not tensor-parallel: those of sequence parallelism.
+  // The number of ranks that share the rows of everything that is not tensor-parallel: the ranks of
+  // sequence parallelism.
   std::int64_t row_parts = 1;
-  // Sequences hold several documents, which do not see each other: a micro-batch's numbers say of
-  // each row where it stands in its document, and where that begins.
+  // Whether sequences hold several documents, which do not see each other. Then a micro-batch's
+  // numbers say, for each row, where it stands in its document, and where that document begins.
   bool has_documents = false;
-  // Not 0: a forward computes `positions` new rows of one sequence. Keys and values of the rows
-  // before them are kept, with room for so many rows in all; a micro-batch's numbers say of each
-  // new row where it stands, and the head computes the last row alone.
+  // If not 0, a forward computes `positions` new rows of one sequence. Keys and values of the rows
+  // before them are kept, with room for this many rows in all. A micro-batch's numbers then say
+  // where each new row stands, and the head computes only the last row.
   std::int64_t kept_positions = 0;
-  // Not 0: behind its numbers a micro-batch has so many fp32 numbers of each row, the rotary angles
-  // for the length of the row's document (rope_rows.h). There are no rotary tables then.
+  // If not 0, a micro-batch has, behind its numbers, this many fp32 numbers for each row: the
+  // rotary angles for the length of the row's document (rope_rows.h). There are no rotary tables
+  // then.
   std::int64_t row_angles = 0;
 
   bool keeps_keys() const { return kept_positions > 0; }
-  // Rows of the rotary tables.
+  // Returns the number of rows of the rotary tables.
   std::int64_t table_positions() const { return keeps_keys() ? kept_positions : positions; }
   std::int64_t rows() const { return sequences * positions; }
   std::int64_t own_rows() const { return rows() / row_parts; }
-  // Lists of a micro-batch's numbers (RowNumbers), each i32 [rows].
+  // Returns the number of a micro-batch's lists of numbers (RowNumbers), each i32 [rows].
   std::int64_t number_lists() const {
     if (has_documents) return 4;
     return keeps_keys() ? 3 : 2;
   }
-  // The same with the angles, each of which takes as much as a number.
+  // Returns the same with the angles, each of which takes as much room as a number.
   std::int64_t lists() const { return number_lists() + row_angles; }
 };
 

@@ -19,8 +19,8 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// What every class of Hugging Face may have: names and versions, ids of special tokens, settings of
-// generation and of classification heads, and how attention is implemented.
+// The keys that every class of Hugging Face may have: names and versions, ids of special tokens,
+// settings of generation and of classification heads, and how attention is implemented.
 constexpr auto kOfAll = std::to_array<KnownKey>({
     {"architectures"},
     {"model_type"},
@@ -125,7 +125,8 @@ constexpr auto kOfAll = std::to_array<KnownKey>({
 constexpr std::string_view kOlderRope = "rope_scaling";
 constexpr std::string_view kNewerRope = "rope_parameters";
 
-// Inside rope_scaling and rope_parameters. transformers ignores those that a type does not use.
+// The keys inside rope_scaling and rope_parameters. transformers ignores those that a type does not
+// use.
 constexpr auto kOfRope = std::to_array<KnownKey>({
     {"rope_type"},
     {"type"},
@@ -145,13 +146,13 @@ constexpr auto kOfRope = std::to_array<KnownKey>({
     {"long_factor"},
 });
 
-// Types of layers that rope_parameters may have an object for.
+// The types of layers that rope_parameters may have an object for.
 constexpr auto kLayerTypes = std::to_array<KnownKey>({
     {"full_attention"},
     {"sliding_attention"},
 });
 
-// Families that have rope_parameters have these beside it.
+// The keys that families with rope_parameters have beside it.
 constexpr auto kBesideRope = std::to_array<KnownKey>({
     {"original_max_position_embeddings"},
 });
@@ -161,12 +162,13 @@ const KnownKey* find(std::span<const KnownKey> keys, std::string_view name) {
   return found == keys.end() ? nullptr : &*found;
 }
 
-// The keys of an object that are not known, or not at their values.
+// The keys of an object that are unknown, or not at their harmless values.
 class StrangeKeys {
  public:
   explicit StrangeKeys(const std::string& origin) : origin_(origin) {}
 
-  // `name` has the name of the object in front where the key is inside one.
+  // Adds a key unless it is harmless. `name` begins with the object's name where the key is inside
+  // an object.
   void add(const std::string& name, const Json& value, const KnownKey* known) {
     if (value.is_null()) return;
     if (known != nullptr && known->harmless_at.empty()) return;
@@ -193,7 +195,8 @@ class StrangeKeys {
   std::vector<std::string> told_;  // with their values
 };
 
-// Null where there is no object that has the key. Cuts the names of the objects off the key.
+// Returns the object that has the key; null where there is none. Cuts the names of the objects off
+// the key.
 OrderedJson* owner_of(OrderedJson& object, std::string& key) {
   if (object.contains(key)) return &object;
   const std::size_t dot = key.find('.');
@@ -235,7 +238,7 @@ void check_config_keys(std::string_view json, std::span<const KnownKey> own,
 
 std::string without_keys(std::string_view json, const std::vector<std::string>& keys,
                          const std::string& origin) {
-  // Whoever reads what cannot be read here says why.
+  // Text that cannot be read here is returned as it is: whoever reads it next says what is wrong.
   if (keys.empty() || nests_deeper(json)) return std::string(json);
   auto object = OrderedJson::parse(quote_non_finite(json), nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return std::string(json);

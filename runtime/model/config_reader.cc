@@ -16,7 +16,7 @@ struct ConfigReader::Object {
   nlohmann::json value;
 
   const nlohmann::json& at(const std::string& key) const { return value.at(key); }
-  // None where the value is something else, or far from all sizes.
+  // Returns none where the value is not a whole number, or is far from all sizes.
   std::optional<std::int64_t> whole_number(const std::string& key) const {
     if (!at(key).is_number()) return std::nullopt;
     const auto number = at(key).get<double>();

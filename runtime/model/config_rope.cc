@@ -35,10 +35,10 @@ constexpr auto kTypes = std::to_array<std::pair<std::string_view, RopeType>>({
     {"longrope", RopeType::kLongRope},
 });
 
-// The surroundings of an object of rotary parameters.
+// The values that config.json gives outside an object of rotary parameters.
 struct RopeContext {
   double theta = 0;                     // where the object has none
-  std::int64_t original_positions = 0;  // instead of the object's; 0: the object's
+  std::int64_t original_positions = 0;  // in place of the object's; 0: the object's
   const RopeDefaults& defaults;
 };
 
@@ -79,7 +79,7 @@ void read_dynamic(const ConfigReader& rope, const RopeContext& context, RopeOpti
   }
 }
 
-// How much a factor narrows the distribution of scores, by YaRN's measurements.
+// Returns how much a factor narrows the distribution of scores, by YaRN's measurements.
 double yarn_scale(double factor, double weight) {
   return factor <= 1.0 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
@@ -149,7 +149,8 @@ void read_scaling(const ConfigReader& rope, const RopeContext& context, RopeOpti
   }
 }
 
-// One original position, for instance, has a logarithm of 0, which longrope divides by.
+// Refuses numbers that give no angles. For instance, one original position has a logarithm of 0,
+// which longrope divides by.
 void check_angles(const ConfigReader& rope, const RopeOptions& options,
                   const RopeDefaults& defaults) {
   constexpr std::int64_t kWidthMax = 1 << 16;
@@ -228,8 +229,9 @@ void refuse_partial(const ConfigReader& config, const RopeDefaults& defaults) {
 
 Json parse(const std::string& text) { return Json::parse(quote_non_finite(text)); }
 
-// The object of full layers with the keys of rope_scaling in place of its own. Without one of its
-// own, transformers begins with the default rope_type, which a `type` does not change.
+// Returns the object of full layers, with the keys of rope_scaling in place of its own. Where the
+// file has no such object, transformers begins with the default rope_type, which a `type` does not
+// change.
 ConfigReader with_older_keys(const ConfigReader& config, const std::optional<ConfigReader>& all) {
   const ConfigReader older = config.object(kOlder).value();
   const bool has_own = all.has_value() && all->has(kFullLayers);
@@ -245,7 +247,7 @@ ConfigReader with_older_keys(const ConfigReader& config, const std::optional<Con
   return {unquote_non_finite(keys.dump()), origin};
 }
 
-// transformers asks for these outside the layer type's object, or not at all.
+// Refuses keys that transformers looks for outside the layer type's object, or not at all.
 void check_of_layers(const ConfigReader& config, const ConfigReader& own,
                      const RopeOptions& options) {
   if (options.type == RopeType::kYarn && !options.truncates) {

@@ -9,12 +9,13 @@
 #include "kernels/kernel_table.h"
 #include "runtime/model/rope_options.h"
 
-// What a decoder computes: every choice in which the families differ, and no family.
+// The options that decide what a decoder computes: every choice in which the families differ.
+// Nothing here depends on a particular family.
 namespace terrace {
 
 struct NormOptions {
   bool has_mean = false;  // layer norm; else root mean square
-  bool has_bias = true;   // of layer norms: the others have none
+  bool has_bias = true;   // layer norms only: the others have none
   float epsilon = 1e-5F;
   RmsNormForm form = RmsNormForm::kRoundThenMultiply;  // weights of kMultiplyByOnePlus start at 0
 
@@ -47,7 +48,7 @@ enum class FeedForward : std::uint8_t {
   kGeluGate,  // down(gelu(gate(x)) * up(x))
 };
 
-// In what layers of one model may differ.
+// The options in which the layers of one model may differ.
 struct LayerOptions {
   std::int32_t rope = -1;   // which of DecoderOptions::ropes; -1: positions are not rotated
   std::int64_t window = 0;  // a query sees the last `window` keys up to its own; 0: all
@@ -55,8 +56,8 @@ struct LayerOptions {
   friend bool operator==(const LayerOptions&, const LayerOptions&) = default;
 };
 
-// What a parameter is in its unit. Where a unit has several matrices of one product, they lie side
-// by side in this order: query, key, value; gate, up.
+// The role of a parameter in its unit. Where a unit has several matrices of one product, they lie
+// side by side in this order: query, key, value; gate, up.
 enum class ParameterKind : std::uint8_t {
   kTokenEmbedding,
   kPositionEmbedding,
@@ -109,11 +110,12 @@ enum class ParameterKind : std::uint8_t {
 };
 inline constexpr std::size_t kParameterKinds = 48;
 
-// What a parameter is called. {} stands for the layer's number. Empty: there is none.
+// The names of a parameter. {} stands for the layer's number. An empty name means that there is no
+// such parameter.
 struct ParameterName {
   std::string name;  // in layouts and checkpoints
-  // In Hugging Face's files; empty: the same. Parameters of one stored name are rows of one tensor
-  // there, in the order of their kinds.
+  // In Hugging Face's files; empty if it is the same. Parameters with one stored name are rows of
+  // one tensor there, in the order of their kinds.
   std::string stored;
 };
 using ParameterNames = std::array<ParameterName, kParameterKinds>;
@@ -138,18 +140,18 @@ struct DecoderOptions {
   bool has_qkv_bias = false;  // of query, key and value
   bool has_projection_bias = false;
   bool has_feed_forward_bias = false;  // of gate, up and down
-  float score_scale = 0;               // 0: one by the square root of the head's width
-  float score_soft_cap = 0;            // 0: none; likewise below
+  float score_scale = 0;               // 0: 1 / sqrt(head_width)
+  float score_soft_cap = 0;            // 0: none; the same for logit_soft_cap
   float logit_scale = 1;
   float logit_soft_cap = 0;
-  float residual_scale = 1;             // of what joins the residual stream
+  float residual_scale = 1;             // of what is added to the residual stream
   float embedding_scale = 1;            // of the tokens' rows
   bool rounds_embedding_scale = false;  // to the compute type
   std::int64_t padding_token = -1;      // its row has no gradient from inputs; -1: there is none
-  std::int64_t rotary_width = 0;        // of a head's elements, how many are rotated; 0: all
+  std::int64_t rotary_width = 0;        // the number of a head's elements that are rotated; 0: all
   bool stores_qkv_whole = false;        // query, key and value as one parameter, of equal parts
   bool stores_transposed = false;       // matrices of blocks are [in, out] in files
-  bool narrows_residual_init = false;   // what joins the residual stream starts smaller
+  bool narrows_residual_init = false;   // what is added to the residual stream starts smaller
   std::vector<RopeOptions> ropes;
   std::vector<LayerOptions> layer_options;  // one a layer; empty: all as LayerOptions()
 
@@ -165,7 +167,7 @@ struct DecoderOptions {
   friend bool operator==(const DecoderOptions&, const DecoderOptions&) = default;
 };
 
-// One line with all of it, for comparisons between ranks and for people.
+// Returns one line with all of it, for comparisons between ranks and for people.
 std::string describe(const DecoderOptions& options);
 
 }  // namespace terrace

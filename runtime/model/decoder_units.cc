@@ -19,13 +19,13 @@ NormWeights norm_weights(const LayerSite& site, ParameterKind weight, ParameterK
   return {site.weight(weight, width), site.weight(bias, width)};
 }
 
-// x itself where the unit has no such norm.
+// Returns the norm of x, or x itself where the unit has no such norm.
 TensorId norm_if(const LayerSite& site, TensorId x, ParameterKind weight, ParameterKind bias) {
   if (site.layout.find(weight) == nullptr) return x;
   return norm(site, x, norm_weights(site, weight, bias));
 }
 
-// To this rank's rows of the embedding.
+// Makes the call that adds positions to this rank's rows of the embedding.
 UnitCall add_positions_call(const LayerSite& site, TensorId hidden, TensorId table) {
   const std::int64_t sequence = site.batch.positions;
   const std::int64_t own_rows = site.batch.own_rows();
@@ -47,7 +47,7 @@ UnitCall add_positions_call(const LayerSite& site, TensorId hidden, TensorId tab
   return call;
 }
 
-// Elements that are no parameters get no gradient: zero, before the others are written.
+// Sets the gradient of elements that are no parameters to zero, before the others are written.
 void clear_padding(const LayerSite& site) {
   std::vector<TensorId> pieces;
   for (const ElementSpan& span : site.layout.padding) {
@@ -102,7 +102,7 @@ TensorId feed_forward(const LayerSite& site, TensorId x) {
                 site.all_rows("partial", config.width));
 }
 
-// What the calls of the head touch.
+// The tensors that the calls of the head touch.
 struct HeadTensors {
   TensorId hidden, weight, dweight, targets, logits, losses;
   TensorId sums = kNoTensor;  // of all ranks' parts of the vocabulary
@@ -138,7 +138,8 @@ HeadPartLoss part_loss(const UnitRun& run, const HeadTensors& t) {
   return op;
 }
 
-// With the gradient of its input where that is wanted, and of its weight where that trains.
+// Returns the op with the gradient of its input where that is wanted, and of its weight where that
+// trains.
 template <typename Op>
 Op with_gradients(Op op, const UnitRun& run, const HeadTensors& t, TensorId dhidden) {
   if (dhidden == kNoTensor) return op;
@@ -148,7 +149,7 @@ Op with_gradients(Op op, const UnitRun& run, const HeadTensors& t, TensorId dhid
   return op;
 }
 
-// The loss, of the whole vocabulary or a part of it.
+// Makes the call that computes the loss, of the whole vocabulary or a part of it.
 UnitCall loss_call(const HeadTensors& t, TensorId dhidden) {
   UnitCall call;
   call.reads = {t.hidden, t.weight, t.targets};
@@ -178,7 +179,7 @@ UnitCall loss_call(const HeadTensors& t, TensorId dhidden) {
   return call;
 }
 
-// What the parts of the vocabulary must know of each other.
+// Computes and gathers the sums that the ranks' parts of the vocabulary must know of each other.
 TensorId exchange_sums(const LayerSite& site, const HeadTensors& t, double flops) {
   const std::int64_t rows = site.batch.rows();
   const TensorId own = site.per_row("row sums", rows, kLogitSums);
@@ -290,7 +291,7 @@ UnitGraph embedding_graph(const DecoderPart& part) {
 
 namespace {
 
-// x, to which the layer's two branches are added one after the other, into `out`.
+// Adds the layer's two branches to x, one after the other, and writes the result into `out`.
 void sequential_branches(const LayerSite& site, TensorId x, TensorId out,
                          const LayerOptions& layer) {
   const std::int64_t width = site.config.width;
@@ -314,8 +315,8 @@ void sequential_branches(const LayerSite& site, TensorId x, TensorId out,
       out, factor);
 }
 
-// x, to which both branches of one norm are added, into `out`. Tensor-parallel ranks add their
-// parts of the two, so that they exchange once.
+// Adds both branches of one norm to x, and writes the result into `out`. Tensor-parallel ranks
+// first add up their parts of the two branches, so that they exchange once.
 void parallel_branches(const LayerSite& site, TensorId x, TensorId out, const LayerOptions& layer) {
   TERRACE_CHECK(site.config.norm_places == NormPlaces::kBefore);  // other places have no meaning
   const TensorId normed =
@@ -364,7 +365,7 @@ UnitGraph head_graph(const DecoderPart& part) {
       norm(site, x, norm_weights(site, ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias));
   const Branch products = enter(site, normed, "sums", "norm backward");
   HeadTensors t = head_tensors(site, part, products.all);
-  // Of one product; the backward has three, and two where the weight is frozen.
+  // The flops of one product. The backward has three products, or two where the weight is frozen.
   const double flops =
       2.0 * static_cast<double>(part.batch.rows()) *
       static_cast<double>(part.layout.front().find(ParameterKind::kTokenEmbedding)->rows *

@@ -10,10 +10,10 @@
 // The units of a decoder, written down as layers from the model's options.
 namespace terrace {
 
-// What a rank computes of a model.
+// The part of a model that a rank computes.
 struct DecoderPart {
   ModelConfig config;              // of this rank's part
-  std::vector<UnitLayout> layout;  // likewise
+  std::vector<UnitLayout> layout;  // of the same part
   BatchShape batch;
   DType compute_type = DType::kBF16;
   TensorSplit split;
@@ -21,25 +21,26 @@ struct DecoderPart {
   std::int64_t smallest_vocabulary = 0;  // of any rank's part
   TensorSharing sharing;
 
-  // What the tokens' rows are multiplied with.
+  // Returns the factor that the tokens' rows are multiplied with.
   float embedding_scale() const;
-  // Whether something below the unit trains, so that the backward goes on from it.
+  // Returns whether something below the unit trains, so that the backward goes on below it.
   bool wants_input_gradient(std::int64_t unit) const;
 };
 
-// What a block computes follows from this: blocks that are equal in it have one graph.
+// Everything that decides what a block computes. Blocks that are equal in it share one graph.
 struct BlockShape {
   LayerOptions options;
-  const UnitLayout* layout = nullptr;  // one of the part's
+  const UnitLayout* layout = nullptr;  // one of DecoderPart::layout
   bool has_backward_below = true;      // DecoderPart::wants_input_gradient()
 
   bool operator==(const BlockShape& other) const;
 };
 
-// Its forward; the backward, of all micro-batches at once, is UnitCompute's.
+// Returns the graph of the embedding's forward. Its backward, of all micro-batches at once, is in
+// UnitCompute.
 UnitGraph embedding_graph(const DecoderPart& part);
 UnitGraph block_graph(const DecoderPart& part, const BlockShape& block);
-// Norm, head and loss.
+// Returns the graph of norm, head and loss.
 UnitGraph head_graph(const DecoderPart& part);
 
 }  // namespace terrace

@@ -20,14 +20,15 @@ struct Columns {
   }
 };
 
-// What the calls of a norm touch. Layer norms have a mean and a bias, others not.
+// The tensors that the calls of a norm touch. Layer norms have a mean and a bias, the others do
+// not.
 struct NormTensors {
   Columns x, y;
   TensorId rstd = kNoTensor;
   TensorId mean = kNoTensor;
   NormWeights weights;
   NormOptions options;
-  // Of a width that tensor-parallel ranks divide: all parts' sums.
+  // Set where tensor-parallel ranks divide the width: the sums of all parts.
   TensorId squares = kNoTensor;
   std::int64_t total_width = 0;
 };
@@ -56,7 +57,8 @@ UnitCall norm_forward(const NormTensors& t) {
   return call;
 }
 
-// Where the gradients of a norm come from and go to. `along`: of a divided width, all parts' sums.
+// The tensors that the gradients of a norm come from and go to. `along` is set where the width is
+// divided, and has the sums of all parts.
 struct NormGradients {
   Columns dy, dx;
   TensorId dresidual = kNoTensor;
@@ -91,7 +93,8 @@ UnitCall layer_norm_backward(const NormTensors& t, const NormGradients& g) {
   return call;
 }
 
-// The kernels write all gradients of a norm: those of frozen weights go where nobody looks.
+// Returns `t` with a gradient for every weight. The kernels write all gradients of a norm, so those
+// of frozen weights go to scratch that nothing reads.
 NormTensors with_all_gradients(UnitGraph& graph, NormTensors t) {
   for (Weight* const weight : {&t.weights.weight, &t.weights.bias}) {
     if (weight->value == kNoTensor || weight->gradient != kNoTensor) continue;
@@ -117,17 +120,17 @@ UnitCall norm_backward(const NormTensors& t, const NormGradients& g) {
   return call;
 }
 
-// What attention touches, and its numbers. Queries and keys are columns of q|k|v itself, or, where
-// they have norms, of the norms' results.
+// The tensors that attention touches, and its numbers. Queries and keys are columns of q|k|v
+// itself, or, where they have norms, of the norms' results.
 struct AttentionTensors {
   Columns q, k, v;
   TensorId attended = kNoTensor;
   TensorId log_sum_exp = kNoTensor;
   TensorId table = kNoTensor;  // of rotary embedding; none: positions are not rotated
-  // Where sequences hold documents, and positions also where keys are kept.
+  // Set where sequences hold documents; `positions` is also set where keys are kept.
   TensorId positions = kNoTensor;
   TensorId first_keys = kNoTensor;
-  // Keys and values of all rows that are kept, side by side, behind which the new ones go.
+  // Keys and values of all rows that are kept, side by side. The new ones are written behind them.
   TensorId kept = kNoTensor;
   AttentionShape shape;
   AttentionRule rule;
@@ -137,7 +140,7 @@ struct AttentionTensors {
   Columns kept_values() const { return {kept, k.width, v.width}; }
 };
 
-// Rotates `queries` and `keys`, or their gradients back.
+// Rotates `queries` and `keys`, or rotates their gradients back.
 void rotate(const UnitRun& run, const AttentionTensors& t, const Columns& queries,
             const Columns& keys, bool inverse) {
   if (t.table == kNoTensor) return;
@@ -160,14 +163,14 @@ AttentionRule rule_of(const UnitRun& run, const AttentionTensors& t) {
   return rule;
 }
 
-// What attention reads besides activations.
+// Adds the tensors that attention reads besides activations.
 void add_numbers(const AttentionTensors& t, std::vector<TensorId>& reads) {
   for (const TensorId tensor : {t.table, t.positions, t.first_keys}) {
     if (tensor != kNoTensor) reads.push_back(tensor);
   }
 }
 
-// With `kept_rows` rows of keys and values before the new ones.
+// Returns the op with `kept_rows` rows of keys and values before the new ones.
 AttentionForward attention_forward_op(const UnitRun& run, const AttentionTensors& t,
                                       std::int64_t kept_rows) {
   AttentionForward op = {t.shape,
@@ -200,7 +203,8 @@ void keep(const UnitRun& run, const AttentionTensors& t) {
   copy(t.v, t.kept_values());
 }
 
-// A kernel may need more for a part of the room than for all of it: for new rows alone.
+// Returns the most workspace that the forward needs. A kernel may need more for the new rows alone
+// than with all the room for kept rows in use, so both are asked for.
 std::size_t attention_workspace(const UnitRun& run, const AttentionTensors& t, int workers) {
   const auto of = [&](std::int64_t kept_rows) {
     return run.kernels.attention_forward_workspace(attention_forward_op(run, t, kept_rows),
@@ -230,7 +234,7 @@ UnitCall attention_forward(const AttentionTensors& t) {
   return call;
 }
 
-// The gradients of queries and keys, and of values.
+// The gradients of attention's result, of queries and keys, and of values.
 struct AttentionGradients {
   TensorId dattended = kNoTensor;
   Columns dq, dk, dv;
@@ -268,15 +272,16 @@ UnitCall attention_backward(const AttentionTensors& t, const AttentionGradients&
   return call;
 }
 
-// Of the same products, the other half, though a window may leave out more. The backward has twice
-// as many.
+// Returns the flops of the half of attention's products that the mask makes needless, though a
+// window may leave out more. The backward has twice as many.
 double masked_flops(const LayerSite& site) {
   return 2.0 * static_cast<double>(site.batch.rows() * site.batch.positions) *
          static_cast<double>(site.config.heads * site.config.head_width);
 }
 
-// Products of queries with keys, and of weights with values: a query sees half of the keys, or
-// those in its window. That documents see less is not counted: it is known only when they are read.
+// Returns the flops of the products of queries with keys, and of weights with values. A query sees
+// half of the keys, or those in its window. Where sequences hold documents, queries see less. This
+// is not counted, because it is known only when the documents are read.
 double attention_flops(const LayerSite& site, const LayerOptions& layer) {
   const auto sequence = static_cast<double>(site.batch.positions);
   const auto window = static_cast<double>(layer.window);
@@ -286,7 +291,8 @@ double attention_flops(const LayerSite& site, const LayerOptions& layer) {
          static_cast<double>(site.config.heads * site.config.head_width);
 }
 
-// Adds the table of the positions, or of each row where documents of other lengths have others.
+// Adds the rotary table: one for the positions, or one for each row, where documents of other
+// lengths have other angles.
 void add_rope_table(const LayerSite& site, std::int64_t rope, AttentionTensors& t) {
   const bool is_of_rows = site.batch.row_angles > 0;
   const std::int64_t rows = is_of_rows ? site.batch.rows() : site.batch.table_positions();
@@ -332,7 +338,7 @@ AttentionTensors attention_tensors(const LayerSite& site, TensorId qkv, TensorId
   return t;
 }
 
-// A norm of the queries or the keys of q|k|v, into the same columns of `normed`.
+// A norm of the queries or the keys of q|k|v. Its result goes into the same columns of `normed`.
 struct HeadNorm {
   NormTensors tensors;
   TensorId own_squares = kNoTensor;  // of this rank's part of the width
@@ -482,7 +488,7 @@ TensorId query_key_norms(const LayerSite& site, TensorId qkv) {
   graph.on_backward({qkv}, [site, qkv, normed, norms, is_divided] {
     UnitGraph& graph = site.graph;
     const TensorId dnormed = graph.gradient(normed);
-    const TensorId dqkv = graph.gradient(qkv);  // which has the values' gradient already
+    const TensorId dqkv = graph.gradient(qkv);  // which already has the values' gradient
     std::array<NormGradients, 2> gradients;
     std::array<TensorId, 2> sums = {kNoTensor, kNoTensor};
     for (std::size_t n = 0; n < norms.size(); ++n) {
@@ -568,7 +574,7 @@ TensorId activation(const LayerSite& site, TensorId x) {
   return y;
 }
 
-// What is added may be made where the sum goes.
+// Lets `b` be computed in the memory of `sum`, unless it is exchanged or shares memory already.
 TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum, float factor) {
   UnitGraph& graph = site.graph;
   UnitTensor& addend = graph.at(b);

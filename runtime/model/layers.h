@@ -11,23 +11,23 @@
 #include "runtime/model/parameter_layout.h"
 #include "runtime/model/unit_graph.h"
 
-// The layers that units are made of. Each writes its kernel calls, and those of its way back, into
-// a unit's graph. Letters: R rows of a micro-batch, n this rank's own of them (R, or R / N with
-// sequence parallelism over N ranks), C width.
+// The layers that units are made of. Each writes the kernel calls of its forward and its backward
+// into a unit's graph. Letters: R is the number of rows of a micro-batch, n the number of this
+// rank's own rows (R, or R / N with sequence parallelism over N ranks), C the width.
 namespace terrace {
 
-// A parameter and its gradient; both kNoTensor where there is none, the gradient also where the
-// parameter is frozen. The value of a quantised matrix is its bytes.
+// A parameter and its gradient. Both are kNoTensor where there is no such parameter; the gradient
+// is also kNoTensor where the parameter is frozen. The value of a quantised matrix is its bytes.
 struct WeightPart {
   TensorId value = kNoTensor;
   TensorId gradient = kNoTensor;
-  std::int64_t first = 0;  // of its rows, in the whole
+  std::int64_t first = 0;  // the place of its first row in the whole weight
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::optional<QuantizedShape> quantized = std::nullopt;
 };
-// Those that are multiplied as one and do not lie side by side, because only some of them train or
-// because they are quantised, have parts in place of these.
+// Parameters that are multiplied as one. They have `parts` in place of `value` and `gradient` if
+// they do not lie side by side, because only some of them train or because they are quantised.
 struct Weight {
   TensorId value = kNoTensor;
   TensorId gradient = kNoTensor;
@@ -38,13 +38,13 @@ struct Weight {
 struct LayerAdapter {
   Weight a = {};
   Weight b = {};
-  Weight magnitudes = {};  // none: it has no magnitudes
+  Weight magnitudes = {};  // kNoTensor: it has no magnitudes
   std::int64_t first = 0;
   std::int64_t rows = 0;
   float scale = 1;
 };
 
-// Where a layer stands: the graph that it is written into, and what the unit is.
+// The place of a layer: the graph that it is written into, and a description of the unit.
 struct LayerSite {
   UnitGraph& graph;
   const ModelConfig& config;  // of this rank's part
@@ -53,53 +53,57 @@ struct LayerSite {
   DType type = DType::kBF16;  // compute type
   TensorSplit split;
 
-  // [R, columns] and [n, columns] in the compute type, in scratch until the graph says otherwise.
+  // Adds a tensor of all rows, [R, columns], or of this rank's rows, [n, columns], in the compute
+  // type. It is in scratch until the graph says otherwise.
   TensorId all_rows(std::string_view name, std::int64_t columns) const;
   TensorId own_rows(std::string_view name, std::int64_t columns) const;
-  // A number a row, fp32.
+  // Adds a tensor with an fp32 number for each row, or `columns` of them.
   TensorId per_row(std::string_view name, std::int64_t rows, std::int64_t columns = 1) const;
-  // A buffer that the op is given: not scratch.
+  // Adds a tensor in a buffer that the op is given, not in scratch.
   TensorId boundary(Role role, std::string_view name, std::int64_t columns) const;
-  // One of the lists of the micro-batch's tokens, [R]; kNoTensor where the batch has no such list.
+  // Adds one of the lists of the micro-batch's tokens, [R]. Returns kNoTensor where the batch has
+  // no such list.
   TensorId numbers(RowNumbers list) const;
-  // Of a unit's parameter `kind`, `rows` rows from its first on (all that lie side by side), in the
-  // buffer of that role. kNoTensor where the unit has no such parameter, and of the gradient of one
-  // that is frozen.
+  // Adds `rows` rows of a unit's parameters, from the first row of `kind` on, in the buffer of that
+  // role. The rows may belong to several parameters that lie side by side. Returns kNoTensor where
+  // the unit has no such parameter, and for the gradient of a frozen one.
   TensorId parameter(const UnitLayout& unit, ParameterKind kind, std::int64_t rows,
                      Role role) const;
-  // Of this unit's, with its gradient; as parts where it is quantised.
+  // Adds a parameter of this unit with its gradient; as parts where it is quantised.
   Weight weight(ParameterKind kind, std::int64_t rows) const;
-  // Of those of these kinds that the unit has, which are multiplied as one in this order.
+  // Adds the parameters of these kinds that the unit has. They are multiplied as one in this order.
   Weight joined_weight(std::initializer_list<ParameterKind> kinds) const;
-  // Of this unit's, whose rows are those from `first` on of what is multiplied as one.
+  // Adds a parameter of this unit. Its rows are the rows from `first` on of what is multiplied as
+  // one.
   WeightPart weight_part(const ParameterTensor& tensor, std::int64_t first) const;
-  // The adapters of these weights, which are multiplied as one in this order.
+  // Adds the adapters of these weights, which are multiplied as one in this order.
   std::vector<LayerAdapter> adapters(std::initializer_list<ParameterKind> kinds) const;
 };
 
-// y[n,C]: layer norm or root-mean-square norm of each row, as the model's NormOptions say.
+// y[n,C]: the layer norm or root-mean-square norm of each row, as the model's NormOptions say.
 struct NormWeights {
   Weight weight;
   Weight bias;
 };
 TensorId norm(const LayerSite& site, TensorId x, const NormWeights& weights);
 
-// y = x weight^T + bias, into `y`, and what adapters add to it.
+// The linear layer: y = x weight^T + bias, and what adapters add to it, written into `y`.
 struct LinearWeights {
   Weight weight;
   Weight bias;
   std::vector<LayerAdapter> adapters = {};
-  // The rank's products are added over the ranks, and the bias is the first rank's to add.
+  // Whether the ranks' products are added up. Then only the first rank adds the bias.
   bool is_partial = false;
 };
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y);
-// y += scale (x a^T) b^T, in the adapter's rows of the layer's result: columns of `y`.
+// Computes y += scale (x a^T) b^T in the columns of `y` that are the adapter's rows of the layer's
+// result.
 void add_adapter(const LayerSite& site, TensorId x, const LayerAdapter& adapter, TensorId y);
 
-// y = x, whose columns of adapters with magnitudes are multiplied with magnitude by norm, but for
-// the bias. x is a linear layer's result with what adapters add to it.
+// y = x, except that the columns of adapters with magnitudes are multiplied with magnitude / norm.
+// The bias in them is not multiplied. x is a linear layer's result, including what adapters add.
 struct MagnitudeTensors {
-  TensorId input;   // of the layer
+  TensorId input;   // of the linear layer
   TensorId weight;  // as it was multiplied
   TensorId bias;    // or none
   TensorId x, y;
@@ -107,30 +111,32 @@ struct MagnitudeTensors {
 void apply_magnitudes(const LayerSite& site, const MagnitudeTensors& t,
                       const std::vector<LayerAdapter>& adapters);
 
-// The norms that the model has of queries and keys, of q|k|v [R, (H+2G)D]: [R, (H+G)D], or q|k|v
-// itself where there are none. A norm of the whole width needs all ranks' sums of squares.
+// Applies the model's norms of queries and keys to q|k|v [R, (H+2G)D]. Returns [R, (H+G)D], or
+// q|k|v itself where there are no such norms. A norm of the whole width needs all ranks' sums of
+// squares.
 TensorId query_key_norms(const LayerSite& site, TensorId qkv);
 
-// Rotary embedding, in place, and causal attention: queries and keys from `normed`, which
-// query_key_norms() gave, values from q|k|v. [R, HD].
+// Computes rotary embedding, in place, and causal attention. Queries and keys come from `normed`,
+// which query_key_norms() returned, and values from q|k|v. Returns [R, HD].
 TensorId attention(const LayerSite& site, TensorId qkv, TensorId normed, const LayerOptions& layer);
 
-// [R, I] of [R, I] or, gated, of [R, 2I].
+// Returns [R, I], computed from [R, I] or, if gated, from [R, 2I].
 TensorId activation(const LayerSite& site, TensorId x);
 
-// a + factor * b.
+// Writes a + factor * b to `sum`, and returns `sum`.
 TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum, float factor);
 
-// Between these two, tensor-parallel ranks have all rows of x and each a part of the columns. The
-// step that begins there is named `into`, that behind leave() `behind`; on the way back the step
-// before is `back`. With one rank they do nothing.
+// The part of a unit between enter() and leave(), in which each tensor-parallel rank has all rows
+// of x and a part of the columns. The step that begins at enter() is named `into`, the step behind
+// leave() `behind`. In the backward, the step for what comes before enter() is named `back`. With
+// one rank, enter() and leave() do nothing.
 struct Branch {
   TensorId own = kNoTensor;  // x: this rank's rows
-  TensorId all = kNoTensor;  // all ranks'
+  TensorId all = kNoTensor;  // the rows of all ranks
   std::string_view inside = "";
 };
 Branch enter(const LayerSite& site, TensorId x, std::string_view into, std::string_view back);
-// The sum over the ranks of what each has made, this rank's rows.
+// Returns this rank's rows of the sum, over the ranks, of what each has computed.
 TensorId leave(const LayerSite& site, const Branch& branch, TensorId partial,
                std::string_view behind);
 

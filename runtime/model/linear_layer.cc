@@ -7,7 +7,7 @@
 namespace terrace {
 namespace {
 
-// The views of a linear layer's weight and of its gradient, of whichever run.
+// The tensors of a linear layer: input, weight, bias and result.
 struct LinearTensors {
   TensorId x, weight, bias, y;
 };
@@ -27,10 +27,10 @@ UnitCall linear_forward(const LinearTensors& t) {
   return call;
 }
 
-// What a product of gradients makes: of a weight, of its bias or of both, of some of its rows.
+// A product that makes the gradient of a weight, of its bias or of both, for some of its rows.
 struct WeightGradient {
   TensorId dy, x;
-  TensorId weight;  // whose columns there are
+  TensorId weight;  // has the number of columns
   TensorId dweight = kNoTensor;
   TensorId dbias = kNoTensor;
   std::int64_t first = 0;
@@ -71,7 +71,7 @@ UnitCall linear_weight_gradient(const WeightGradient& g) {
   return call;
 }
 
-// Puts a part of a weight where the whole has its rows.
+// Copies a part of a weight to the place where the whole has its rows; dequantises it where needed.
 void join_part(const UnitRun& run, const WeightPart& part, const TensorView& whole) {
   const auto before = static_cast<std::size_t>(part.first * part.columns) * size_of(whole.dtype);
   const TensorView rows =
@@ -81,8 +81,8 @@ void join_part(const UnitRun& run, const WeightPart& part, const TensorView& who
   run.kernels.scale(run.context, {value, rows, 1.0F});
 }
 
-// The whole of a weight, side by side: where its parts are elsewhere, or quantised, made in
-// scratch.
+// Returns the whole of a weight, side by side. It is made in scratch where the parts are elsewhere
+// or quantised.
 TensorId side_by_side(const LayerSite& site, const Weight& weight) {
   if (weight.parts.empty()) return weight.value;
   const std::vector<WeightPart> parts = weight.parts;
@@ -114,7 +114,8 @@ UnitCall linear_input_gradient(TensorId dy, TensorId weight, TensorId dx) {
   return call;
 }
 
-// The gradients of a linear layer's weight and bias, of what trains. `flops` of the whole weight's.
+// Adds the calls that compute the gradients of a linear layer's weight and bias, as far as they
+// train. `flops` is for the whole weight's gradient.
 void weight_gradients(UnitGraph& graph, const LinearTensors& t, const LinearWeights& weights,
                       double flops) {
   const TensorId dy = graph.gradient(t.y);
@@ -142,7 +143,8 @@ void weight_gradients(UnitGraph& graph, const LinearTensors& t, const LinearWeig
 
 }  // namespace
 
-// A weight of which only some parts train has these in its two halves of the unit's sequence.
+// Where only some parts of a weight train, the trained and the frozen parts lie in two places of
+// the unit's sequence.
 Weight LayerSite::joined_weight(std::initializer_list<ParameterKind> kinds) const {
   std::vector<const ParameterTensor*> tensors;
   std::int64_t rows = 0;

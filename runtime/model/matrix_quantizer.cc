@@ -13,7 +13,7 @@ namespace {
 constexpr int kNf4Codes = 16;
 constexpr int kDynamicCodes = 256;
 
-// NaN where a number is not finite.
+// Returns the largest magnitude; NaN where a number is not finite.
 float largest_magnitude(std::span<const float> numbers) {
   float largest = 0.0F;
   bool is_finite = true;
@@ -24,7 +24,8 @@ float largest_magnitude(std::span<const float> numbers) {
   return is_finite ? largest : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Where a number is between two levels, in the middle: the upper one's begins.
+// Returns the middles between neighbouring levels. A number above a middle is nearer to the upper
+// level.
 constexpr std::array<float, kNf4Codes - 1> nf4_middles() {
   std::array<float, kNf4Codes - 1> middles{};
   for (int code = 0; code + 1 < kNf4Codes; ++code) {
@@ -40,8 +41,8 @@ int nearest_nf4(float number) {
   return code;
 }
 
-// Of two codes as near as each other, the even one. In double, so that all such ties are seen:
-// there are many among numbers of few bits.
+// Returns the nearest code; of two codes that are equally near, the even one. Computes in double,
+// so that all such ties are seen: there are many among numbers of few bits.
 std::int8_t nearest_int8(float number, float scale) {
   if (!(scale > 0)) return 0;
   return static_cast<std::int8_t>(std::nearbyint(127.0 * number / scale));
@@ -85,7 +86,8 @@ class MatrixQuantizer {
   }
 
  private:
-  // The blocks that share a factor are a task: their scales, and the codes of those of this part.
+  // Encodes the blocks that share a factor, as one task: the scales of all of them, and the codes
+  // of those that belong to this part.
   void encode(std::int64_t group) {
     const std::int64_t first = group * kScaleGroup;
     const std::int64_t begin = first * kQuantizedBlock;
@@ -103,7 +105,8 @@ class MatrixQuantizer {
     }
   }
 
-  // The part's number of a block of the whole matrix, where it is one of the part.
+  // Returns the number that a block of the whole matrix has in this part; none where it is in
+  // another part.
   std::optional<std::int64_t> block_of_part(std::int64_t whole) const {
     const std::int64_t run = whole / shape_.run_blocks;
     if (run % shape_.ranks != shape_.rank) return std::nullopt;
@@ -136,7 +139,7 @@ class MatrixQuantizer {
     }
   }
 
-  // In whole groups, though a part may have some of a group's blocks only.
+  // Encodes the scales in whole groups, though a part may have only some of a group's blocks.
   void encode_scales() {
     double sum = 0;
     for (const float scale : scales_) sum += scale;

@@ -29,7 +29,7 @@ void check_architecture(const ConfigReader& keys, const Family& family) {
       fmt::format("what is: {}", fmt::join(family.architectures, ", ")));
 }
 
-// Keys of several families, and of some that do not list them.
+// Checks keys of several families, and of some that do not list them.
 void check_attention(const ConfigReader& keys) {
   if (!keys.flag("is_causal", true)) keys.refuse("is_causal", "is not built; causal attention is");
   if (keys.flag("use_bidirectional_attention", false)) {
@@ -37,7 +37,7 @@ void check_attention(const ConfigReader& keys) {
   }
 }
 
-// What Hugging Face's training would drop at random, as written.
+// Returns the dropout that Hugging Face's training would use, as written.
 std::string read_dropout(const ConfigReader& keys) {
   std::vector<std::string> found;
   for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"}) {
@@ -64,7 +64,7 @@ std::string read_text_file(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw IoError({.operation = "open", .path = path.string(), .error_number = errno});
   std::ostringstream text;
-  text << stream.rdbuf();  // of an empty file this fails, too
+  text << stream.rdbuf();  // this fails for an empty file, too
   if (stream.bad() || text.bad()) {
     throw IoError({.operation = "read", .path = path.string(), .error_number = errno});
   }
@@ -112,7 +112,7 @@ ModelConfig parse_saved_config(std::string_view json, const std::string& origin)
   return config;
 }
 
-// "meta-llama/Llama-3.2-1B": two names of the letters that the hub allows.
+// A name like "meta-llama/Llama-3.2-1B": two names of characters that the hub allows.
 bool is_hub_name(const std::string& model) {
   const std::size_t slash = model.find('/');
   const std::string_view name = std::string_view(model).substr(slash + 1);

@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// The config.json of a preset; empty for a name that is none.
+// Returns the config.json of a preset; empty for a name that is not a preset's.
 std::string_view preset_json(std::string_view name);
 
 }  // namespace terrace

@@ -5,7 +5,7 @@
 
 namespace terrace {
 
-// What a buffer is to an op of a step.
+// The role of a buffer in an op of a step.
 enum class Role : std::uint8_t {
   kTokens,  // and targets, of one micro-batch or of all
   kParameters,
@@ -29,7 +29,7 @@ enum class Role : std::uint8_t {
   kSource,  // of copies and collectives
   kTarget,
   kSums,       // norm partials and losses of all ranks
-  kKeyValues,  // of a block, that are kept for later rows: keys and values side by side
+  kKeyValues,  // a block's keys and values, side by side, kept for later rows
 };
 inline constexpr std::size_t kRoleCount = 23;
 

@@ -15,22 +15,22 @@ enum class Option : std::uint8_t {
   kThreads,
   kMicroBatchSize,
   kSequenceLength,
-  kRecompute,         // what allows that activations are computed again
+  kRecompute,         // the option that allows recomputing activations
   kPrecision,         // followed by the name of a type
   kTensorParallel,    // followed by the number of ranks
   kSequenceParallel,  // followed by "on" or "off"
   kLearningRate,
   kTrainable,     // followed by a pattern
-  kNoEvaluation,  // what gives up evaluation
+  kNoEvaluation,  // the option that gives up evaluation
   kBaseQuantization,
 };
 inline constexpr std::size_t kOptionCount = 15;
 
-// Returns the words by which whoever set the options knows one: "batch.sequences".
+// Returns the words by which the user who set the options knows this one: "batch.sequences".
 using OptionNames = std::string_view (*)(Option option);
 
-// Those of a library's caller: fields of ModelRuntimeOptions (runtime/engine/model_runtime.h), of
-// its ModelConfig and of StepBatch.
+// Returns the names for a caller of the library: fields of ModelRuntimeOptions
+// (runtime/engine/model_runtime.h), of its ModelConfig and of StepBatch.
 std::string_view field_of_option(Option option);
 
 }  // namespace terrace

@@ -9,9 +9,9 @@
 #include "base/philox.h"
 
 // Elements 4g to 4g+3 of a tensor come from the four words of Philox counter g: normal ones by two
-// Box-Muller transforms, uniform ones a word each. The loops go over arrays of one length with no
-// branch and no library call, so that the compiler makes vector code of them, and use only
-// operations that are correctly rounded, so that every compiler makes the same bits.
+// Box-Muller transforms, uniform ones from one word each. The loops go over arrays of one length
+// without branches or library calls, so that the compiler vectorises them. They use only operations
+// that are correctly rounded, so that every compiler gives the same bits.
 namespace terrace {
 namespace {
 
@@ -76,8 +76,8 @@ void fill_normals(const std::array<std::uint32_t, kGroups>& a,
     const float u = 1.0F - static_cast<float>(static_cast<std::int32_t>(a[i] >> 8)) * 0x1.0p-24F;
     const float turn = static_cast<float>(static_cast<std::int32_t>(b[i] >> 8)) * 0x1.0p-24F;
     const float radius = root_of(-2.0F * log_of(u));
-    // The nearest quarter of a turn, and the angle from there, within an eighth of a turn.
-    // Truncation after the half is added is what vectorises; turn is never negative.
+    // The nearest quarter of a turn, and the angle from there, within an eighth of a turn. Adding a
+    // half and truncating vectorises; turn is never negative.
     const float quarters = 4.0F * turn + 0.5F;
     const auto quarter = static_cast<std::int32_t>(quarters);
     const float x =
@@ -100,7 +100,7 @@ void fill_normals(const std::array<std::uint32_t, kGroups>& a,
   }
 }
 
-// Elements 4 * first_group onwards.
+// Computes elements 4 * first_group onwards.
 void fill_batch(PhiloxKey key, std::uint64_t first_group, const ParameterTensor& tensor,
                 std::array<float, kBatch>& out) {
   const float deviation = tensor.init_deviation;

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// The rank's part of a tensor: shape and slice.
+// Returns the rank's part of a tensor: shape and slice.
 ParameterTensor part_of(ParameterTensor tensor, const TensorSplit& split) {
   if (tensor.cut == TensorCut::kReplicated) return tensor;
   TensorSlice& slice = tensor.slice;
@@ -31,7 +31,7 @@ ParameterTensor part_of(ParameterTensor tensor, const TensorSplit& split) {
   return tensor;
 }
 
-// How a rank's part of a frozen matrix of a block is kept.
+// Sets how a rank's part of a frozen matrix of a block is kept.
 void quantize(ParameterTensor& part, const BaseStorage& storage) {
   QuantizedShape shape = {.form = storage.form.value(), .elements = part.elements()};
   if (part.slice.ranks > 1) {
@@ -164,7 +164,7 @@ class UnitBuilder {
     return tensor;
   }
 
-  // Of rows; of layer norms that have biases, with these.
+  // Adds a norm of rows, with a bias if it is a layer norm that has one.
   void norm(ParameterKind weight, ParameterKind bias_kind) {
     norm_weight(weight, config_.width).gradient = GradientShare::kRows;
     const bool has_bias = config_.norm.has_mean && config_.norm.has_bias;
@@ -179,7 +179,8 @@ class UnitBuilder {
     return tensor;
   }
 
-  // Of the matrices so far. Those that are stored as one tensor have one A, and each its B.
+  // Adds adapters to the matrices so far. Matrices that are stored as one tensor share one A, and
+  // each has its own B.
   void adapters() {
     if (!config_.adapter.is_there()) return;
     std::vector<ParameterTensor> adapted = unit_.tensors;
@@ -221,8 +222,9 @@ class UnitBuilder {
     return unit_.tensors.emplace_back(std::move(tensor));
   }
 
-  // A of a matrix, as torch starts a linear layer: kaiming_uniform_ with a = sqrt(5). Ranks that
-  // have rows of the matrix have all of A, and the gradient that comes from these rows.
+  // Adds the A of a matrix. It starts as torch starts a linear layer: kaiming_uniform_ with
+  // a = sqrt(5). Ranks that have rows of the matrix have all of A, but only the part of its
+  // gradient that comes from these rows.
   void adapter_down(const ParameterTensor& matrix, bool is_of_several) {
     ParameterTensor a;
     a.kind = adapter_a(matrix.kind);
@@ -240,7 +242,7 @@ class UnitBuilder {
     put(std::move(a));
   }
 
-  // B of a matrix: zero at the start, so that the model computes what it did.
+  // Adds the B of a matrix. It is zero at the start, so that the model computes what it did before.
   void adapter_up(const ParameterTensor& matrix) {
     ParameterTensor b;
     b.kind = adapter_b(matrix.kind);
@@ -257,8 +259,8 @@ class UnitBuilder {
     put(std::move(b));
   }
 
-  // Of the rows of a matrix. They start from these rows' norms, which only who has the matrix
-  // knows.
+  // Adds the magnitudes of a matrix's rows. They start from these rows' norms, which are known only
+  // where the matrix is.
   void adapter_magnitudes(const ParameterTensor& matrix) {
     ParameterTensor magnitudes;
     magnitudes.kind = adapter_magnitude(matrix.kind);
@@ -357,8 +359,9 @@ void add_head(const ModelConfig& config, UnitBuilder& unit) {
   unit.norm(ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias);
 }
 
-// Parameters that are stored as one tensor are its rows, one after the other. No family stores such
-// a tensor transposed, where they would be columns, so readers and writers know no such tensor.
+// Finds the rows that parameters have in their stored tensor. Parameters that are stored as one
+// tensor are its rows, one after the other. No family stores such a tensor transposed, where they
+// would be columns, so readers and writers do not handle that.
 void find_stored_rows(UnitLayout& unit) {
   for (ParameterTensor& tensor : unit.tensors) {
     tensor.stored_rows = 0;
@@ -379,7 +382,7 @@ UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t ind
   if (kind == UnitKind::kHead) add_head(config, unit);
   UnitLayout layout = unit.finish();
   find_stored_rows(layout);
-  // There are two such sums a layer.
+  // Each layer adds to the residual stream twice.
   const float residual =
       config.initializer_range / std::sqrt(2.0F * static_cast<float>(config.layers));
   for (ParameterTensor& tensor : layout.tensors) {
@@ -392,11 +395,12 @@ UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t ind
   return layout;
 }
 
-// Of its own, so that the model's parameters start from the same numbers with an adapter and
-// without, and each matrix of an adapter whatever others there are.
+// Returns a random stream that no other tensor has. So the model's parameters start from the same
+// numbers with and without an adapter, and each matrix of an adapter does so whatever other
+// matrices there are.
 std::uint32_t adapter_stream(const UnitLayout& unit, const ParameterTensor& tensor) {
   constexpr std::uint32_t kAdapters = 1U << 31;
-  if (is_magnitude(tensor.kind)) {  // they draw no numbers, but no two tensors have one stream
+  if (is_magnitude(tensor.kind)) {  // they draw no numbers, but no two tensors share a stream
     constexpr std::uint32_t kMagnitudes = kAdapters + (1U << 30);
     constexpr auto kKinds = static_cast<std::uint32_t>(kParameterKinds);
     return kMagnitudes + static_cast<std::uint32_t>(unit.index) * kKinds +
@@ -419,7 +423,7 @@ std::int64_t UnitLayout::decayed_elements() const {
   std::int64_t decayed = 0;
   bool others = false;
   for (const ParameterTensor& tensor : tensors) {
-    if (!tensor.trainable) break;             // as all that follow
+    if (!tensor.trainable) break;             // nor are those that follow
     TERRACE_CHECK(!tensor.decay || !others);  // matrices come first
     others = others || !tensor.decay;
     if (tensor.decay) decayed = tensor.offset + tensor.elements();
@@ -437,7 +441,7 @@ std::int64_t UnitLayout::trained_end() const {
 
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks,
                                          const TensorSplit& tensor, const BaseStorage& storage) {
-  // Whoever changes the number of layers goes through with_shape() (model_shape.h).
+  // The number of layers is only changed by with_shape() (model_shape.h).
   if (!config.layer_options.empty()) {
     TERRACE_CHECK_EQ(config.layer_options.size(), static_cast<std::size_t>(config.layers));
   }

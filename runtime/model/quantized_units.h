@@ -13,18 +13,18 @@
 namespace terrace {
 
 // The bytes of the quantised matrices of units, made from the numbers of a whole model. A matrix is
-// quantised when a byte of it is first asked for, and kept until another is: ask front to back.
-// Used by one thread.
+// quantised when a byte of it is first asked for, and kept until a byte of another matrix is asked
+// for. So ask from front to back. Used by one thread.
 class QuantizedUnits {
  public:
-  // Borrows all. `whole` is the layout of the whole model in which nothing is quantised, by which
-  // `source` is asked; `own` that of the rank, with elements of `element_bytes`.
+  // Borrows all. `whole` is the layout of the whole model without quantisation, and `source` is
+  // asked by it. `own` is the layout of the rank, with elements of `element_bytes` bytes.
   QuantizedUnits(const StateSource& source, const std::vector<UnitLayout>& whole,
                  const std::vector<UnitLayout>& own, std::int64_t element_bytes)
       : source_(source), whole_(whole), own_(own), element_bytes_(element_bytes) {}
 
   // Sets `out` to the bytes from element `begin` of the unit's sequence on, all of them within
-  // UnitLayout::quantized. What is in no matrix is zero. Throws what the source throws.
+  // UnitLayout::quantized. Bytes that belong to no matrix are zero. Throws what the source throws.
   void read(std::int32_t unit, std::int64_t begin, std::span<std::byte> out, WorkerArena& workers);
 
  private:

@@ -7,8 +7,8 @@ namespace terrace {
 
 enum class RopeType : std::uint8_t { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
 
-// How the angles of rotary position embeddings are made. Names and formulas are those of
-// transformers; docs/families.md has them. A field that the type does not use keeps its default.
+// How the angles of rotary position embeddings are made. Names and formulas follow transformers;
+// docs/families.md has them. A field that the type does not use keeps its default.
 struct RopeOptions {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;

@@ -9,8 +9,8 @@
 #include "runtime/model/decoder_options.h"
 #include "runtime/model/rope_options.h"
 
-// Rotary angles of single rows, for models that have other frequencies for longer documents: a
-// document then has its own, whatever is packed or padded around it.
+// Rotary angles of single rows, for models whose longer documents have other frequencies. A
+// document then has the angles of its own length, whatever is packed or padded around it.
 namespace terrace {
 
 // Returns how many fp32 numbers each row of a micro-batch needs (BatchShape::row_angles) where
@@ -23,9 +23,9 @@ class RopeRows {
  public:
   RopeRows(std::vector<RopeOptions> ropes, std::int64_t rotary_width);
 
-  // `lengths` has for each row how many rows its document has. A document's rows are neighbours.
-  // Writes for each rope a table [rows, rotary_width] of fp32 as fill_rope_table() makes it: each
-  // row is that of its place in its document.
+  // `lengths` has, for each row, the number of rows of its document. A document's rows are
+  // neighbours. Writes for each rope a table [rows, rotary_width] of fp32 as fill_rope_table()
+  // makes it. Each row has the angles of its place in its document.
   void fill(std::span<const std::int32_t> lengths, std::span<std::byte> out);
 
  private:
@@ -34,7 +34,8 @@ class RopeRows {
     std::vector<float> frequencies;
     std::vector<float> rows;
   };
-  // Short documents have one table. Of longer ones that of the last is kept.
+  // All short documents share one table. Of the longer ones, only the last document's table is
+  // kept.
   using Tables = std::array<Table, 2>;
 
   std::span<const float> table_of(std::size_t rope, std::int64_t length);

@@ -14,7 +14,7 @@ float power(float base, double exponent) {
   return static_cast<float>(std::pow(static_cast<double>(base), exponent));
 }
 
-// theta^(2i/r), the inverse of the frequencies that are not scaled.
+// Returns theta^(2i/r), the inverses of the frequencies before scaling.
 std::vector<float> inverse_frequencies(float theta, std::int64_t rotary_width) {
   std::vector<float> inverse;
   for (std::int64_t i = 0; i < rotary_width / 2; ++i) {
@@ -23,9 +23,9 @@ std::vector<float> inverse_frequencies(float theta, std::int64_t rotary_width) {
   return inverse;
 }
 
-// The base grows with the length, so that the slowest wave just spans it (NTK-aware scaling). A
-// model that is made computes it in fp64; its forward pass has the length as an fp32 tensor, which
-// is raised to an fp64 number.
+// Returns the base, which grows with the length so that the slowest wave just spans it (NTK-aware
+// scaling). transformers computes it in fp64 when it makes a model. Its forward pass has the length
+// as an fp32 tensor, which is raised to the power of an fp64 number.
 float dynamic_theta(const RopeOptions& options, std::int64_t length, std::int64_t rotary_width) {
   const auto width = static_cast<double>(rotary_width);
   const double exponent = width / (width - 2.0);
@@ -40,7 +40,7 @@ float dynamic_theta(const RopeOptions& options, std::int64_t length, std::int64_
   return power(ratio, exponent) * static_cast<float>(options.theta);
 }
 
-// Long waves are slowed down by the factor, short ones kept, those between are blended.
+// Slows long waves down by the factor, keeps short ones, and blends those between.
 float scale_llama3(const RopeOptions& options, float frequency) {
   const auto factor = static_cast<float>(options.factor);
   const auto original = static_cast<double>(options.original_positions);
@@ -55,7 +55,7 @@ float scale_llama3(const RopeOptions& options, float frequency) {
   return (1.0F - kept) * frequency / factor + kept * frequency;
 }
 
-// The number of the frequency, as a fraction, that turns `rotations` times in the original
+// Returns the number, as a fraction, of the frequency that turns `rotations` times in the original
 // positions.
 double place_of(const RopeOptions& options, double rotations, double rotary_width) {
   const auto original = static_cast<double>(options.original_positions);

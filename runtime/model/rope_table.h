@@ -18,7 +18,7 @@ std::vector<float> rope_frequencies(const RopeOptions& options, std::int64_t len
 bool depends_on_length(const RopeOptions& options);
 
 // Returns the length up to which all sequences have the same frequencies. Each longer length may
-// have its own. The largest number there is where frequencies do not depend on the length.
+// have its own. Returns the largest number there is where frequencies do not depend on the length.
 std::int64_t longest_short_document(const RopeOptions& options);
 
 // Fills a table [positions, rotary_width] for sequences of `length` positions: in each row the

@@ -10,18 +10,18 @@
 
 namespace terrace {
 
-// What there is of each parameter: its exact value, and what the update rule keeps of it.
+// The states of each parameter: its exact value, and what the update rule keeps for it.
 enum class StateField : std::uint8_t { kMaster, kSlot0, kSlot1 };
 inline constexpr std::array<StateField, 1 + kMostSlots> kStateFields = {
     StateField::kMaster, StateField::kSlot0, StateField::kSlot1};
 
 inline constexpr StateField field_of_slot(std::size_t slot) { return kStateFields.at(1 + slot); }
-// The slot that a field is; none where it is no slot of an update rule.
+// Returns the number of the slot that a field is; none where it is not a slot of an update rule.
 inline constexpr std::optional<std::size_t> slot_of(StateField field) {
   const bool is_slot = field == StateField::kSlot0 || field == StateField::kSlot1;
   return is_slot ? std::optional(static_cast<std::size_t>(field) - 1) : std::nullopt;
 }
-// Those there are with a rule of so many slots.
+// Returns the fields that there are with an update rule of `slots` slots.
 inline std::vector<StateField> state_fields(std::size_t slots) {
   std::vector<StateField> fields;
   for (const StateField field : kStateFields) {

@@ -36,7 +36,7 @@ void TensorPartState::read(StateField field, const UnitLayout& unit, std::int64_
       });
 }
 
-// Short runs are read with what lies between them, as one call.
+// Reads short runs in one call, together with what lies between them.
 void TensorPartState::read_part(StateField field, const UnitLayout& whole, const TensorSlice& slice,
                                 std::int64_t first, std::span<float> out) const {
   constexpr std::int64_t kShortRun = 4096;

@@ -10,19 +10,20 @@
 
 namespace terrace {
 
-// Where a state comes from: random numbers, weights, a checkpoint. Thread-safe.
+// The source of a state: random numbers, weights, a checkpoint. Thread-safe.
 class StateSource {
  public:
   virtual ~StateSource() = default;
-  // Elements [begin, begin + out.size()) of the unit's flat sequence; its padding is zero.
+  // Fills `out` with elements [begin, begin + out.size()) of the unit's flat sequence. Its padding
+  // is zero.
   virtual void read(StateField field, const UnitLayout& unit, std::int64_t begin,
                     std::span<float> out) const = 0;
-  // False: what the update rule keeps is zero, as before the first step.
+  // Returns false if all that the update rule keeps is zero, as before the first step.
   virtual bool has_slots() const { return true; }
 };
 
-// A tensor-parallel rank's part of a state of the whole model: what is asked for of its units comes
-// from the model's.
+// A tensor-parallel rank's part of a state of the whole model. It answers for the rank's units by
+// reading the model's state.
 class TensorPartState final : public StateSource {
  public:
   // Borrows both; `layout` is the whole model's.
@@ -41,8 +42,8 @@ class TensorPartState final : public StateSource {
 };
 
 // Calls visit(tensor, first element within it, part of `out`) for the tensors that the range
-// touches, and zeroes the parts that are padding. No quantised matrix may be in the range: no
-// element of it is there.
+// touches, and zeroes the parts that are padding. The range must not touch a quantised matrix,
+// because none of its elements is there.
 void for_each_tensor_part(
     const UnitLayout& unit, std::int64_t begin, std::span<float> out,
     FunctionRef<void(const ParameterTensor&, std::int64_t, std::span<float>)> visit);

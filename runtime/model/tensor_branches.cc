@@ -1,6 +1,6 @@
 #include "runtime/model/layers.h"
 
-// Where tensor-parallel ranks exchange what a unit computes.
+// The places where tensor-parallel ranks exchange what a unit computes.
 namespace terrace {
 
 Branch enter(const LayerSite& site, TensorId x, std::string_view into, std::string_view back) {
@@ -43,7 +43,7 @@ TensorId leave(const LayerSite& site, const Branch& branch, TensorId partial,
     if (site.split.shares_rows) {
       all = site.all_rows("gathered", columns);
       site.graph.exchange(UnitStep::Kind::kGather, own, all);
-      site.graph.exchange(UnitStep::Kind::kGather, branch.own, branch.all);  // what was not saved
+      site.graph.exchange(UnitStep::Kind::kGather, branch.own, branch.all);  // which was not saved
     }
     site.graph.begin_step(branch.inside);
     site.graph.set_gradient(partial, all);

@@ -17,8 +17,9 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kPrefixes = {"transformer.", "model."};
 
-// The length of a set at the start of `pattern`, with its brackets; none where it has no end, and
-// the bracket stands for itself. A bracket right behind the first belongs to the set.
+// Returns the length of a set at the start of `pattern`, with its brackets; none where the set has
+// no end, so that the bracket stands for itself. A closing bracket right behind the opening one
+// belongs to the set.
 std::optional<std::size_t> length_of_set(std::string_view pattern) {
   std::size_t at = 1;
   if (at < pattern.size() && pattern[at] == '!') ++at;
@@ -26,7 +27,7 @@ std::optional<std::size_t> length_of_set(std::string_view pattern) {
   return end == std::string_view::npos ? std::nullopt : std::optional(end + 1);
 }
 
-// `set` without its brackets.
+// Returns whether a set, given without its brackets, has the character.
 bool is_in_set(std::string_view set, char character) {
   const bool is_negated = set.starts_with('!');
   if (is_negated) set.remove_prefix(1);
@@ -40,8 +41,8 @@ bool is_in_set(std::string_view set, char character) {
   return found != is_negated;
 }
 
-// The length of what stands for one character at the start of `pattern`; 0 where it does not stand
-// for this one.
+// Returns the length of the part at the start of `pattern` that stands for one character; 0 where
+// it does not stand for this one.
 std::size_t match_one(std::string_view pattern, char character) {
   if (pattern.empty()) return 0;
   if (pattern.front() == '?') return 1;
@@ -67,7 +68,7 @@ std::vector<std::string> stored_names(const std::vector<UnitLayout>& layout) {
 }  // namespace
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
-  std::optional<std::size_t> star;  // the last one, and where in the name it was tried to end
+  std::optional<std::size_t> star;  // the last one; its match ends at star_end in the name
   std::size_t star_end = 0;
   std::size_t p = 0;
   std::size_t n = 0;

@@ -28,7 +28,7 @@ DecoderPart part_of(const ModelConfig& config, std::vector<UnitLayout> layout,
   return part;
 }
 
-// What the head computes: where keys are kept, the last row alone.
+// Returns the part as the head computes it: only the last row, where keys are kept.
 DecoderPart head_part_of(const DecoderPart& part) {
   DecoderPart head = part;
   if (part.batch.keeps_keys()) head.batch.positions = 1;
@@ -121,7 +121,8 @@ void UnitCompute::prepare(const KernelContext& context) const {
   for (const UnitGraph& graph : graphs_) graph.prepare(kernels_, context);
 }
 
-// The last rank's part of the vocabulary may be smaller; all ranks have the same workspace.
+// Returns the same number on all ranks, although the last rank's part of the vocabulary may be
+// smaller.
 std::size_t UnitCompute::workspace_bytes(std::int32_t micro_batches, int workers) const {
   const bool accumulates = micro_batches > 1;
   const UnitLayout& embedding = part_.layout.front();

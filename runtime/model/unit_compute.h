@@ -10,12 +10,14 @@
 #include "runtime/model/unit_graph.h"
 #include "runtime/model/unit_model.h"
 
-// What the units of a model compute. Nothing here moves, allocates or waits: all memory is given.
+// The computation of a model's units. Nothing here moves data, allocates or waits: the caller
+// provides all memory.
 namespace terrace {
 
 class UnitCompute final : public StepCompute {
  public:
-  // `layout` is parameter_layout(config), or that of the part that `split` says. Borrows the table.
+  // `layout` is parameter_layout(config), or the layout of the part that `split` describes. Borrows
+  // the table of kernels.
   struct Options {
     DType compute_type = DType::kBF16;
     BatchShape batch;
@@ -26,28 +28,31 @@ class UnitCompute final : public StepCompute {
 
   void run(const KernelContext& context, const ComputeTask& task,
            const UnitMemory& memory) override;
-  // A compute step of a unit, as model() numbers them.
+  // Runs a compute step of a unit, with the numbers that model() gives the steps.
   void run(const KernelContext& context, std::int64_t unit, const UnitGraph::Where& where,
            const UnitMemory& memory) const;
-  // Of all micro-batches: tokens point to the first; one gradient of all rows each. `views` is room
-  // for kEmbeddingViews a micro-batch, of the host: nothing is allocated in a step.
+  // Computes the embedding's backward for all micro-batches. The tokens buffer begins with the
+  // first micro-batch; there is one gradient of all rows for each. `views` is room in host memory
+  // for kEmbeddingViews views a micro-batch, because a step allocates nothing.
   void embedding_backward(const KernelContext& context, const UnitMemory& memory,
                           std::span<std::byte* const> hidden_gradients,
                           std::span<TensorView> views) const;
 
-  // Makes what kernels of these shapes need (KernelTable::prepare_attention), so that no step has
-  // to. The context needs no workspace.
+  // Prepares what kernels of these shapes need (KernelTable::prepare_attention), so that no step
+  // has to. The context needs no workspace.
   void prepare(const KernelContext& context) const;
 
-  // What the passes need to know. `workers` of the compute lane decide the workspace.
+  // Returns what the passes need to know of the model. The number of `workers` of the compute lane
+  // decides the size of the workspace.
   ComputeModel model(std::int32_t micro_batches, int workers) const;
 
-  // The rotary tables, one behind the other, each [T, D] in fp32, with T the batch's table
-  // positions; empty where there are none, and where the micro-batches bring the angles.
+  // Returns the rotary tables, one after the other, each [T, D] in fp32, where T is the batch's
+  // table positions. The result is empty where there are no tables, and where the micro-batches
+  // bring the angles.
   std::vector<float> constants() const;
-  // The same with the frequencies of sequences of `length` positions.
+  // Returns the same tables, with the frequencies of sequences of `length` positions.
   std::vector<float> constants(std::int64_t length) const;
-  // Bytes of the lists of numbers of one micro-batch.
+  // Returns the bytes of one micro-batch's lists of numbers.
   std::size_t tokens_bytes() const;
   const BatchShape& batch() const { return part_.batch; }
   const std::vector<UnitLayout>& layout() const { return part_.layout; }
@@ -59,7 +64,7 @@ class UnitCompute final : public StepCompute {
   }
   std::size_t workspace_bytes(std::int32_t micro_batches, int workers) const;
   std::size_t rope_tables() const;
-  std::size_t rope_table_elements() const;  // of one
+  std::size_t rope_table_elements() const;  // of one table
 
   DecoderPart part_;
   const KernelTable& kernels_;

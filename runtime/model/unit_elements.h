@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// The flat sequence of a unit's parameters, which is what is stored, moved, reduced and updated.
+// The flat sequence of a unit's parameters. It is stored, moved, reduced and updated as one.
 namespace terrace {
 
 // The grain of shards and of norm partials, in elements.
@@ -17,9 +17,9 @@ constexpr std::int64_t padded_elements(std::int64_t elements, std::int64_t ranks
   return (elements + grain - 1) / grain * grain;
 }
 
-// How a unit's backward stands to its forward: apart, one op for each micro-batch (a block); one op
-// for all micro-batches at the end of a step (an embedding); or one op together with the forward
-// and the loss (a head).
+// How a unit's backward relates to its forward. A block's backward is separate, one op for each
+// micro-batch. An embedding's is one op for all micro-batches, at the end of a step. A head's is
+// one op together with the forward and the loss.
 enum class UnitKind : std::uint8_t { kEmbedding, kBlock, kHead };
 
 // Elements of a unit's flat sequence.

@@ -10,10 +10,10 @@
 namespace terrace {
 namespace {
 
-// Of tensors in one buffer.
+// The alignment of tensors in one buffer.
 constexpr std::size_t kAlignment = 64;
 
-// Memory of views whose shapes alone are looked at, and whether they are empty.
+// Returns an address for views of which only the shapes are looked at, and whether they are empty.
 std::byte* not_empty() { return reinterpret_cast<std::byte*>(std::uintptr_t{kAlignment}); }
 
 }  // namespace
@@ -161,8 +161,8 @@ std::vector<UnitGraph::Step> UnitGraph::without_evaluation(const Steps& steps) {
   return kept;
 }
 
-// Drops what no wanted result needs, from the end to the front. What a call overwrites counts as
-// needed before it, too: calls write parts of tensors.
+// Drops the calls that no wanted result needs, from the end to the front. A tensor that a call
+// writes still counts as needed before that call, because calls write parts of tensors.
 void UnitGraph::prune_backward() {
   std::set<TensorId> needed;
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
@@ -174,7 +174,8 @@ void UnitGraph::prune_backward() {
   backward_ = leading_to(std::move(needed), backward_);
 }
 
-// The head's backward is one with its forward; other units' are ops apart.
+// Makes the passes. The head's backward is one with its forward; the backward of other units is
+// separate ops.
 void UnitGraph::make_passes() {
   Steps backward = backward_;
   if (kind_ == UnitKind::kHead) {
@@ -203,8 +204,9 @@ void UnitGraph::make_passes() {
   }
 }
 
-// What the forward writes and the backward reads, in the order in which it is written. What an
-// exchange has written is saved too, unless the backward exchanges it again before it reads it.
+// Places the saved tensors: what the forward writes and the backward reads, in the order in which
+// it is written. Tensors that an exchange has written are saved too, unless the backward exchanges
+// them again before it reads them.
 void UnitGraph::place_saved() {
   std::set<TensorId> wanted;
   std::set<TensorId> exchanged_again;
@@ -239,7 +241,7 @@ UnitGraph::Steps UnitGraph::needed_for_saved() const {
   return leading_to(std::move(needed), forward_);
 }
 
-// The calls of `all` that write what is needed, or what these read.
+// Returns the calls of `all` that write a needed tensor, or a tensor that such a call reads.
 UnitGraph::Steps UnitGraph::leading_to(std::set<TensorId> needed, const Steps& all) const {
   const auto is_needed = [&](const std::vector<TensorId>& written) {
     return std::ranges::any_of(written, [&](TensorId t) { return needed.contains(root(t)); });
@@ -264,7 +266,7 @@ UnitGraph::Steps UnitGraph::leading_to(std::set<TensorId> needed, const Steps& a
   return steps;
 }
 
-// Whatever an exchange or more than one step of a pass touches.
+// Places the tensors that an exchange or more than one step of a pass touches.
 void UnitGraph::place_between() {
   for (const Steps& steps : passes_) {
     std::vector<std::int32_t> first_step(tensors_.size(), -1);
@@ -288,7 +290,7 @@ void UnitGraph::place_between() {
   }
 }
 
-// Passes follow each other, so that one packing serves all.
+// Places scratch. The passes follow each other, so one packing serves all of them.
 void UnitGraph::place_scratch() {
   std::vector<PackItem> items(tensors_.size());
   std::int64_t now = 0;
@@ -323,13 +325,13 @@ void UnitGraph::place_scratch() {
 
 UnitAccess UnitGraph::exchanged(const Step& step, TensorId tensor) const {
   const UnitTensor& part = at(tensor);
-  // What goes to the unit's output is all that this has.
+  // An exchange into the unit's output writes the whole buffer.
   const bool is_whole = part.role == Role::kHiddenOut && step.source != step.target;
   return {part.role, part.number, part.offset, is_whole ? 0 : part.size_bytes()};
 }
 
-// An op has whole buffers. It reads what this pass has written before it, and of the backward also
-// what the forward has saved.
+// Describes a step. A compute op touches whole buffers. It reads what this pass has written before
+// it, and in the backward also what the forward has saved.
 UnitStep UnitGraph::described(Pass pass, std::size_t index) const {
   const Steps& steps = of(pass);
   const Step& step = steps[index];
@@ -395,14 +397,14 @@ void UnitGraph::describe(UnitModel& unit) const {
   }
 }
 
-// All calls, with a run whose views have shapes and no memory.
+// Visits all calls, with a run whose views have shapes and no memory.
 template <typename Visit>
 void UnitGraph::visit_shapes(const KernelTable& kernels, const KernelContext& context,
                              GradientMode mode, Visit visit) const {
   const std::vector<std::byte*> between(between_.size(), not_empty());
   UnitMemory memory;
   memory.buffers.fill(not_empty());
-  memory.of(Role::kLogits) = nullptr;  // wanted by samplers alone
+  memory.of(Role::kLogits) = nullptr;  // only samplers want them
   memory.between = between;
   memory.gradient_mode = mode;
   memory.tied_gradient_mode = mode;

@@ -13,13 +13,13 @@
 #include "runtime/model/unit_memory.h"
 #include "runtime/model/unit_model.h"
 
-// What one unit computes, as a list of kernel calls on tensors, and the way back. It is written
-// down once, layer by layer (runtime/model/layers.h), and then resolved: every tensor gets its
-// place, and the calls are cut into the steps that a program runs as ops. A step later only follows
-// pointers: it allocates nothing.
+// The graph of one unit: its forward and its backward as lists of kernel calls on tensors. The
+// layers (runtime/model/layers.h) write the calls down once. Then the graph is resolved: every
+// tensor gets its place, and the calls are divided into the steps that a program runs as ops.
+// Running a step later only follows pointers: it allocates nothing.
 namespace terrace {
 
-// A tensor of a graph, by number.
+// The number of a tensor in its graph.
 using TensorId = std::int32_t;
 inline constexpr TensorId kNoTensor = -1;
 
@@ -27,12 +27,12 @@ struct UnitTensor {
   std::string_view name = "";
   DType dtype = DType::kF32;
   std::array<std::int64_t, 4> shape = {1, 1, 1, 1};
-  // Where it is. kWorkspace: scratch of the step, unless the graph finds that it is saved for the
-  // backward or passes between steps.
+  // The buffer that the tensor is in. kWorkspace is scratch of the step, unless the graph finds
+  // that the tensor is saved for the backward or passed from one step to another.
   Role role = Role::kWorkspace;
-  std::int32_t number = 0;       // of kBetween
+  std::int32_t number = 0;       // which kBetween buffer
   std::size_t offset = 0;        // bytes from the buffer's start
-  TensorId same_as = kNoTensor;  // it shares that tensor's memory
+  TensorId same_as = kNoTensor;  // the tensor whose memory it shares
   bool is_exchanged = false;     // written by an exchange
 
   std::int64_t rows() const { return shape[0]; }
@@ -40,16 +40,17 @@ struct UnitTensor {
   std::size_t size_bytes() const;
 };
 
-// What a call of a graph has at hand.
+// The kernels, the memory and the tensors that a call of a graph runs with.
 class UnitRun {
  public:
   UnitRun(const KernelTable& kernels, const KernelContext& context, const UnitMemory& memory,
           std::span<const UnitTensor> tensors)
       : kernels(kernels), context(context), memory(memory), tensors_(tensors) {}
 
-  // Empty of kNoTensor, and where the op has no such buffer.
+  // Returns the tensor's view. It is empty for kNoTensor, and where the op has no such buffer.
   TensorView view(TensorId tensor) const;
-  // Of what is not a gradient that others add to: kAssign.
+  // Returns whether a kernel assigns this gradient or adds to it. Always kAssign for a tensor that
+  // is not a gradient that others add to.
   GradientMode mode(TensorId gradient) const;
 
   const KernelTable& kernels;
@@ -64,23 +65,26 @@ struct UnitCall {
   std::vector<TensorId> reads = {};
   std::vector<TensorId> writes = {};
   std::function<void(const UnitRun&)> run;
-  // Bytes of workspace that the kernel needs. The views of the run have shapes, and memory that
-  // nobody may touch.
+  // Returns the bytes of workspace that the kernel needs. The run's views have shapes, but their
+  // memory must not be touched.
   std::function<std::size_t(const UnitRun&, int workers)> workspace = {};
-  // Makes what kernels of these shapes need, before the first step; likewise without memory.
+  // Prepares what kernels of these shapes need, before the first step. Here too the views' memory
+  // must not be touched.
   std::function<void(const UnitRun&)> prepare = {};
   double flops = 0;
-  double masked_flops = 0;   // besides these, of products that a mask makes needless
+  double masked_flops = 0;   // products that a mask makes needless; not part of flops
   bool scales_loss = false;  // reads the loss scale
-  // Made in the forward alone: the backward begins with one in its place.
+  // Runs in the forward alone. The backward begins with another call in its place.
   bool of_evaluation = false;
 };
 
-// The tensors and calls of a unit while its layers write them down, forward in order. A layer
-// leaves what its way back is; finish() runs those in the opposite order.
+// The tensors and calls of a unit while its layers write them down, in the order of the forward.
+// Each layer registers a function that writes its backward; finish() calls these functions in the
+// opposite order.
 class UnitGraph {
  public:
-  // `sharing` of tensor-parallel ranks; rows of all of them and this rank's own.
+  // `sharing` says how tensor-parallel ranks share the unit, and whether a rank has all rows or
+  // only its own part of them.
   UnitGraph(UnitKind kind, const TensorSharing& sharing) : kind_(kind), sharing_(sharing) {}
 
   TensorId add(const UnitTensor& tensor);
@@ -88,36 +92,40 @@ class UnitGraph {
   const UnitTensor& at(TensorId tensor) const {
     return tensors_.at(static_cast<std::size_t>(tensor));
   }
-  // A tensor of that shape and type, somewhere in scratch.
+  // Adds a tensor of the same shape and type, somewhere in scratch.
   TensorId like(TensorId tensor, std::string_view name);
 
   // --- steps -------------------------------------------------------------------------------------
-  // Until finish() calls go into the forward, then into the backward.
+  // Calls that are added before finish() belong to the forward, later ones to the backward.
 
   void call(UnitCall call);
-  // What follows is another step, of this name; without tensor-parallel ranks it is the same one.
+  // Begins another step, of this name, with the calls that follow. Without tensor-parallel ranks
+  // they stay in the same step.
   void begin_step(std::string_view name);
   void exchange(UnitStep::Kind kind, TensorId source, TensorId target);
 
   // --- gradients ---------------------------------------------------------------------------------
 
-  // To be called in the forward: the way back of a layer that has read `inputs`.
+  // Registers `emit`, which writes the backward of a layer that has read `inputs`. To be called in
+  // the forward.
   void on_backward(std::vector<TensorId> inputs, std::function<void()> emit);
-  // In the backward. The gradient of a tensor as far as later layers have written it; kNoTensor if
-  // none has.
+  // Returns, in the backward, the gradient of a tensor as far as later layers have written it;
+  // kNoTensor if none has.
   TensorId gradient(TensorId tensor) const;
   void set_gradient(TensorId tensor, TensorId gradient);
-  // Where a layer writes the gradient of one of its inputs: the whole of it, with what is there so
-  // far. Of the unit's input, the last layer writes to the unit's result, if there is one.
+  // Returns the tensor to which a layer writes the gradient of one of its inputs. The layer writes
+  // the whole gradient, including what is there so far. The last layer that writes the gradient of
+  // the unit's input writes it to the unit's result, if there is one.
   TensorId next_gradient(TensorId tensor);
-  // The gradient of an input is what is in `addend`, besides what is there so far.
+  // Makes `addend` a part of the gradient of an input, besides what is there so far.
   void add_to_gradient(TensorId tensor, TensorId addend);
 
   // --- result ------------------------------------------------------------------------------------
 
   void set_input(TensorId input) { input_ = input; }
-  // After the last layer. `input_gradient` is where the backward ends; kNoTensor: nobody wants it.
-  // Of the backward those calls stay that lead to it, to gradients of parameters or to losses.
+  // Ends the writing, after the last layer. The backward ends at `input_gradient`; kNoTensor if
+  // nothing needs the gradient of the unit's input. Only those calls of the backward are kept that
+  // lead to it, to gradients of parameters or to losses.
   void finish(TensorId input_gradient);
 
   using Pass = UnitPass;
@@ -125,12 +133,13 @@ class UnitGraph {
     Pass pass = Pass::kForward;
     std::int32_t step = 0;
   };
-  // Sizes, steps and costs; what is of the unit's layout is the caller's to fill in.
+  // Fills in sizes, steps and costs. The caller fills in what comes from the unit's layout.
   void describe(UnitModel& unit) const;
-  // The most that a step needs, with scratch, for gradients that are assigned, or also added to.
+  // Returns the most workspace that a step needs, including scratch, when gradients are only
+  // assigned, or also added to if `accumulates`.
   std::size_t workspace_bytes(const KernelTable& kernels, int workers, bool accumulates) const;
   void prepare(const KernelTable& kernels, const KernelContext& context) const;
-  // A compute step. Nothing is allocated.
+  // Runs a compute step. Allocates nothing.
   void run(const Where& where, const KernelTable& kernels, const KernelContext& context,
            const UnitMemory& memory) const;
 
@@ -154,7 +163,7 @@ class UnitGraph {
   Steps& now() { return is_backward_ ? backward_ : forward_; }
   Steps& of(Pass pass) { return passes_[static_cast<std::size_t>(pass)]; }
   const Steps& of(Pass pass) const { return passes_[static_cast<std::size_t>(pass)]; }
-  // The tensor whose memory this one has.
+  // Returns the tensor whose memory this one uses.
   TensorId root(TensorId tensor) const;
   static Steps without_evaluation(const Steps& steps);
   void prune_backward();
@@ -175,7 +184,7 @@ class UnitGraph {
   std::vector<UnitTensor> tensors_;
   std::vector<BackwardOf> tape_;
   std::vector<TensorId> gradients_;      // by tensor
-  std::vector<std::int32_t> uses_left_;  // by tensor: layers whose way back is still to come
+  std::vector<std::int32_t> uses_left_;  // by tensor: layers whose backward is still to come
   Steps forward_;
   Steps backward_;
   std::string_view step_name_ = "";

@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// Where an op finds the buffers that it touches.
+// The places of the buffers that an op touches.
 struct UnitMemory {
   std::array<std::byte*, kRoleCount> buffers{};  // null: the op does not touch it
   std::span<std::byte* const> between;           // by number

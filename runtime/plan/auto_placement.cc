@@ -20,20 +20,21 @@
 namespace terrace {
 namespace {
 
-// What is tried: parts of all units whose updates are deferred where none must be, and lookaheads
-// where the user leaves them open; homes and order are chosen with the policy's own, and the first.
+// The choices that are tried: the number of units whose updates are deferred where none must be, in
+// parts of all units, and the lookaheads where the user leaves them open. Homes and order are
+// chosen with the policy's own number, and the first lookahead.
 constexpr std::int32_t kFirstUnitsParts = 4;
 constexpr std::array<std::int32_t, 5> kLookaheads = {kUsualLookahead, 1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
-// Ops of programs that are tuned, at most. A step of more is of a model with hundreds of billions
-// of parameters, takes hours on what it is planned for, and a second for every policy that is
-// tried.
+// The largest number of ops of a program that is tuned. A step with more belongs to a model with
+// hundreds of billions of parameters. It takes hours on its machine, and a second to plan with each
+// policy that is tried.
 constexpr std::size_t kTunedOpsMax = 200'000;
-// Ops of the programs that are compiled to try every lookahead with every number of deferred
-// updates, at most: of larger programs first the one is chosen and then the other.
+// The largest number of ops of all programs that are compiled to try every lookahead with every
+// number of deferred updates. For larger programs first the one is chosen and then the other.
 constexpr std::size_t kPairedOpsMax = 500'000;
 constexpr double kWorthwhile = 0.99;
-// Units that leave the device, at most, to make room for streamed updates.
+// The largest number of units that leave the device to make room for streamed updates.
 constexpr int kUnitsForStreaming = 2;
 
 class Planner {
@@ -59,7 +60,7 @@ class Planner {
     return plan;
   }
 
-  // With what was chosen elsewhere. None if that does not fit.
+  // Returns the plan with a policy that was chosen elsewhere; none if that does not fit.
   std::optional<StepPlan> with(StepPolicy policy) const {
     StepPlan plan = compiled(std::move(policy));
     if (!fits(plan.ledger)) return std::nullopt;
@@ -97,16 +98,17 @@ class Planner {
 
   StepPlan compiled(StepPolicy policy) const { return home_choice().compiled(std::move(policy)); }
 
-  // What plans are simulated on.
+  // Returns the machine that plans are simulated on.
   MachineProfile machine() const {
     return request_.gpu.has_value()
                ? gpu_machine(request_.gpu->update_threads, request_.gpu->link_bytes_per_s)
                : MachineProfile();
   }
 
-  // Updates on the host that the links would be done with sooner run on the device, as far as that
-  // makes the step shorter by what the simulator says of a machine with a GPU. What lanes wait for
-  // each other is not in their balance, so shares on both sides of it are tried too.
+  // Moves updates from the host to the device where the links would be done with them sooner, as
+  // far as the simulator says that the step becomes shorter on a machine with a GPU. The balance of
+  // the lanes leaves out the time that they wait for each other, so shares on both sides of it are
+  // tried too.
   void choose_updates(StepPlan& plan) const {
     if (!request_.gpu.has_value() || request_.streamed_updates.has_value()) return;
     StepPolicy all = plan.policy;
@@ -131,7 +133,8 @@ class Planner {
     }
   }
 
-  // None where it does not fit, though further units' optimizer state leaves the device.
+  // Returns the plan with a share of streamed updates. If it does not fit, the optimizer state of
+  // further units leaves the device; none if that does not help.
   std::optional<StepPlan> with_streamed(StepPolicy policy, double share) const {
     for (int more = 0; more <= kUnitsForStreaming; ++more) {
       stream_updates(model_, policy, share);
@@ -143,7 +146,8 @@ class Planner {
     return std::nullopt;
   }
 
-  // The first that is at home on the device, of the units that are here.
+  // Sends the first optimizer state that is at home on the device to the host, among the units of
+  // this rank.
   bool send_a_state_to_host(StepPolicy& policy) const {
     for (std::int32_t u = 0; u <= model_.head(); ++u) {
       Tier& home = policy.homes.at(u)[StateClass::kOptimizer];
@@ -154,9 +158,10 @@ class Planner {
     return false;
   }
 
-  // Updates at once leave the drive idle under the forward; more prefetching takes the room that
-  // lets stores end late. So the simulator is asked, of a machine on which the compute takes as
-  // long as the busiest link: where that is not so, there is less to hide.
+  // Chooses the deferred updates and the lookahead with the simulator. Updates that run at once
+  // leave the drive idle under the forward, and more prefetching takes the room that lets stores
+  // end late. The simulated machine takes as long for the compute as for the busiest link:
+  // elsewhere there is less to hide.
   void tune_order(StepPlan& plan) const {
     MachineProfile profile = machine();
     const std::optional<double> flops_per_s = flops_of_balance(plan.program, profile);
@@ -192,13 +197,13 @@ class Planner {
     consider_pairs(pairs);
   }
 
-  // The best plan so far, and how long the simulator says its step takes.
+  // The best plan so far, and the time that its step takes in the simulator.
   struct Choice {
     const MachineProfile& profile;
     double step_s = 0;
     StepPlan& plan;
   };
-  // One that was compiled to be compared. None where it does not fit.
+  // A plan that was compiled to be compared. There is none if it does not fit.
   struct Trial {
     StepPlan plan;
     double step_s = 0;
@@ -251,7 +256,8 @@ class Planner {
     return numbers;
   }
 
-  // With which the compute takes as long as the busiest link; none where either has nothing to do.
+  // Returns the FLOP/s with which the compute takes as long as the busiest link; none where either
+  // has nothing to do.
   static std::optional<double> flops_of_balance(const Program& program,
                                                 const MachineProfile& profile) {
     double flops = 0;
@@ -302,8 +308,8 @@ StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
     return shared == nullptr ? make() : shared->get(first, budgets, make);
   };
   if (model.zero.rank == 0) return plan_of(model);
-  // Data-parallel ranks must run one program, and where a rank's shards lie decides on its waits,
-  // and so on what the simulator says of it: all take what is best for the first.
+  // Data-parallel ranks must run the same program. The place of a rank's shards decides how it
+  // waits, and thereby what the simulator finds best, so all ranks take the first rank's choices.
   StepModel of_first = model;
   of_first.zero.rank = 0;
   StepPlan first = plan_of(of_first);

@@ -18,41 +18,41 @@ namespace terrace {
 class Footprints;
 class SharedPlans;
 
-// What a GPU computes beside.
+// The machine around a GPU that computes.
 struct GpuSetting {
   std::int32_t update_threads = 1;  // of the host
   double link_bytes_per_s = 0;      // between host and device, each way; 0: unknown
 };
 
-// A number of the caller's that makes a step smaller where it is lower. A refusal names it only
-// where a lower value helps.
+// An option of the caller that makes a step smaller when its value is lower. A refusal names it
+// only where a lower value helps.
 struct Reduction {
   Option option = Option::kThreads;
-  std::int64_t value = 1;        // what it is now
-  std::int64_t multiple_of = 1;  // lower values that may be named are multiples of this
-  std::int64_t least = 1;        // lower values than this would be no advice
-  // The step with a lower value. Called only where a step is refused.
+  std::int64_t value = 1;        // the present value
+  std::int64_t multiple_of = 1;  // a refusal names only multiples of this
+  std::int64_t least = 1;        // a refusal names no value below this
+  // Returns the step with a lower value. Called only where a step is refused.
   std::function<StepModel(std::int64_t value)> model_with;
 };
 
-// The step as more tensor-parallel ranks share it.
+// The step shared by more tensor-parallel ranks.
 struct TensorDivision {
   std::int32_t ranks = 1;
   // Called only where a step is refused.
   std::function<StepModel()> model;
 };
 
-// What the user fixed; everything unset is chosen.
 // The most host memory that a budget can name here, for refusals: a larger one would be refused.
 struct HostCapacity {
   std::size_t bytes = SIZE_MAX;
   std::string reason;  // "the memory limit of the cgroup"
-  std::string remedy;  // what helps then: "raise that limit first"
+  std::string remedy;  // the advice then: "raise that limit first"
 
-  // Returns what is to be said, in brackets, of a budget that is larger; else nothing.
+  // Returns a remark, in brackets, for a budget that is larger; else nothing.
   std::string beyond(std::size_t budget_bytes) const;
 };
 
+// The choices that the user has fixed. Everything that is unset is chosen.
 struct PlacementRequest {
   ByStateClass<std::optional<Tier>> homes;
   std::optional<bool> recompute;
@@ -65,27 +65,27 @@ struct PlacementRequest {
   std::optional<std::int32_t> lookahead;
   bool unified = true;
   bool has_nvme = false;
-  // Of the elements whose optimizer state is not at home on the device, what part is updated there
-  // all the same, 0 to 1 (runtime/plan/update_split.h). Unset: chosen where a GPU computes, else
+  // The part of the elements that is updated on the device although their optimizer state is not at
+  // home there, 0 to 1 (runtime/plan/update_split.h). Unset: chosen where a GPU computes, else
   // none. Not in unified mode.
   std::optional<double> streamed_updates;
-  // What choices go by where a GPU computes; none: the device is processors of the host. Not in
-  // unified mode.
+  // The facts that choices depend on where a GPU computes. None: the device is made of processors
+  // of the host. Not in unified mode.
   std::optional<GpuSetting> gpu;
-  // For refusals: how they name options; what was asked for, in words; what may be lowered; how
-  // units may be divided; how much memory the host has.
+  // For refusals: the names of options; the request in words; the values that may be lowered; the
+  // ways to divide units; the memory that the host has.
   OptionNames name_of_option = field_of_option;
   std::string asked;
   std::vector<Reduction> reductions;
   std::vector<TensorDivision> tensor_divisions;
   HostCapacity host_capacity = {};
-  // Whether the caller asks only if the step fits. Then nothing is tuned or verified, the program
-  // may be another than that of a run, without edges, and a refusal gives no reasons.
+  // Whether the caller only asks if the step fits. Then nothing is tuned or verified, the program
+  // has no edges and may differ from the program of a run, and a refusal gives no reasons.
   bool is_trial = false;
   // Whether a refusal gives reasons: they take longer to find than a plan.
   bool explains_refusal = true;
-  // For trials with other budgets, of the same model and request: what they know of it already.
-  // Null: each plan begins anew.
+  // The knowledge that trials of the same model and request with different budgets share. Null:
+  // each plan begins anew.
   std::shared_ptr<Footprints> footprints;
 };
 
@@ -100,24 +100,24 @@ Option budget_option(Tier tier);
 
 Ledger ledger_of(const Program& program, const TierBudgets& budgets);
 
-// Chooses a home for every state, fastest tier first, so that the program fits: starts with
-// everything in the compute tier and gives way unit by unit, the states that cost least to have
-// elsewhere first, no further than needed. Compiles and verifies. If none fits, throws OutOfMemory
+// Chooses a home for every state, fastest tier first, so that the program fits. It starts with
+// everything in the compute tier and gives way unit by unit, no further than needed; the states
+// that cost least elsewhere go first. Compiles and verifies. If no plan fits, throws OutOfMemory
 // with the ledger of the smallest program there is. Its remedy names the budgets that are enough,
 // and each other change that was tried and found to make the step fit, or noticeably smaller.
-// `shared`: the plans of the other ranks of this process, if there are any.
+// `shared` has the plans of the other ranks of this process, if there are any.
 StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
                    const TierBudgets& budgets, SharedPlans* shared = nullptr);
 
-// Returns the first plan that `accepts` takes among those that keep and prefetch the least: of
-// them, every budget accepts what a smaller one does. None if it takes none, or none fits.
-// Verified, but not tuned.
+// Returns the first plan that `accepts` takes among the plans that keep and prefetch the least. If
+// such a plan fits a budget, it fits every larger one. Returns none if `accepts` takes none, or
+// none fits. The plan is verified, but not tuned.
 std::optional<StepPlan> plan_least_step(const StepModel& model, const PlacementRequest& request,
                                         const TierBudgets& budgets,
                                         FunctionRef<bool(StepPlan&)> accepts);
 
-// Returns the ledger of the first of these plans that fits, in a fraction of the time; none if none
-// does. It has no accounts, and no more than the live bytes of a tier without a budget.
+// Returns the ledger of the first of these plans that fits, in a fraction of the time; none if no
+// plan fits. It has no accounts, and no more than the live bytes of a tier without a budget.
 std::optional<Ledger> ledger_of_least_step(const StepModel& model, const PlacementRequest& request,
                                            const TierBudgets& budgets);
 

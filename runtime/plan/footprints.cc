@@ -4,7 +4,7 @@ namespace terrace {
 
 const LeastStep& Footprints::step(const KeyedPolicy& asked) {
   if (last_ != asked.key) {
-    step_.reset();  // two of a large model would take much memory
+    step_.reset();  // two steps of a large model would take much memory
     step_ = std::make_unique<LeastStep>(asked.model, asked.policy());
     last_ = asked.key;
   }
@@ -24,7 +24,8 @@ const std::array<std::size_t, kTierCount>& Footprints::live_bytes(const KeyedPol
   return known(asked).live_bytes;
 }
 
-// A packing above the bytes that were enough for it is the lowest that the packer finds.
+// Returns whether a tier can be packed within these bytes. A packing above the bytes that were
+// enough for it is the lowest that the packer finds.
 bool Footprints::packs_within(const KeyedPolicy& asked, Tier tier, std::size_t bytes) {
   std::optional<Packing>& packing = known(asked).packings.at(static_cast<std::size_t>(tier));
   const bool is_settled = packing.has_value() && (packing->packed_bytes <= bytes ||

@@ -13,11 +13,12 @@
 
 namespace terrace {
 
-// Names a policy of a step by what gives way in it. HomeChoice knows which policy that is.
+// Names a policy of a step by the states that give way in it. HomeChoice knows which policy that
+// is.
 struct PolicyKey {
   MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
   bool recomputes_first = false;  // all units recompute before anything else gives way
-  bool is_short = false;          // two micro-batches stand for many
+  bool is_short = false;          // two micro-batches stand for all
   std::size_t on_device = 0;      // concessions
   std::size_t on_host = 0;
 
@@ -31,21 +32,21 @@ struct KeyedPolicy {
   FunctionRef<StepPolicy()> policy;
 };
 
-// Remembers how small the programs of a step are with nothing kept or prefetched that need not be.
-// That does not depend on the budgets, so a search over budgets asks for it again and again, and a
-// step that fits such a program is accepted with every larger budget. All questions to one object
-// must be about one model and one request. Not thread-safe.
+// Remembers how small the programs of a step are if they keep and prefetch no more than they must.
+// That does not depend on the budgets. So a search over budgets asks for it again and again, and a
+// step whose program fits is accepted with every larger budget. All questions to one object must be
+// about one model and one request. Not thread-safe.
 class Footprints {
  public:
-  // Returns the bytes of each tier that are live at once: no program is packed lower.
+  // Returns the bytes of each tier that are live at once: no program is packed into fewer.
   const std::array<std::size_t, kTierCount>& live_bytes(const KeyedPolicy& asked);
   // Returns the bytes of the host that the policy needs however much is kept or prefetched.
   std::size_t needed_on_host(const KeyedPolicy& asked) { return known(asked).needed_on_host; }
   // Returns whether the tiers named can be packed within their budgets.
   bool fit(const KeyedPolicy& asked, const TierBudgets& budgets, std::span<const Tier> tiers);
-  // Returns what was packed last of a tier, or, where nothing was, what is live.
+  // Returns the bytes of the last packing of a tier, or, where nothing was packed, the live bytes.
   std::size_t packed_bytes(const KeyedPolicy& asked, Tier tier);
-  // Gives back the memory of the policy that was asked about last. What is known stays.
+  // Gives back the memory of the policy that was asked about last. The answers stay known.
   void forget_step() {
     last_.reset();
     step_.reset();
@@ -54,7 +55,7 @@ class Footprints {
  private:
   struct Packing {
     std::size_t packed_bytes = 0;
-    std::size_t enough_bytes = 0;  // the packer stops where it comes to these
+    std::size_t enough_bytes = 0;  // the packer stops when it reaches these
   };
   struct Known {
     std::array<std::size_t, kTierCount> live_bytes{};

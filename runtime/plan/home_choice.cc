@@ -82,20 +82,20 @@ std::optional<StepPlan> HomeChoice::try_order(MicroBatchOrder order) const {
   return std::nullopt;
 }
 
-// The device gives its states to the host before it recomputes, which a host without room cannot
-// take: then recomputation comes first.
+// The device gives its states to the host before it recomputes. If the host has no room for them,
+// recomputation must come first, so both are tried.
 std::vector<PolicyKey> HomeChoice::starts(MicroBatchOrder order) const {
   std::vector<PolicyKey> keys = {{.order = order}};
   if (!request_.recompute.has_value()) keys.push_back({.order = order, .recomputes_first = true});
   return keys;
 }
 
-// What leaves the device goes to the host, so the device is settled first. Where the host then has
-// no room, more of the device is given up: what is on its way to the device or back passes through
-// the host, and so may need more there where less is at home there.
+// Settles the device first, because the states that leave it go to the host. If the host then has
+// no room, more of the device is given up: states on their way to the device or back pass through
+// the host, so the host may need more where less is at home there.
 bool HomeChoice::find_fewest_concessions(PolicyKey key,
                                          FunctionRef<bool(const PolicyKey&)> accepts) const {
-  // More are tried where that takes little time.
+  // More tries are made where they take little time.
   const std::size_t more_of_device =
       std::clamp<std::size_t>(kUnitsOfTries / model_.unit_count(), 1, 32);
   const auto on_device = fewest_of(Tier::kDevice, key, &PolicyKey::on_device);
@@ -114,8 +114,9 @@ bool HomeChoice::find_fewest_concessions(PolicyKey key,
   return false;
 }
 
-// In micro-batch-major order a step of two micro-batches needs no more of the compute tier than one
-// of many, and its program is small: if it does not fit, the step does not either.
+// Returns the key for a step of two micro-batches. In micro-batch-major order it needs no more of
+// the compute tier than a step of many, and its program is small: if it does not fit, the step does
+// not either.
 PolicyKey HomeChoice::shortened(PolicyKey key) const {
   key.is_short = key.order == MicroBatchOrder::kMicroBatchMajor && model_.pipeline.stages == 1 &&
                  model_.tasks.empty() && request_.micro_batches > kFewMicroBatches;
@@ -136,8 +137,9 @@ const std::array<std::size_t, kTierCount>& HomeChoice::live_bytes(const PolicyKe
   return footprints_.live_bytes({model_, key, [&] { return policy_of(key); }});
 }
 
-// Prefetching moves what passes through the host to other times, so there it may help, as it may
-// where only the packing is too high. In the compute tier it only adds to what lives.
+// Returns whether the step may fit a tier. Prefetching moves the passage of states through the host
+// to other times, so it may help there. It may also help where only the packing is too high. In the
+// compute tier it only adds live bytes.
 bool HomeChoice::may_fit(const PolicyKey& key, Tier tier) const {
   const auto t = static_cast<std::size_t>(tier);
   if (!budgets_.at(t).has_value()) return true;
@@ -153,8 +155,8 @@ bool HomeChoice::may_fit(const PolicyKey& key, Tier tier) const {
   return fits_with_prefetch(model_, policy_of(key), budgets_, tier);
 }
 
-// The fewest concessions of a tier with which the step may fit that tier; none where not even all
-// of them suffice. `count`: of the key, which is otherwise kept.
+// Returns the fewest concessions of a tier with which the step may fit that tier; none where not
+// even all of them suffice. `count` is the member of the key that is varied; the others stay.
 std::optional<std::size_t> HomeChoice::fewest_of(Tier tier, PolicyKey key,
                                                  std::size_t PolicyKey::* count) const {
   const std::size_t most = concessions(tier, key).size();
@@ -187,10 +189,10 @@ StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
   return policy;
 }
 
-// What gives way to relieve a tier, in that order: what updates keep goes first, as it is used once
-// a step; then recomputation; parameters and activations go last, as the compute waits for them. On
-// the host of a device recomputation is the very last: it makes room only where activations wait
-// there.
+// Returns the concessions that relieve a tier, in order. Optimizer state goes first, because it is
+// used once a step; then comes recomputation. Parameters and activations go last, because the
+// compute waits for them. On the host of a device recomputation is the very last: it makes room
+// only where activations wait there.
 std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier, const PolicyKey& key) const {
   std::vector<Concession> list;
   if (tier == Tier::kDevice && request_.unified) return list;
@@ -204,7 +206,8 @@ std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier, const Pol
   return list;
 }
 
-// Units with the longest time between uses first: the last of the forward are used again soonest.
+// Adds the units with the longest time between uses first: the last units of the forward are used
+// again soonest.
 void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state) const {
   const bool device = from == Tier::kDevice;
   if (request_.homes[state].has_value() || (!device && !request_.has_nvme)) return;
@@ -213,7 +216,7 @@ void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state)
   };
   const std::size_t first = list.size();
   for (std::int32_t u = 0; u <= model_.head(); ++u) list.push_back({u, move});
-  // Where there is a forward alone, a tied head's embedding is what is used most often.
+  // Where there is only a forward, a tied head's embedding is used most often.
   const bool keeps_embedding = !request_.has_backward && model_.tied;
   if (keeps_embedding) std::rotate(list.begin() + first, list.begin() + first + 1, list.end());
 }
@@ -327,15 +330,15 @@ std::size_t HomeChoice::lacking_live_bytes() const {
   std::vector<PolicyKey> keys = extremes();
   std::ranges::reverse(keys);  // those that need the least come last
   for (const PolicyKey& key : keys) {
-    if (key.recomputes_first) continue;  // with all concessions all units recompute
+    if (key.recomputes_first) continue;  // with all concessions, all units recompute
     least = std::min(least, sum_of(lacking_live(key)));
     if (least == 0) break;
   }
   return least;
 }
 
-// Of equals the first, which asks for the least of a drive. An order that saves a little of the
-// device is not taken where it lacks more of the host.
+// If several are equal, takes the first, which needs the least of a drive. An order that saves a
+// little of the device is not taken if it lacks more of the host.
 StepPlan HomeChoice::smallest_plan() const {
   const std::vector<PolicyKey> keys = extremes();
   std::optional<PolicyKey> smallest;

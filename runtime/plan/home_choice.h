@@ -13,42 +13,42 @@
 
 namespace terrace {
 
-// Prefetch distance of the plans that homes are chosen with, where the user leaves it open.
+// The prefetch distance of the plans that homes are chosen with, where the user leaves it open.
 inline constexpr std::int32_t kUsualLookahead = 3;
 
 // Chooses a home for every state of a step, fastest tier first: starts with everything in the
 // compute tier and gives way unit by unit, no further than needed.
 class HomeChoice {
  public:
-  // Borrows all. `footprints`: of this model and request.
+  // Borrows all. `footprints` are of this model and request.
   HomeChoice(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets,
              Footprints& footprints)
       : model_(model), request_(request), budgets_(budgets), footprints_(footprints) {}
 
-  // Returns the plan with the fewest concessions, in the order of micro-batches that moves less
-  // where that is open; where no search finds one, the plan of the first policy of
-  // least_policies(). None if no plan fits.
+  // Returns the plan with the fewest concessions, in the order of micro-batches that moves less if
+  // the order is open. If no search finds one, returns the plan of the first policy of
+  // least_policies(); none if no plan fits.
   std::optional<StepPlan> choose() const;
   StepPlan compiled(StepPolicy policy) const;
   // Returns the plan of a policy with nothing kept or prefetched, its program without edges.
   StepPlan least(StepPolicy policy) const;
 
   // Returns the policies with all concessions of a tier or none, in either order of micro-batches,
-  // whose programs fit with nothing kept or prefetched: whatever fits there fits every larger
-  // budget. The policies that move the least come first.
+  // whose programs fit with nothing kept or prefetched. A program that fits in this way fits every
+  // larger budget. The policies that move the least come first.
   std::vector<StepPolicy> least_policies() const;
-  // Returns the ledger of the first of these, without accounts; none if there is none. Compiles
-  // nothing. Where a tier has no budget, its peak is only what is live.
+  // Returns the ledger of the first of these policies, without accounts; none if there is no such
+  // policy. Compiles nothing. Where a tier has no budget, its peak is only the live bytes.
   std::optional<Ledger> least_ledger() const;
-  // Returns whether choose() finds a plan. Much quicker.
+  // Returns whether choose() finds a plan, and takes much less time.
   bool can_choose() const;
 
-  // For refusals: the plan that is short of the fewest bytes of the device, then of the host, and
-  // then of the drive, among those with all concessions of a tier or none; in the order of
-  // micro-batches that is short of the fewest bytes of all tiers.
+  // Returns the smallest plan, for refusals. Among the plans with all concessions of a tier or none
+  // it is the one that lacks the fewest bytes of the device, then of the host, and then of the
+  // drive. It has the order of micro-batches that lacks the fewest bytes of all tiers.
   StepPlan smallest_plan() const;
-  // Returns a lower bound of the bytes by which that plan is too large, all tiers together, in a
-  // fraction of the time: of what must be live, not packed.
+  // Returns a lower bound of the bytes by which that plan is too large, all tiers together. It
+  // takes a fraction of the time, because it counts live bytes and packs nothing.
   std::size_t lacking_live_bytes() const;
 
  private:
@@ -59,15 +59,18 @@ class HomeChoice {
   };
 
   Tier compute_tier() const { return request_.unified ? Tier::kHost : Tier::kDevice; }
-  // Micro-batches one after the other, where nothing else is asked for or makes sense.
+  // Returns whether only one order of micro-batches is possible: one after the other, where nothing
+  // else is asked for or makes sense.
   bool has_one_order() const;
-  // Every order that may be taken, the one that moves less first.
+  // Returns every order that may be taken, the one that moves less first.
   std::vector<MicroBatchOrder> orders() const;
 
-  // A lower bound for micro-batch-major order: its programs are the large ones.
+  // Returns a lower bound of the bytes that are moved in micro-batch-major order, whose programs
+  // are the large ones.
   double least_moved_of_other_order() const;
   std::optional<StepPlan> try_order(MicroBatchOrder order) const;
-  // The policies without concessions from which the fewest concessions are looked for.
+  // Returns the policies without concessions from which the search for the fewest concessions
+  // starts.
   std::vector<PolicyKey> starts(MicroBatchOrder order) const;
   // Offers `key` with the fewest concessions with which the step may fit, and then with more, until
   // one is accepted. Returns whether one is.
@@ -78,14 +81,14 @@ class HomeChoice {
 
   StepPolicy fastest(const PolicyKey& key) const;
   StepPolicy policy_of(const PolicyKey& key) const;
-  // All concessions of a tier or none, on the device and on the host, in every order, the fewest
-  // first.
+  // Returns the keys with all concessions of a tier or none, on the device and on the host, in
+  // every order, the fewest first.
   std::vector<PolicyKey> extremes() const;
   PolicyKey shortened(PolicyKey key) const;
-  // Whether the tiers named have room for the step with nothing kept or prefetched.
+  // Returns whether the tiers named have room for the step with nothing kept or prefetched.
   bool fits_least(const PolicyKey& key, std::span<const Tier> tiers) const;
   const std::array<std::size_t, kTierCount>& live_bytes(const PolicyKey& key) const;
-  // A lower bound, by tier.
+  // Returns a lower bound of the lacking bytes, by tier.
   std::array<std::size_t, kTierCount> lacking_live(const PolicyKey& key) const;
   std::vector<Concession> concessions(Tier tier, const PolicyKey& key) const;
   void add(std::vector<Concession>& list, Tier from, StateClass state) const;

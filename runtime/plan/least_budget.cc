@@ -15,7 +15,7 @@ constexpr std::array<double, 4> kSmallerParts = {0.9, 0.8, 0.65, 0.5};
 
 std::size_t precision_at(std::size_t bytes) { return round_up(bytes / kPrecision + 1, kGrain); }
 
-// Goes down in steps that double until a budget is refused, then halves what is between.
+// Goes down in steps that double until a budget is refused, then bisects the rest.
 std::size_t least_below(std::size_t enough, FunctionRef<bool(std::size_t)> accepts) {
   std::size_t high = enough;
   std::size_t low = 0;

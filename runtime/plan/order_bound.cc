@@ -15,7 +15,8 @@ double moved_bytes(const Program& program) {
 
 double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_batches,
                                      bool unified, std::size_t compute_bytes) {
-  // Of the blocks: what a forward uses once, what a backward does, and what has gradients.
+  // The elements of the blocks that a forward uses once, that a backward uses, and that have
+  // gradients.
   double in_forward = 0;
   double in_backward = 0;
   double trained = 0;
@@ -29,10 +30,11 @@ double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_
   const double room = static_cast<double>(compute_bytes);
   const auto width = static_cast<double>(model.parameter_bytes());
   const double gradients = trained * sizeof(float);
-  // Where ranks have shards, a load needs at least what the others have.
+  // Where ranks have shards, a load moves at least the other ranks' shards.
   const double moved_part =
       model.zero.of_parameters() ? static_cast<double>(model.zero.ranks - 1) / model.zero.ranks : 1;
-  // A processor's memory keeps all sums. A device's keeps some, and the others pass the link.
+  // The memory of processors keeps all sums. A device's memory keeps some, and the others cross the
+  // link.
   const double for_backward = std::max(0.0, in_backward * width + (unified ? gradients : 0) - room);
   const double for_forward = std::max(0.0, in_forward * width + gradients - room);
   return moved_part * (micro_batches - 1) * (for_backward + for_forward);

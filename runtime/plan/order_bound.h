@@ -15,7 +15,7 @@ double moved_bytes(const Program& program);
 // `compute_bytes` of the compute tier (`unified`: host memory), wherever the states are at home.
 //
 // Between two micro-batches the compute tier holds P bytes of parameters and G bytes of fp32
-// gradient sums at the most that it has room for. All other parameters are fetched for the next
+// gradient sums, at most as many as it has room for. All other parameters are fetched for the next
 // forward, and again for the backward; on a device, all other gradients are added to sums on the
 // host. Only whole passes from one micro-batch to the next are counted.
 double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_batches,

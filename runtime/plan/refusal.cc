@@ -16,19 +16,20 @@
 namespace terrace {
 namespace {
 
-// A lowered value that suffices by live bytes may not when it is packed: then lower ones are tried.
+// A lowered value that suffices by live bytes may not suffice when it is packed. Then lower values
+// are tried, this often at most.
 constexpr std::size_t kConfirmationsMax = 3;
 
-// What a refusal advises: budgets that are enough, and what else was tried and helps.
+// The advice of a refusal: budgets that are enough, and other changes that were tried and help.
 class Remedies {
  public:
-  // `lacking_bytes`: of all tiers.
+  // `lacking_bytes` is over all tiers.
   explicit Remedies(std::size_t lacking_bytes) : lacking_bytes_(lacking_bytes) {}
 
-  // A change with which the step fits.
+  // Adds a change with which the step fits.
   void enough(const std::string& change) { enough_.push_back(change); }
 
-  // A change that saves so many bytes of what the step lacks.
+  // Adds a change that saves `saved` of the bytes that the step lacks.
   void helpful(const std::string& change, std::size_t saved) {
     if (saved < lacking_bytes_ / kNoticeablePart) return;
     helpful_.push_back(fmt::format("{} (up to {} less)", change, format_size(saved)));
@@ -50,7 +51,7 @@ class Remedies {
   std::vector<std::string> enough_, helpful_;
 };
 
-// The same step as every stage of its pipeline has it, the model's own stage first.
+// Returns the step as each stage of its pipeline has it, the model's own stage first.
 std::vector<StepModel> stages_of(const StepModel& model) {
   std::vector<StepModel> stages = {model};
   for (std::int32_t s = 0; s < model.pipeline.stages; ++s) {
@@ -116,15 +117,17 @@ class Refusal {
     return request_.asked.empty() ? "" : fmt::format("asked for: {}\n", request_.asked);
   }
 
-  // Bytes by which the tiers are too small, each on the stage that needs the most of it.
+  // Returns the bytes by which the tiers are too small, each on the stage that needs the most of
+  // it.
   std::size_t lacking_bytes() const {
     std::size_t bytes = 0;
     for (const Tier tier : kTiers) bytes += most_over(tier);
     return bytes;
   }
 
-  // Names the budgets of the tiers that are too small, each the least that suffices given those
-  // before it; the tiers after it have no limit until then. The budgets are those of every stage.
+  // Names new budgets for the tiers that are too small. Each is the least that suffices with the
+  // budgets named before it; the tiers after it have no limit until then. All stages have the same
+  // budgets.
   std::string raised_budgets() {
     TierBudgets budgets = budgets_;
     for (const Tier tier : kTiers) {
@@ -139,7 +142,7 @@ class Refusal {
       if (is_settled || are_enough(budgets)) continue;
       const std::size_t least = least_of(tier, budgets);
       budgets.at(t) = least;
-      // Sizes are told in three digits, which may be half a percent too low.
+      // Sizes are printed with three digits, which may be half a percent too low.
       raised += fmt::format("{} {} to {} or more", raised.empty() ? "raise" : " and raise",
                             name_of(budget_option(tier)), format_size(least + least / 128));
       const bool is_of_host = tier == Tier::kHost || (tier == Tier::kDevice && !request_.gpu);
@@ -154,7 +157,7 @@ class Refusal {
     return most;
   }
 
-  // Whether a plan of every stage fits.
+  // Returns whether a plan fits on every stage.
   bool are_enough(const TierBudgets& budgets) {
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       if (!HomeChoice(stages_[s], request_, budgets, footprints_[s]).can_choose()) return false;
@@ -162,8 +165,8 @@ class Refusal {
     return true;
   }
 
-  // Returns the least budget of a tier that suffices given the others, which suffice without a
-  // limit on it.
+  // Returns the least budget of a tier that suffices with the other budgets, which suffice if this
+  // tier has no limit.
   std::size_t least_of(Tier tier, TierBudgets budgets) {
     const auto accepts = [&](std::size_t bytes) {
       budgets.at(static_cast<std::size_t>(tier)) = bytes;
@@ -178,7 +181,7 @@ class Refusal {
 
   // --- what is tried -----------------------------------------------------------------------------
 
-  // On the stage that lacks the most.
+  // Returns the lacking live bytes on the stage that lacks the most.
   std::size_t lacking_live_bytes(const StepModel& model, const PlacementRequest& request) const {
     std::size_t most = 0;
     for (const StepModel& stage : stages_of(model)) {
@@ -189,7 +192,8 @@ class Refusal {
     return most;
   }
 
-  // Whether some program of every stage fits. Asks for live bytes first, as these are known soon.
+  // Returns whether a program fits on every stage. Asks for live bytes first, because they take
+  // little time.
   bool fits(const StepModel& model, const PlacementRequest& request) const {
     if (lacking_live_bytes(model, request) > 0) return false;
     return std::ranges::all_of(stages_of(model), [&](const StepModel& stage) {
@@ -198,7 +202,7 @@ class Refusal {
     });
   }
 
-  // Tries the drive and recomputation, where the user has neither.
+  // Tries a drive and recomputation, where the user has not asked for them.
   void try_tiers(std::size_t lacking, Remedies& remedies) const {
     const auto try_with = [&](const std::string& change, const PlacementRequest& other) {
       if (fits(model_, other)) return remedies.enough(change);
@@ -213,8 +217,9 @@ class Refusal {
     try_with(fmt::format("allow {}", name_of(Option::kRecompute)), other);
   }
 
-  // Finds the largest lower value with which the step fits; none: says what the lowest one saves.
-  // The search goes by live bytes, and what it finds is packed.
+  // Finds the largest lower value with which the step fits. If there is none, tells how much the
+  // lowest value saves. The search goes by live bytes, and the value that it finds is checked by
+  // packing.
   void try_reduction(const Reduction& reduction, std::size_t lacking, Remedies& remedies) const {
     const std::int64_t most = (reduction.value - 1) / reduction.multiple_of;
     const std::int64_t least = std::max<std::int64_t>(1, reduction.least / reduction.multiple_of);
@@ -247,7 +252,7 @@ class Refusal {
 
   StepModel model_at(const Reduction& reduction, std::int64_t value) const {
     StepModel model = reduction.model_with(value);
-    model.zero.rank = model_.zero.rank;  // of the rank that is planned for
+    model.zero.rank = model_.zero.rank;  // the rank that is planned for
     return model;
   }
 
@@ -259,8 +264,8 @@ class Refusal {
            static_cast<std::size_t>(model.trained_elements()) * size_of(model_.gradient_type);
   }
 
-  // The unit with the most parameters, where these and their gradient are most of what is needed in
-  // the tier that lacks room.
+  // Returns the unit with the most parameters, if these and their gradient take most of the bytes
+  // needed in the tier that lacks room.
   std::optional<std::int32_t> dominating_unit() const {
     std::int32_t largest = 0;
     for (std::int32_t u = 0; u <= model_.head(); ++u) {
@@ -293,7 +298,7 @@ class Refusal {
   const StepModel& model_;
   const PlacementRequest& request_;
   const TierBudgets& budgets_;
-  // By stage, the own stage first.
+  // By stage, this rank's stage first.
   std::vector<StepModel> stages_;
   std::vector<Ledger> ledgers_;  // of the smallest programs
   std::deque<Footprints> footprints_;

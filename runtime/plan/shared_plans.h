@@ -11,17 +11,18 @@
 
 namespace terrace {
 
-// The plans that ranks of one process need of each other: data-parallel ranks take the choices of
-// the first of them, and the first rank of all checks its program against those of the other
-// pipeline stages. Each plan is made once, by whoever asks first; the others wait for it. All must
-// plan for the same model and request. Thread-safe.
+// The plans that ranks of one process need of each other. Data-parallel ranks take the choices of
+// the first of them, and the first rank of all checks its program against the programs of the other
+// pipeline stages. Each plan is made once, by the rank that asks first; the others wait for it. All
+// must plan for the same model and request. Thread-safe.
 class SharedPlans {
  public:
   // Returns the plan of the first data-parallel rank at the model's place in the mesh, within these
-  // budgets; the first caller has it made. Throws what `make` threw, to every caller.
+  // budgets. The first caller's `make` makes it. Throws what `make` threw, to every caller.
   StepPlan get(const StepModel& model, const TierBudgets& budgets, FunctionRef<StepPlan()> make);
 
-  // Forgets all: the programs of large models take much memory. When every rank has planned.
+  // Forgets all plans, because the programs of large models take much memory. Called when every
+  // rank has planned.
   void clear();
 
  private:

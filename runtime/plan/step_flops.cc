@@ -6,7 +6,7 @@
 namespace terrace {
 namespace {
 
-// Whether `text` has `word` with neither a letter nor a digit beside it.
+// Returns whether `text` has `word` with neither a letter nor a digit beside it.
 bool has_word(std::string_view text, std::string_view word) {
   const std::size_t at = text.find(word);
   if (at == std::string_view::npos) return false;
@@ -30,7 +30,7 @@ StepFlops flops_of_step(const Program& program, const StepModel& model) {
 }
 
 std::optional<double> stated_flops_per_s(std::string_view gpu) {
-  // From the makers' data sheets. A longer name stands before one that it has in it.
+  // From the makers' data sheets. A longer name stands before a name that it contains.
   struct Stated {
     std::string_view name;
     double teraflops_per_s;

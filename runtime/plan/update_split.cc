@@ -12,7 +12,7 @@ namespace {
 
 using LaneSeconds = std::array<double, kLaneCount>;
 
-// Per unit, and behind them of ops without one, how long each lane works.
+// Returns the time that each lane works, by unit; the last entry is of ops without a unit.
 std::vector<LaneSeconds> seconds_by_unit(const Program& program, const MachineProfile& machine) {
   std::vector<LaneSeconds> seconds(static_cast<std::size_t>(program.units) + 1);
   const std::vector<double> alone_s = seconds_alone(program, machine);
@@ -85,7 +85,7 @@ MachineProfile gpu_machine(std::int32_t update_threads, double link_bytes_per_s)
   machine.upload_bytes_per_s = machine.download_bytes_per_s = link;
   machine.network_bytes_per_s = link;
   machine.update_bytes_per_s = kBytesPerSOfThread * update_threads;
-  // There are as many threads as memory can feed (memory/host/thread_plan.h), beside the links.
+  // There are as many threads as the memory can feed beside the links (memory/host/thread_plan.h).
   machine.memory_bytes_per_s = machine.update_bytes_per_s + 2 * link;
   machine.compute_cores = 0;
   machine.update_cores = update_threads;

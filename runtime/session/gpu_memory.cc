@@ -37,7 +37,8 @@ void GpuMemory::check(const std::string& what, const GpuPlace& place,
   if (made != nullptr) gpus_[place.device] = std::move(made);
 }
 
-// A forked process gets no copy: the pages that GPUs know would become the child's.
+// Keeps staging out of forked processes: with a copy, the pages that GPUs know would become the
+// child's.
 void GpuMemory::take_staging() {
   if (!needs_staging_) return;
   HostMemory staging(staging_bytes(), HostMemoryOptions());
@@ -75,7 +76,7 @@ void GpuMemory::start_read(std::size_t number, std::size_t offset, const GpuPlac
                            const DeviceBytes& from) {
   DriverCopies& gpu = *gpus_.at(place.device);
   std::byte* const host = memory_of(number).data() + offset;
-  if (copies_.at(number).gpu != &gpu) wait(number);  // another GPU's, whose end is its own
+  if (copies_.at(number).gpu != &gpu) wait(number);  // another GPU's copy
   if (number < kParameterPiece) {
     gpu.start_to_host(host, from, number, place.stream);
   } else {

@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-// Elements that a worker takes at a time.
+// The number of elements that a worker takes at a time.
 constexpr std::int64_t kAdditionGrain = 1 << 16;
 
 template <typename T>

@@ -11,8 +11,9 @@
 
 namespace terrace {
 
-// target = source (assign), or target + source, element by element in fp32. The source is fp32,
-// bf16 or fp16, dense, and has as many elements. Without workers the calling thread does it alone.
+// Sets target = source (assign) or target = target + source, element by element in fp32. The source
+// is fp32, bf16 or fp16, dense, and has as many elements as the target. Without workers the calling
+// thread does it alone.
 void add_gradient(WorkerArena* workers, std::span<float> target, const TensorView& source,
                   bool assigns);
 
@@ -23,23 +24,25 @@ struct GpuGradient {
   std::string_view name;  // of its tensor
 };
 
-// The same of a gradient in memory of a GPU, in the session's staging for gradients: a part comes
-// over the link while the one before it is added. When it throws, some parts are added.
+// Does the same with a gradient in memory of a GPU, by the session's staging for gradients: a part
+// comes over the link while the part before it is added. If it throws, some parts have been added.
 void add_gpu_gradient(GpuMemory& gpus, WorkerArena* workers, std::span<float> target,
                       const GpuGradient& source, bool assigns);
 
-// Sums of squares of gradients, tensor by tensor in the order of the calls, each in blocks of 4096
-// elements as kNormBlock has them: the same bits with every number of threads.
+// Sums of squares of gradients, tensor by tensor in the order of the calls. Each is summed in
+// blocks of 4096 elements (kNormBlock), so the result has the same bits with every number of
+// threads.
 class SquareSums {
  public:
   explicit SquareSums(WorkerArena& workers) : workers_(workers) {}
 
   void add(std::span<float> gradient);
-  // Adds what partials_of() has returned for a gradient: the same sum, bit for bit.
+  // Adds the partials that partials_of() has returned for a gradient: the sum is the same, bit for
+  // bit.
   void add_partials(std::span<const double> partials);
   // Returns the sums of squares of a gradient's blocks.
   std::vector<double> partials_of(std::span<float> gradient) const;
-  // The 2-norm of all that was added.
+  // Returns the 2-norm of all gradients that were added.
   double norm() const;
   double sum() const { return sum_; }
 

@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-// JSON: of the host and of NVMe the budget, the peak and the accounts that are charged.
+// Returns JSON with the budget, the peak and the charged accounts of the host and of NVMe.
 std::string ledger_text(const Ledger& ledger);
 
 }  // namespace terrace

@@ -12,8 +12,8 @@
 
 namespace terrace {
 
-// How many loans of a session's memory are out. Any thread may ask and change it; what was written
-// through a loan is there for whoever sees that it ended.
+// The number of loans of a session's memory that are out. Any thread may read and change it. A
+// thread that sees that a loan has ended also sees everything that was written through it.
 class LoanCount {
  public:
   bool is_zero() const { return count_->load(std::memory_order_acquire) == 0; }
@@ -25,8 +25,8 @@ class LoanCount {
       std::make_shared<std::atomic<std::int64_t>>(0);
 };
 
-// A dense tensor in a session's memory that somebody else holds: the memory stays as long as this
-// does, also beyond the session. It may end on any thread.
+// A dense tensor in a session's memory that somebody else holds. The memory stays as long as this
+// object does, also after the session has ended. It may be destroyed on any thread.
 class MemoryLoan {
  public:
   struct Elements {

@@ -12,7 +12,8 @@
 namespace terrace {
 namespace {
 
-// Parts of a chunk that workers hash side by side; of one on a GPU there is only the first.
+// The number of parts of a chunk that workers hash in parallel. A chunk on a GPU has only the
+// first.
 constexpr std::size_t kMarkParts = 8;
 constexpr std::size_t kMarkElements = StateHome::kChunkElements / kMarkParts;
 constexpr std::size_t kElementBytes = 2;  // of parameters beside a master

@@ -12,10 +12,10 @@
 
 namespace terrace {
 
-// Checksums of the parameters that an update overwrites without reading them, bf16 and fp16 ones
-// beside a master: so that what somebody else wrote into one is not lost in silence. Of
-// a chunk that a GPU has, the first ParameterMemory::kSampleBytes alone: all of it would have to
-// come over the link once more in each step.
+// Checksums of the parameters that an update overwrites without reading them: bf16 and fp16
+// parameters with a master. With them a value that somebody else wrote into a parameter is not lost
+// in silence. For a chunk on a GPU they cover only the first ParameterMemory::kSampleBytes, because
+// the whole chunk would have to come over the link once more in each step.
 class ParameterMarks {
  public:
   struct Parts {
@@ -26,18 +26,19 @@ class ParameterMarks {
   };
   explicit ParameterMarks(const Parts& parts);
 
-  // Remembers a chunk's parameters, which these are.
+  // Remembers a chunk's parameters, which are given.
   void take(std::size_t chunk, std::span<const std::byte> parameters);
-  // Remembers those of all chunks as they are.
+  // Remembers the parameters of all chunks as they are.
   void take_all();
-  // Throws SessionError (kParameterChanged) naming a tensor of which a chunk is not as remembered.
+  // Throws SessionError (kParameterChanged), which names the tensor, if a chunk of a tensor is not
+  // as remembered.
   void check(std::span<const std::size_t> chunks) const;
 
  private:
   bool has_marks(std::size_t chunk) const;
-  // Of the chunks, those with marks that are on a GPU, or those that are not.
+  // Returns the chunks with marks that are on a GPU, or the ones that are not.
   std::vector<std::size_t> marked(std::span<const std::size_t> chunks, bool on_gpu) const;
-  // Calls body(chunk, bytes) with what there is of these on GPUs.
+  // Calls body(chunk, bytes) for the chunks with marks that are on GPUs, with their first bytes.
   void sample(std::span<const std::size_t> chunks,
               FunctionRef<void(std::size_t chunk, std::span<const std::byte> bytes)> body) const;
 

@@ -140,7 +140,8 @@ void ParameterSession::prepare() {
   waited_for_.store(updates_.get(), std::memory_order_release);
 }
 
-// A pass that only writes begins with zeros; one that updates leaves what the rule keeps.
+// Sets the masters from the parameters. A pass that only writes also zeroes the rule's slots; a
+// pass that updates leaves them.
 void ParameterSession::fill_masters(std::span<const std::size_t> chunks, StateAccess access) {
   const SettledCopies settled = memory_->settled();
   home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
@@ -184,7 +185,7 @@ void ParameterSession::check_gradient(std::int32_t tensor, const TensorView& gra
   try {
     gpus_.check(what, place, {gradient.data, gradient.size_bytes()});
   } catch (const DeviceError&) {
-    additions_[static_cast<std::size_t>(tensor)] = 0;  // as where a copy fails
+    additions_[static_cast<std::size_t>(tensor)] = 0;  // as if a copy had failed
     throw;
   }
 }
@@ -193,7 +194,7 @@ void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradi
                                     const GpuPlace& place) {
   check_gradient(tensor, gradient, place);
   const auto i = static_cast<std::size_t>(tensor);
-  // The workers are the updates' where a step is under way.
+  // While a step is under way, the workers belong to the updates.
   WorkerArena* const workers = phase_ == Phase::kStepping ? nullptr : &*workers_;
   if (additions_[i] > 0) {
     take_in_borrowed(tensor);
@@ -201,7 +202,7 @@ void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradi
     home_->borrow_gradient(tensor, nullptr);
   }
   const std::int64_t additions = additions_[i];
-  additions_[i] = 0;  // a sum that has a part of a gradient counts for nothing
+  additions_[i] = 0;  // a sum with a part of a gradient does not count
   if (place.is_gpu()) {
     const GpuGradient of_gpu = {
         .elements = gradient, .place = place, .name = table_.tensor(tensor).name};
@@ -367,8 +368,8 @@ UpdateThread& ParameterSession::updates_for(std::int32_t tensor) {
   return *updates;
 }
 
-// The update thread waits for gradients until it is told that no more arrive, so its step is ended
-// also where a gradient cannot be completed.
+// The update thread waits for gradients until it is told that no more arrive, so its step is also
+// ended if a gradient cannot be completed.
 void ParameterSession::complete_all() {
   try {
     for (std::size_t i = 0; i < stepping_.size(); ++i) {
@@ -378,7 +379,7 @@ void ParameterSession::complete_all() {
     try {
       updates_->end();
     } catch (const std::exception&) {
-      phase_ = Phase::kFailed;  // the first error is the one that is told
+      phase_ = Phase::kFailed;  // only the first error is reported
     }
     phase_ = Phase::kFailed;
     throw;
@@ -391,7 +392,7 @@ SessionStepResult ParameterSession::end_step() {
     refuse_order("no step is under way", "begin one by terrace_step_begin()");
   }
   if (gradients_arrive_) complete_all();
-  // Until it is known that nothing was updated.
+  // The session counts as failed until it is known that nothing was updated.
   phase_ = Phase::kFailed;
   SessionStepResult result;
   try {

@@ -25,7 +25,7 @@ namespace terrace {
 
 struct SessionOptions {
   std::optional<int> threads = {};                    // unset: as many as may be used
-  std::optional<std::size_t> host_memory_bytes = {};  // unset: nine tenths of what is free
+  std::optional<std::size_t> host_memory_bytes = {};  // unset: nine tenths of the free memory
   StateTier tier = StateTier::kAuto;
   NvmeStoreOptions nvme = {};
 };
@@ -46,9 +46,9 @@ struct FieldRange {
 };
 
 // Updates parameters that another trainer owns and computes the gradients of; the state of the
-// optimizer lives in host memory or on NVMe. What runtime/capi/terrace.h offers, and says in full.
-// One thread at a time, but for updates_for(). Calls that do not fit throw SessionError and change
-// nothing.
+// optimizer lives in host memory or on NVMe. It offers the calls of runtime/capi/terrace.h, where
+// they are described in full. One thread at a time may use it, except updates_for(). Calls with
+// wrong arguments or in the wrong order throw SessionError and change nothing.
 class ParameterSession {
  public:
   ParameterSession(SessionOptions options, std::unique_ptr<Log> log);
@@ -59,19 +59,20 @@ class ParameterSession {
   // Throws what StateHome throws.
   void prepare();
 
-  // `place`: where the gradient is.
+  // `place` tells where the gradient is.
   void add_gradient(std::int32_t tensor, const TensorView& gradient, const GpuPlace& place = {});
-  // Returns whether the session reads the gradient where it is, until the step that it is for has
-  // ended; else it was added as by add_gradient().
+  // Returns true if the session reads the gradient where it is, until its step has ended. Otherwise
+  // the gradient was added as by add_gradient().
   bool borrow_gradient(std::int32_t tensor, const TensorView& gradient, const GpuPlace& place = {});
   void discard_gradients();
-  // Nothing more is added to the tensor's gradient in the step under way, whose gradients arrive.
+  // Declares that nothing more is added to the tensor's gradient in the step under way, whose
+  // gradients arrive.
   void complete_gradient(std::int32_t tensor);
-  // Returns the sum of squares of what was added; 0 where nothing was.
+  // Returns the sum of squares of the added gradient; 0 where nothing was added.
   double square_sum_of(std::int32_t tensor);
   void begin_step(const SessionStepOptions& options);
-  // For those who wait for a part of a step; the tensor is one of the session's. Any thread may
-  // call it, also beside other calls.
+  // Returns the update thread, for callers that wait for a part of a step. The tensor is one of the
+  // session's. Any thread may call it, also beside other calls.
   UpdateThread& updates_for(std::int32_t tensor);
   // Throws what UpdateThread::end() throws.
   SessionStepResult end_step();
@@ -84,20 +85,20 @@ class ParameterSession {
                    std::span<const float> values);
   std::int64_t updates_of(std::int32_t tensor) const;
   void set_updates_of(std::int32_t tensor, std::int64_t updates);
-  // Of what was added since the last step; empty where nothing was.
+  // Returns the sum of the gradients that were added since the last step; empty where none was.
   std::span<float> gradient_of(std::int32_t tensor);
-  // The same, beyond the session; null where nothing was added. While a loan is out, pause() is
-  // refused.
+  // Lends that sum, also beyond the session's end; null where nothing was added. While a loan is
+  // out, pause() is refused.
   std::unique_ptr<MemoryLoan> lend_gradient(std::int32_t tensor);
   void save(const std::string& directory);
   void load(const std::string& directory);
 
-  // Gives all memory back, and takes it again with the same content; `directory` may be empty.
-  // Throw what those of StateHome throw, and nothing has changed then.
+  // Give all memory back, and take it again with the same content; `directory` may be empty. They
+  // throw what the calls of StateHome throw, and nothing has changed then.
   void pause(const std::string& directory);
   void resume();
 
-  // JSON, as terrace.h says.
+  // Return JSON, as terrace.h says.
   std::string describe_ledger() const;
   std::string describe_metrics() const;
 
@@ -106,10 +107,10 @@ class ParameterSession {
 
   void expect_open(const char* call) const;
   void expect_ready(const char* call) const;
-  // Refuses a call of a paused session.
+  // Refuses a call while the session is paused.
   void expect_awake(const char* call) const;
   void forget_gradients();
-  // Copies what is borrowed in place of the tensor's sum into the sum.
+  // Copies the gradient that is borrowed in place of the tensor's sum into the sum.
   void take_in_borrowed(std::int32_t tensor);
   void check_gradient(std::int32_t tensor, const TensorView& gradient, const GpuPlace& place);
   void fill_masters(std::span<const std::size_t> chunks, StateAccess access);
@@ -140,7 +141,7 @@ class ParameterSession {
   std::unique_ptr<StateHome> home_;
   std::unique_ptr<ParameterMemory> memory_;
   std::unique_ptr<ParameterMarks> marks_;
-  std::atomic<UpdateThread*> waited_for_ = nullptr;  // updates_, from when the table is complete
+  std::atomic<UpdateThread*> waited_for_ = nullptr;  // updates_, once the table is complete
   std::unique_ptr<UpdateThread> updates_;            // last: it uses all of the above
 };
 

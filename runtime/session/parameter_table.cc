@@ -13,7 +13,8 @@
 namespace terrace {
 namespace {
 
-// More elements than any address space has room for are a mistake, and must not overflow.
+// A larger number of elements, which no address space has room for, is a mistake and must not
+// overflow.
 constexpr std::int64_t kElementsMax = std::int64_t{1} << 46;
 
 [[noreturn]] void refuse_argument(const std::string& what, const std::string& remedy) {

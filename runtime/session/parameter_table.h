@@ -40,16 +40,16 @@ using NamedValue = std::pair<std::string, double>;
 // The groups and tensors of a session, in the order in which they were added. One thread.
 class ParameterTable {
  public:
-  // Returns the number of the new group. Throws SessionError naming what is wrong.
+  // Returns the number of the new group. Throws SessionError that names the problem.
   std::int32_t add_group(std::string_view rule, std::span<const NamedValue> values,
                          double weight_decay);
-  // Returns the number of the new tensor, or of the one that it is tied to: that with the same
+  // Returns the number of the new tensor, or of the tensor that it is tied to, which has the same
   // memory, type, size, group and stream. Throws SessionError.
   std::int32_t add_tensor(SessionTensor tensor);
 
   const std::deque<SessionGroup>& groups() const { return groups_; }
   const std::deque<SessionTensor>& tensors() const { return tensors_; }
-  // Throws SessionError where the number is none.
+  // Throws SessionError where no tensor has that number.
   const SessionTensor& tensor(std::int32_t number) const;
   const SessionGroup& group_of(const SessionTensor& tensor) const;
 
@@ -58,12 +58,13 @@ class ParameterTable {
 
   std::deque<SessionGroup> groups_;
   std::deque<SessionTensor> tensors_;
-  std::unordered_map<std::string, std::int32_t> by_name_;  // of tied tensors each
-  // By the address of the first byte.
+  std::unordered_map<std::string, std::int32_t> by_name_;  // has each name of tied tensors
+  // The numbers of the tensors, sorted by the address of the first byte.
   std::vector<std::int32_t> by_address_;
 };
 
-// How the state of a tensor is stored: an fp32 parameter is its own master, others have one.
+// Returns how the state of a tensor is stored: an fp32 parameter is its own master, others have a
+// master.
 StateFormat state_format_of(const SessionTensor& tensor, const SessionGroup& group);
 
 }  // namespace terrace

@@ -9,7 +9,7 @@
 // one of its chunks, which has as many elements.
 namespace terrace {
 
-// A master that begins with the parameter's values.
+// Sets a master to the parameter's values.
 void read_parameter(DType dtype, std::span<const std::byte> parameter, float* master);
 // Writes the parameter as an update would, from its master.
 void round_parameter(DType dtype, std::span<std::byte> parameter, const float* master);

@@ -19,7 +19,7 @@ class TransferEnd final : public IoCompletion {
   explicit TransferEnd(std::size_t requests) : left_(requests) {}
 
   void done(const IoOutcome& outcome) noexcept override {
-    // Notified under the mutex: the object may go as soon as all have ended.
+    // Notifies under the mutex, because the object may be destroyed as soon as all have ended.
     const std::scoped_lock lock(mutex_);
     if (outcome_.kind == IoOutcome::Kind::kDone && outcome.kind != IoOutcome::Kind::kDone) {
       outcome_ = outcome;

@@ -36,7 +36,8 @@ SaveLock::SaveLock(const std::string& directory, Log& log) {
 }
 
 SaveLock::~SaveLock() {
-  // A process that was forked in the meantime has the descriptor, too.
+  // A close alone does not unlock it: a process that was forked in the meantime has the descriptor,
+  // too.
   ::flock(descriptor_, LOCK_UN);
   ::close(descriptor_);
 }

@@ -12,8 +12,8 @@ inline constexpr const char* kSaveLockFile = "terrace_state.lock";
 // The right to save into a directory, which one session of all processes has at a time.
 class SaveLock {
  public:
-  // Does not wait. Throws SessionError (kArgument) where another session is saving there, and
-  // IoError. Warns where the file system has no locks.
+  // Takes the lock without waiting. Throws SessionError (kArgument) where another session is saving
+  // there, and IoError. Warns where the file system has no locks.
   SaveLock(const std::string& directory, Log& log);
   ~SaveLock();
   SaveLock(const SaveLock&) = delete;

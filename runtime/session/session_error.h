@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// Why a call of a ParameterSession was refused.
+// The reason why a call of a ParameterSession was refused.
 enum class SessionProblem : std::uint8_t {
   kArgument,
   kOrder,

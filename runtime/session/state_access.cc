@@ -8,14 +8,14 @@
 #include "runtime/session/parameter_values.h"
 #include "runtime/session/session_error.h"
 
-// What a session's owner reads and writes of its state between steps.
+// The reads and writes of a session's state that its owner makes between steps.
 namespace terrace {
 namespace {
 
 constexpr std::string_view kMaster = "master";
 
-// The first value of a chunk's field in its state. `slot`: of the field, where it is not the
-// master; that of a parameter that is its own lies elsewhere.
+// Returns the first value of a chunk's field in its state. `slot` is the field's; none: the field
+// is the master. A parameter that is its own master lies elsewhere.
 float* values_of(const StateChunk& chunk, std::span<std::byte> state,
                  std::optional<std::size_t> slot) {
   const StateLayout layout = chunk.layout();
@@ -56,7 +56,7 @@ void ParameterSession::visit_state(
   if (reads_parameter || sets_master) memory_->order_after_caller(tensor);
   const SettledCopies settled = memory_->settled();
   const Phase before = phase_;
-  // Where a part is written and the rest is not.
+  // An error may leave a part written and the rest not.
   if (access == StateAccess::kUpdate) phase_ = Phase::kFailed;
   home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
     const StateChunk& chunk = home_->chunks()[i];

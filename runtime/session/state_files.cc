@@ -36,7 +36,7 @@ constexpr const char* kCheckpointManifest = "manifest.json";
 constexpr const char* kSaveRemedy = "load another saved state, or save this one again";
 constexpr std::size_t kPiecesKept = 8;
 
-// The checksum of a manifest without its checksum.
+// Returns the checksum of a manifest that does not have its checksum in it.
 std::string hash_of_state(const json& manifest) {
   const std::string text = manifest.dump();
   return to_hex(hash_bytes(std::as_bytes(std::span(text))));
@@ -50,7 +50,7 @@ std::string state_file_name(const std::string& field, std::int64_t generation) {
   return fmt::format("{}-{}{}", field, generation, kStateFileEnd);
 }
 
-// The fields of a tensor, the slots in the rule's order.
+// Returns the fields of a tensor: the master, then the slots in the rule's order.
 std::vector<std::string> fields_of(const SessionGroup& group) {
   std::vector<std::string> fields = {kMasterField};
   for (const Slot& slot : group.rule->slots) fields.emplace_back(slot.name);
@@ -62,7 +62,7 @@ std::span<const std::byte> part_of(std::span<const std::byte> state, const State
   return state.subspan(part.begin, static_cast<std::size_t>(elements) * size_of(part.dtype));
 }
 
-// The bytes of a field in a chunk's state; field 0 is the master.
+// Returns the bytes of a field in a chunk's state; field 0 is the master.
 std::span<const std::byte> field_bytes(ParameterMemory& memory, const StateChunk& chunk,
                                        std::span<const std::byte> state, std::size_t field) {
   const StateLayout layout = chunk.layout();
@@ -131,8 +131,8 @@ json describe_tensors(const ParameterTable& table, const SessionProgress& progre
   return tensors;
 }
 
-// The highest generation in the names of a directory's files, 0 where there is none. All files
-// count, so that those that come take the place of none.
+// Returns the highest generation in the names of a directory's files, 0 where there is none. All
+// files count, so that new files replace none of them.
 std::int64_t generation_in(const std::string& directory, FileSystem& disk) {
   std::int64_t highest = 0;
   for (const std::string& name : disk.list(directory)) {
@@ -148,13 +148,13 @@ std::int64_t generation_in(const std::string& directory, FileSystem& disk) {
   return highest;
 }
 
-// Whether it may be the name of a file that a save has written.
+// Returns whether it may be the name of a file that a save has written.
 bool is_state_file(const std::string& name) {
   return name.ends_with(kStateFileEnd) && name.find('/') == std::string::npos;
 }
 
-// What a directory's manifest names. None where there is no manifest. Throws where it cannot be
-// read.
+// Returns the files that a directory's manifest names; none where there is no manifest. Throws
+// where it cannot be read.
 std::vector<std::string> files_meant(const std::string& directory, FileSystem& disk) {
   const std::string path = state_path(directory, kStateManifest);
   std::vector<std::string> names;
@@ -171,7 +171,7 @@ std::vector<std::string> files_meant(const std::string& directory, FileSystem& d
   return names;
 }
 
-// Likewise; what a damaged manifest names is not known, and stays.
+// Returns the same files, but none for a damaged manifest: its files are not known, and stay.
 std::vector<std::string> files_replaced(const std::string& directory, FileSystem& disk) {
   try {
     return files_meant(directory, disk);
@@ -194,8 +194,8 @@ std::vector<std::string> changed_files(const std::string& path, FileSystem& disk
   return names;
 }
 
-// Before a save writes or removes any, it lists here the files that it writes and those that it
-// replaces. So what a killed save has left is known for its own.
+// Lists the files that a save writes and the files that it replaces, before it writes or removes
+// any of them. So the files that a killed save has left can be told from others.
 void list_changed_files(const std::string& directory, std::vector<std::string> written,
                         FileSystem& disk) {
   const std::string path = state_path(directory, kChangedFiles);
@@ -206,14 +206,14 @@ void list_changed_files(const std::string& directory, std::vector<std::string> w
   write_durable_file(path, json(written).dump() + "\n", disk);
 }
 
-// Removes the files that a save has written or replaced, and that the manifest does not name. No
-// other file is touched. Where it is not known which those are, and what cannot be removed, stays
-// until the next save.
+// Removes the files that a save has written or replaced and that the manifest does not name. No
+// other file is touched. If it is not known which files these are, or if one cannot be removed,
+// they stay until the next save.
 void remove_replaced_files(const std::string& directory, FileSystem& disk) {
   const std::string path = state_path(directory, kChangedFiles);
   try {
     if (!disk.exists(path)) return;
-    sync_directory(directory, disk);  // the manifest that is there is the one that stays
+    sync_directory(directory, disk);  // a power cut cannot bring an older manifest back
     const std::vector<std::string> meant = files_meant(directory, disk);
     for (const std::string& name : changed_files(path, disk)) {
       if (std::ranges::find(meant, name) != meant.end()) continue;
@@ -231,7 +231,7 @@ void remove_replaced_files(const std::string& directory, FileSystem& disk) {
 void make_state_directory(const std::string& directory, FileSystem& disk) {
   if (!disk.exists(directory)) {
     const int error = disk.make_directory(directory);
-    if (error != 0 && error != EEXIST) {  // another one may have made it
+    if (error != 0 && error != EEXIST) {  // another process may have made it
       throw IoError({.operation = "make directory", .path = directory, .error_number = error},
                     "its parent has to be there and to be writable");
     }
@@ -246,7 +246,7 @@ void make_state_directory(const std::string& directory, FileSystem& disk) {
 
 namespace {
 
-// The manifest's part on the files, which are complete and synced then.
+// Completes and syncs the files, and returns the part of the manifest about them.
 json write_fields(const SavedParts& parts, const FieldWriters& writers) {
   const auto write = [&](std::size_t i, std::span<std::byte> state) {
     const StateChunk& chunk = parts.home.chunks()[i];
@@ -361,7 +361,7 @@ void SavedSessionState::read_manifest() {
 
 namespace {
 
-// A chunk's part of a saved tensor.
+// Reads a chunk's part of a saved tensor.
 class FieldReader {
  public:
   explicit FieldReader(const SafetensorsFile& file) : file_(file) {}

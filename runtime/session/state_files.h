@@ -9,13 +9,13 @@
 #include "runtime/session/parameter_table.h"
 #include "runtime/session/state_home.h"
 
-// The saved state of a session: a directory with a safetensors file for each field (the masters,
-// and what the rules keep), in which a tensor has its own name, and a manifest with their
-// checksums. The manifest is written last and names the files that it means, so the directory
+// The saved state of a session: a directory with a safetensors file for each field (the masters and
+// the rules' slots) and a manifest with the files' checksums. A tensor has its own name in the
+// files. The manifest is written last and names the files that belong to it, so the directory
 // always has one whole state: the old one until the new one is whole.
 namespace terrace {
 
-// How far a training is.
+// The progress of a training.
 struct SessionProgress {
   std::int64_t step = 0;
   std::vector<std::int64_t> updates;  // of each tensor
@@ -23,30 +23,30 @@ struct SessionProgress {
 
 inline constexpr const char* kStateManifest = "terrace_state.json";
 
-// The most steps, and the most updates of a tensor: doubles count so far without gaps.
+// The largest number of steps, and of updates of a tensor: doubles count up to it without gaps.
 inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 
-// Makes the directory where it is not there; its parent is. Throws IoError, and SessionError
-// (kArgument) where it is a checkpoint of a training run.
+// Makes the directory if it is not there; its parent must be there. Throws IoError, and
+// SessionError (kArgument) if it is a checkpoint of a training run.
 void make_state_directory(const std::string& directory, FileSystem& disk = system_files());
 
-// What save_session_state() reads.
+// The parts of a session that save_session_state() reads.
 struct SavedParts {
   const ParameterTable& table;
   StateHome& home;
   ParameterMemory& memory;
 };
-// Saves into a directory that make_state_directory() has seen; one call at a time (SaveLock).
-// Removes no files but those of earlier saves: what the manifest named before, and what a save that
-// was killed has left, which is listed in terrace_state.changes. Throws IoError, CorruptData,
-// DeviceError.
+// Saves into a directory that make_state_directory() has made or checked; one call at a time
+// (SaveLock). Removes only files of earlier saves: the ones that the manifest named before, and the
+// ones that a killed save has left, which are listed in terrace_state.changes. Throws IoError,
+// CorruptData, DeviceError.
 void save_session_state(const std::string& directory, const SavedParts& parts,
                         const SessionProgress& progress, FileSystem& disk = system_files());
 
 // A saved state that fits a session's tensors.
 class SavedSessionState {
  public:
-  // Throws IoError, CorruptData, and SessionError (kMismatch) naming the tensor that differs.
+  // Throws IoError, CorruptData, and SessionError (kMismatch), which names the tensor that differs.
   SavedSessionState(std::string directory, const ParameterTable& table,
                     FileSystem& disk = system_files());
 

@@ -38,8 +38,8 @@ StateHome::StateHome(const ParameterTable& table, const StateHomeOptions& option
   }
   const std::size_t host = ledger_[Tier::kHost].peak_bytes - options.copy_bytes;
   memory_ = std::make_shared<HostMemory>(host, HostMemoryOptions());
-  // A forked process gets no copy of it, and no page is copied for its sake. Where the system
-  // refuses that, a fork costs more, and nothing else.
+  // Forked processes get no copy of the memory, so no page is copied for them. If the system
+  // refuses this, a fork costs more, but nothing else changes.
   if (!memory_->bytes().empty()) {
     madvise(memory_->bytes().data(), memory_->bytes().size(), MADV_DONTFORK);
   }
@@ -78,7 +78,8 @@ std::size_t StateHome::state_bytes(bool on_drive) const {
   return sum;
 }
 
-// Auto: the first chunks stay on the host, as many as leave room for a window for the others.
+// Chooses a home for each chunk. With kAuto the first chunks stay on the host, as many as leave
+// room for a window for the others.
 void StateHome::place(const StateHomeOptions& options) {
   const bool may_use_drives = options.tier != StateTier::kHost && !options.nvme.directories.empty();
   const std::size_t fixed = gradient_bytes_ + options.copy_bytes;
@@ -174,7 +175,8 @@ void StateHome::resume() {
   parked_.reset();
 }
 
-// Drives that have registered the window would go on with its old pages.
+// Gives the pages back, and unregisters the window first: drives would otherwise go on with its old
+// pages.
 void StateHome::give_pages_back() {
   if (store_ != nullptr) store_->register_memory({});
   memory_->give_pages_back();

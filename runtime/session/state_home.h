@@ -35,14 +35,14 @@ struct StateChunk {
   StateFormat format;
   std::size_t size_bytes = 0;  // of the state
   bool is_on_drive = false;
-  std::size_t host_offset = 0;  // where it is at home on the host
-  ExtentId extent = {};         // else
+  std::size_t host_offset = 0;  // its place on the host, if it is at home there
+  ExtentId extent = {};         // its place on a drive, else
 
   StateLayout layout() const;
 };
 
-// The gradient sums and the optimizer state of a session: where each lies, and a pass over the
-// state that does not show where that is. One thread at a time.
+// The gradient sums and the optimizer state of a session. Knows where each lies, and passes over
+// the state in a way that does not show where it lies. Used by one thread at a time.
 class StateHome {
  public:
   static constexpr std::int64_t kChunkElements = 1 << 20;
@@ -52,33 +52,33 @@ class StateHome {
   StateHome(const ParameterTable& table, const StateHomeOptions& options, Log& log);
 
   const std::vector<StateChunk>& chunks() const { return chunks_; }
-  // The numbers of a tensor's chunks, [first, second).
+  // Returns the numbers of a tensor's chunks, [first, second).
   std::pair<std::size_t, std::size_t> chunks_of(std::int32_t tensor) const;
-  // The fp32 gradient sum of a tensor, its own or what is borrowed in its place; empty of a frozen
-  // one.
+  // Returns the fp32 gradient sum of a tensor: its own, or the memory that is borrowed in its
+  // place; empty for a frozen tensor.
   std::span<float> gradient(std::int32_t tensor);
-  // From now on gradient() is this memory of another owner, which has the tensor's elements; null:
-  // its own sum again, with the content that that had.
+  // Makes gradient() return this memory of another owner, which has the tensor's elements. With
+  // null it returns the tensor's own sum again, with its old content.
   void borrow_gradient(std::int32_t tensor, float* gradient);
   bool has_borrowed(std::int32_t tensor) const;
-  // For one who holds gradients beyond the session: they stay as long as this does.
+  // Returns a share in the memory of the gradients, which keeps them beyond the session's end.
   std::shared_ptr<const HostMemory> memory() const { return memory_; }
   const Ledger& ledger() const { return ledger_; }
   StateWindow::Traffic traffic() const;
 
   // Calls body(chunk, state) for the numbers in `chunks`, in this order; drives read ahead and
-  // write behind. Throws what the body throws, IoError, CorruptData: what was to be written may
-  // then be lost.
+  // write behind. Throws what the body throws, IoError, CorruptData: changes that were still to be
+  // written may then be lost.
   void for_each(std::span<const std::size_t> chunks, StateAccess access,
                 FunctionRef<void(std::size_t chunk, std::span<std::byte> state)> body);
 
-  // Puts the state that is on the host, and the gradient sums of these tensors, into files of a
-  // directory (empty: those of the drives) and gives the pages of all memory back; addresses stay.
-  // Until resume() there are only chunks(), ledger() and traffic(). Throws SessionError,
+  // Puts the state that is on the host, and the gradient sums of these tensors, into files in a
+  // directory (empty: the drives' directories), and gives the pages of all memory back; addresses
+  // stay. Until resume() only chunks(), ledger() and traffic() may be called. Throws SessionError,
   // OutOfMemory, IoError, ConfigError: nothing has changed then.
   void pause(const std::string& directory, std::span<const std::int32_t> gradients);
-  // Takes the memory again, with the same content. Throws OutOfMemory, IoError, CorruptData: it is
-  // paused as before then.
+  // Takes the memory again, with the same content. Throws OutOfMemory, IoError, CorruptData: it
+  // stays paused then.
   void resume();
 
  private:

@@ -8,7 +8,7 @@
 namespace terrace {
 
 void StateWindow::Slot::done(const IoOutcome& ended) noexcept {
-  // Notified under the mutex: the window may go as soon as it is free.
+  // Notifies under the mutex, because the window may be destroyed as soon as the slot is free.
   const std::scoped_lock lock(window->mutex_);
   outcome = ended;
   in_flight = false;
@@ -27,7 +27,7 @@ StateWindow::StateWindow(BlockStore& store, std::span<std::byte> memory, std::si
 StateWindow::~StateWindow() { store_.drain(); }
 
 void StateWindow::start(std::vector<Extent> extents, StateAccess access) {
-  store_.drain();  // of a pass that failed
+  store_.drain();  // the transfers of a pass that failed
   for (Slot& slot : slots_) slot.outcome = {};
   extents_ = std::move(extents);
   access_ = access;
@@ -63,7 +63,7 @@ void StateWindow::wait_for(Slot& slot) {
   slot.outcome.throw_if_failed();
 }
 
-// Half of the slots are read ahead; the other half are being written.
+// Reads ahead into half of the slots, while the other half are being written.
 void StateWindow::read_ahead() {
   const std::size_t end = std::min(extents_.size(), next_ + slots_.size() / 2 + 1);
   for (next_read_ = std::max(next_read_, next_); next_read_ < end; ++next_read_) {

@@ -11,11 +11,11 @@
 
 namespace terrace {
 
-// What a pass over state does with it.
+// The access to state that a pass over it makes.
 enum class StateAccess : std::uint8_t { kRead, kWrite, kUpdate };
 
-// Streams extents of a store through a few slots of memory: reads run ahead of the caller's work
-// on an extent, writes run behind it. One thread uses it, whose calls are
+// Streams extents of a store through a few slots of memory: reads run ahead of the caller's work on
+// an extent, writes run behind it. One thread uses it, with these calls:
 //
 //   start(extents, access);
 //   for each extent:  fetch();  release();
@@ -29,10 +29,11 @@ class StateWindow {
   struct Traffic {
     std::uint64_t read_bytes = 0;
     std::uint64_t write_bytes = 0;
-    double wait_s = 0;  // that the caller has waited
+    double wait_s = 0;  // the time that the caller has waited
   };
 
-  // `memory` is as many slots of `slot_bytes` as it has room for, two at least. Borrows both.
+  // `memory` is divided into slots of `slot_bytes` each, as many as fit, two at least. Borrows
+  // both.
   StateWindow(BlockStore& store, std::span<std::byte> memory, std::size_t slot_bytes);
   // Waits for what is in flight.
   ~StateWindow();
@@ -40,10 +41,10 @@ class StateWindow {
   StateWindow& operator=(const StateWindow&) = delete;
 
   void start(std::vector<Extent> extents, StateAccess access);
-  // The next extent's slot, with its content unless the access is kWrite. Throws IoError and
-  // CorruptData, of this and of earlier transfers.
+  // Returns the next extent's slot, with its content unless the access is kWrite. Throws IoError
+  // and CorruptData of this and of earlier transfers.
   std::span<std::byte> fetch();
-  // The caller is done with the extent that it fetched last.
+  // Ends the caller's work on the extent that it fetched last.
   void release();
   // Waits for the last writes. Throws as fetch() does.
   void finish();
@@ -70,8 +71,8 @@ class StateWindow {
   std::vector<Slot> slots_;
   std::vector<Extent> extents_;
   StateAccess access_ = StateAccess::kRead;
-  std::size_t next_ = 0;       // to be fetched
-  std::size_t next_read_ = 0;  // to be read
+  std::size_t next_ = 0;       // the next extent to fetch
+  std::size_t next_read_ = 0;  // the next extent to read
   Traffic traffic_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -17,16 +17,17 @@ class UnitGate final : public StepCompute {
     UnitMemory memory;
   };
 
-  // By the compute lane. Throws once the gate is closed.
+  // Offers a task and waits until it is given back. Called by the compute lane. Throws once the
+  // gate is closed.
   void run(const KernelContext& context, const ComputeTask& task,
            const UnitMemory& memory) override;
 
-  // By the trainer: waits for the next task. While it waits, `check` is called again and again, so
-  // that a lane that has failed ends the wait by what `check` throws.
+  // Waits for the next task and returns it. Called by the trainer. While it waits, it calls `check`
+  // again and again, so that if a lane has failed, the error that `check` throws ends the wait.
   Offer take(FunctionRef<void()> check);
-  // The task that was taken last is computed.
+  // Gives back the task that was taken last, which is computed.
   void give_back();
-  // Ends what the lane waits for. Nothing is offered after it.
+  // Ends the lane's wait. Nothing is offered after it.
   void close();
 
  private:

@@ -185,7 +185,7 @@ TierRuntimeOptions UnitSession::runtime_options() const {
   options.optimizer.max_grad_norm = options_.max_grad_norm;
   if (options_.can_abandon) {
     options.optimizer.can_skip_steps = true;
-    // Clips nothing that is finite.
+    // A limit that clips no finite gradient.
     if (options_.max_grad_norm == 0) {
       options.optimizer.max_grad_norm = std::numeric_limits<float>::max();
     }
@@ -207,7 +207,7 @@ void UnitSession::prepare() {
       for (std::int32_t u = count; u-- > 0;) tasks_.push_back({UnitPass::kBackward, u, m});
     }
   }
-  // What has failed halfway is of no use.
+  // A session that fails halfway through this is of no use.
   phase_ = Phase::kFailed;
   runtime_options_ = runtime_options();
   plan_ = plan_tiers(describe_units(), runtime_options_);
@@ -304,7 +304,7 @@ void UnitSession::expect_acquired(std::int32_t number, const char* call) const {
 std::unique_ptr<MemoryLoan> UnitSession::lend(std::int32_t number, Role part) {
   expect_acquired(number, "memory of a unit is leased");
   const bool is_gradient = part == Role::kGradient;
-  // Parameters are to be read: nobody writes through a loan that says so.
+  // Parameters may only be read, and nobody writes through a loan that is marked read-only.
   std::byte* const data = is_gradient ? reinterpret_cast<std::byte*>(acquired_.gradient)
                                       : const_cast<std::byte*>(acquired_.parameters);
   if (data == nullptr) return nullptr;

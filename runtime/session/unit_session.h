@@ -20,20 +20,20 @@
 namespace terrace {
 
 struct UnitSessionOptions {
-  std::optional<int> threads = {};                    // that update; unset: as many as may be used
-  std::optional<std::size_t> host_memory_bytes = {};  // unset: nine tenths of what is free
+  std::optional<int> threads = {};                    // for updates; unset: as many as may be used
+  std::optional<std::size_t> host_memory_bytes = {};  // unset: nine tenths of the free memory
   ByStateClass<std::optional<Tier>> homes = {};       // unset: the fastest that has room
   NvmeStoreOptions nvme = {};
-  DType compute_type = DType::kF32;  // of parameters as the trainer sees them; or bf16
+  DType compute_type = DType::kF32;  // of parameters as the trainer sees them: fp32 or bf16
   std::int32_t micro_batches = 1;
   std::string rule;
   std::vector<NamedValue> hyperparameters = {};
   double weight_decay = 0;
   double max_grad_norm = 0;
-  bool can_abandon = false;  // a step: its updates then wait for its norm
+  bool can_abandon = false;  // whether a step may be abandoned: its updates then wait for its norm
 };
 
-// A unit's parameters: one flat sequence.
+// A unit, whose parameters are one flat sequence.
 struct SessionUnit {
   std::string name;
   std::int64_t elements = 0;
@@ -42,18 +42,19 @@ struct SessionUnit {
   std::size_t saved_bytes = 0;  // from a micro-batch's forward to its backward
 };
 
-// Where the trainer finds what it needs of a unit, until it releases the unit.
+// The memory of a unit that the trainer works with until it releases the unit.
 struct AcquiredUnit {
   const std::byte* parameters = nullptr;
-  float* gradient = nullptr;  // null in a forward, and of a frozen unit
+  float* gradient = nullptr;  // null in a forward, and for a frozen unit
   std::byte* saved = nullptr;
-  bool adds_gradient = false;  // the new gradient is added to what is there; else stored
+  bool adds_gradient = false;  // the new gradient is added to the old; else stored
 };
 
 // Trains units whose parameters, gradients and optimizer state Terrace moves, by a step that was
 // recorded and compiled; the caller computes them, on its own thread, between acquire() and
-// release(). What runtime/capi/terrace.h offers, and says in full. One thread at a time. Throws
-// SessionError for what does not fit, and nothing has changed then.
+// release(). It offers the calls of runtime/capi/terrace.h, where they are described in full. One
+// thread at a time. Throws SessionError for a call with wrong arguments or in the wrong order, and
+// nothing has changed then.
 class UnitSession {
  public:
   using StateSource = ElementSource;
@@ -64,24 +65,26 @@ class UnitSession {
   UnitSession& operator=(const UnitSession&) = delete;
 
   std::int32_t add_unit(SessionUnit unit);
-  // The next task of every step. None recorded: each micro-batch goes forward through all units,
-  // then back.
+  // Adds the next task of every step. If none is recorded, each micro-batch goes forward through
+  // all units, then back.
   void record(const StepTask& task);
   void prepare();
-  // Sets parameters and state, and how many steps were made. Elements behind a unit's are zero, and
-  // not asked for.
+  // Sets parameters and state, and the number of steps that were made. Elements beyond the unit's
+  // own are zero, and the source is not asked for them.
   void fill(std::int64_t steps, StateSource source);
 
   void begin_step(double learning_rate);
   AcquiredUnit acquire(const StepTask& task);
   // Throws SessionError, too, while a loan of the unit is out.
   void release(std::int32_t unit);
-  // The parameters, to be read, or the gradient of the unit that is acquired, also beyond the
-  // session; null of a gradient that the task has not.
+  // Lends the parameters, for reading, or the gradient of the unit that is acquired, also beyond
+  // the session's end. Returns null if the task has no gradient.
   std::unique_ptr<MemoryLoan> lend(std::int32_t unit, Role part);
-  // The step that is under way will update nothing: its end_step() gives the gradients to the sink.
+  // Gives up the step that is under way: it will update nothing, and its end_step() gives the
+  // gradients to the sink.
   void abandon_step(GradientSink sink);
-  // Where a gradient is not finite it throws NotFinite; with can_abandon nothing has changed then.
+  // Ends the step. Throws NotFinite where a gradient is not finite; with can_abandon nothing has
+  // changed then.
   StepResult end_step();
 
   std::int64_t steps() const { return steps_; }
@@ -90,12 +93,12 @@ class UnitSession {
   DType compute_type() const { return options_.compute_type; }
   void read_state(std::int32_t unit, std::string_view field, std::int64_t begin,
                   std::span<float> out);
-  // Parameters in bf16, as a step computes with them.
+  // Reads parameters in bf16, as a step computes with them.
   void read_parameters(std::int32_t unit, std::int64_t begin, std::span<Bf16> out);
   std::string describe_ledger() const;
 
-  // Gives all memory back, and takes it again with the same content; `directory` may be empty.
-  // Throw what terrace.h says of both, and what they have then changed.
+  // Give all memory back, and take it again with the same content; `directory` may be empty.
+  // terrace.h says which errors they throw, and what has changed then.
   void pause(const std::string& directory);
   void resume();
 
@@ -115,8 +118,8 @@ class UnitSession {
   Phase phase_ = Phase::kOpen;
   std::vector<SessionUnit> units_;
   std::vector<StepTask> tasks_;  // of a step, in order
-  std::size_t next_ = 0;         // of them, to be acquired
-  bool is_acquired_ = false;     // the one before it is not released
+  std::size_t next_ = 0;         // the task to be acquired next
+  bool is_acquired_ = false;     // the task before it is not released
   AcquiredUnit acquired_;        // its memory
   LoanCount loans_;              // of that memory
   bool is_abandoned_ = false;    // the step that is under way

@@ -160,7 +160,7 @@ double UpdateThread::run_whole(const SessionStep& step) {
   const double norm = step.known_norm > 0 ? step.known_norm : take_norm(step);
   const float clip = clip_coefficient(norm, step.max_grad_norm);
   const float scale = static_cast<float>(step.gradient_scale) * clip;
-  // No scaled gradient is larger than the norm of all.
+  // No scaled gradient is larger than the norm of all gradients.
   if (scale == 0 || !fits_float(norm * clip)) {
     throw NotFinite(fmt::format("step {} scales gradients by {} to a norm of {}, which fp32 cannot",
                                 step.step, step.gradient_scale * clip, norm * clip),
@@ -178,8 +178,8 @@ std::vector<std::int32_t> UpdateThread::arrivals() {
   return std::exchange(arrived_, {});
 }
 
-// What has arrived while the last tensors were updated is updated in one pass, so that the state of
-// several streams from drives together.
+// Updates tensors as their gradients arrive. All that have arrived while the last tensors were
+// updated are updated in one pass, so that drives stream the state of several tensors together.
 double UpdateThread::run_arriving(SessionStep& step) {
   parts_.marks.check(chunks_of(step));
   SquareSums sums(parts_.workers);

@@ -18,7 +18,7 @@
 
 namespace terrace {
 
-// What a step does to one tensor.
+// The work of a step on one tensor.
 struct TensorStep {
   bool has_gradient = false;  // else the tensor is left as it is
   std::int64_t updates = 1;   // of the tensor, this one included
@@ -30,9 +30,9 @@ struct SessionStep {
   std::vector<TensorStep> tensors;
   double max_grad_norm = 0;  // 0: gradients are not clipped
   double gradient_scale = 1;
-  double known_norm = 0;  // over all gradients, scaled: they are finite; 0: it is taken
-  // Gradients become complete while the step runs: no tensor has one at the start, and nothing is
-  // clipped.
+  double known_norm = 0;  // over all gradients, scaled, which are finite; 0: the step takes it
+  // Whether gradients become complete while the step runs: then no tensor has a gradient at the
+  // start, and nothing is clipped.
   bool gradients_arrive = false;
 };
 
@@ -46,8 +46,8 @@ struct SessionStepResult {
 
 // Runs steps, one at a time, on a thread of its own: checks the parameters, takes the norm of all
 // gradients, and updates tensor by tensor. Where gradients arrive it updates each tensor as soon as
-// its gradient is complete. begin(), complete() and end() are called by one thread, a begin() and
-// an end() in turns; the waiting calls may be made by any.
+// its gradient is complete. One thread calls begin(), complete() and end(), with begin() and end()
+// in turns. Any thread may make the waiting calls.
 class UpdateThread {
  public:
   struct Parts {
@@ -63,13 +63,14 @@ class UpdateThread {
   UpdateThread(const UpdateThread&) = delete;
   UpdateThread& operator=(const UpdateThread&) = delete;
 
-  // How far a step is, for those who wait for it; they may have it longer than the step lasts.
+  // The progress of a step, for threads that wait for it. They may keep it longer than the step
+  // lasts.
   struct Progress {
     bool is_finished = false;
     bool is_open = false;      // gradients may still arrive
     bool has_updated = false;  // the update of a tensor has begun
-    // Of each tensor:
-    std::vector<bool> complete;  // its gradient, or that it has none, is known
+    // For each tensor:
+    std::vector<bool> complete;  // it is known that the gradient is complete, or that there is none
     std::vector<bool> updated;
     std::optional<double> norm;
     std::exception_ptr failure;
@@ -77,22 +78,23 @@ class UpdateThread {
   using SharedProgress = std::shared_ptr<const Progress>;
 
   void begin(SessionStep step);
-  // The tensor's gradient is complete, in a step whose gradients arrive.
+  // Declares the tensor's gradient complete, in a step whose gradients arrive.
   void complete(std::int32_t tensor);
-  // Of the step that is under way; null where none is.
+  // Returns the progress of the step that is under way; null where none is.
   SharedProgress step_under_way();
-  // Waits until the step has updated the tensor; returns at once where there is no step. Throws
-  // what failed the step, also after end(), and SessionError where the gradient of the tensor is
-  // not complete.
+  // Waits until the step has updated the tensor; returns at once where there is no step. Throws the
+  // error that failed the step, also after end(), and SessionError where the gradient of the tensor
+  // is not complete.
   void wait_for(const SharedProgress& step, std::int32_t tensor);
   void wait_for(std::int32_t tensor) { wait_for(step_under_way(), tensor); }
   // Waits for the norm of the step. Throws SessionError where there is no step and where gradients
-  // still arrive, and what failed it.
+  // still arrive, and the error that failed the step.
   double wait_for_norm(const SharedProgress& step);
   double wait_for_norm() { return wait_for_norm(step_under_way()); }
-  // Waits for the whole step; no further gradient arrives. Throws what failed it: SessionError
-  // (kParameterChanged) before anything was updated; NotFinite too, unless gradients arrived;
-  // IoError, CorruptData after some was; DeviceError before or after.
+  // Waits for the whole step; no further gradient arrives. Throws the error that failed it.
+  // SessionError (kParameterChanged) comes before anything was updated, and so does NotFinite,
+  // unless gradients arrived. IoError and CorruptData come after some tensors were updated,
+  // DeviceError before or after.
   SessionStepResult end();
   // Returns whether the last step has updated anything, also where it failed.
   bool has_updated();
@@ -103,7 +105,8 @@ class UpdateThread {
   void run(SessionStep& step);
   double run_whole(const SessionStep& step);
   double run_arriving(SessionStep& step);
-  // Returns what arrived since the last call; waits for some. Empty: nothing more will.
+  // Waits for gradients, and returns the tensors whose gradients have arrived since the last call.
+  // Empty: no more will arrive.
   std::vector<std::int32_t> arrivals();
   std::vector<std::size_t> chunks_of(const SessionStep& step) const;
   void tell_norm(double norm);
@@ -119,8 +122,8 @@ class UpdateThread {
   // Guarded by mutex_:
   bool is_under_way_ = false;  // from begin() to end()
   bool stops_ = false;
-  // Of the last step that was begun, null before the first; what it points to is guarded, too. The
-  // thread has nothing to do where it is null or finished.
+  // The progress of the last step that was begun, null before the first. The object that it points
+  // to is guarded, too. The thread has nothing to do where it is null or finished.
   std::shared_ptr<Progress> progress_;
   SessionStepResult result_;
   std::vector<std::int32_t> arrived_;  // tensors that the thread has not taken yet

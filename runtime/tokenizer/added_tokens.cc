@@ -112,7 +112,7 @@ void AddedTokenFinder::cut(std::string_view text, FunctionRef<void(const Part&)>
     std::size_t end = begin + token.content.size();
     searched = end;
     if (token.single_word && !is_single_word(text, begin, end)) continue;
-    // Never the white space that the token before it took.
+    // A token never takes the white space that the token before it took.
     if (token.lstrip) begin = std::max(before_spaces(text, begin), done);
     if (token.rstrip) end = behind_spaces(text, end);
     if (done < begin) take({text.substr(done, begin - done), done, kText});

@@ -20,17 +20,17 @@ struct AddedToken {
   bool normalized = false;   // looked for in text that is normalised already
 };
 
-// Finds added tokens in a text: the longest of those that begin at the leftmost place where one
-// begins, as `tokenizers` does (AddedVocabulary::find_matches). Thread-safe.
+// Finds added tokens in a text. At the leftmost place where one begins it takes the longest that
+// begins there, as `tokenizers` does (AddedVocabulary::find_matches). Thread-safe.
 class AddedTokenFinder {
  public:
-  // `classes` stays the caller's. Of two tokens with the same content the first counts.
+  // Borrows `classes`. If two tokens have the same content, the first counts.
   AddedTokenFinder(std::vector<AddedToken> tokens, const UnicodeClasses& classes);
 
   struct Part {
     std::string_view text;    // not empty
     std::size_t begin = 0;    // in the text that is cut
-    std::int32_t id = kText;  // or that of the token which the part stands for
+    std::int32_t id = kText;  // or the id of the token that the part stands for
   };
   static constexpr std::int32_t kText = -1;
 
@@ -43,7 +43,7 @@ class AddedTokenFinder {
  private:
   static constexpr std::int32_t kNone = -1;
   struct Node {
-    std::int32_t token = kNone;  // whose content ends here
+    std::int32_t token = kNone;  // the one whose content ends here
     std::vector<std::pair<unsigned char, std::int32_t>> next;
   };
   struct Match {

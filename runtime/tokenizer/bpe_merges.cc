@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// Up to so many ids the lowest rank is looked for among all; more have a heap.
+// Up to this many ids, the lowest rank is looked for among all of them; more ids have a heap.
 constexpr std::size_t kFewIds = 64;  // a bit each
 constexpr std::size_t kBitsOfSlot = 4;
 constexpr std::int32_t kNoId = -1;
@@ -22,7 +22,7 @@ constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
 using Keys = std::int32_t __attribute__((vector_size(16)));
 constexpr std::size_t kKeysOfVector = sizeof(Keys) / sizeof(std::int32_t);
 
-// The least of `count` keys, which is a multiple of kKeysOfVector.
+// Returns the least of `count` keys. `count` is a multiple of kKeysOfVector.
 std::int32_t least_key(const std::int32_t* keys, std::size_t count) {
   Keys least;
   std::memcpy(&least, keys, sizeof least);
@@ -106,7 +106,7 @@ std::size_t BpeMerges::apply_few(std::span<std::int32_t> ids) const {
     keys[gone] = kNoKey;
     there ^= bit_at(gone);
     behind ^= bit_at(gone);
-    // The pairs of the new id: with what stands behind it and before it.
+    // The new id's pairs change: with the id behind it and with the id before it.
     keys[at] = behind == 0 ? kNoKey : key_of(at, first_of(behind));
     if (before != 0) keys[last_of(before)] = key_of(last_of(before), at);
   }

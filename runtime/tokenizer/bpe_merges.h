@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// What two neighbouring ids become, and how early: lower ranks first.
+// A merge: two neighbouring ids become one. Lower ranks are merged first.
 struct BpeMerge {
   std::int32_t left = 0;
   std::int32_t right = 0;
@@ -21,22 +21,22 @@ class BpeMerges {
   static constexpr std::int32_t kIdMax = (1 << 21) - 1;
   static constexpr std::size_t kMergesMax = (std::size_t{1} << 22) - 1;
 
-  // Ranks are below kMergesMax, each of one merge; ids are at most kIdMax. Of two merges of the
-  // same pair the later one counts.
+  // Ranks are below kMergesMax, and each belongs to one merge. Ids are at most kIdMax. If two
+  // merges have the same pair, the later one counts.
   explicit BpeMerges(std::span<const BpeMerge> merges);
 
   // Memory that apply() uses, kept from call to call by one thread.
   class Scratch;
 
-  // Joins, as long as there is one, the leftmost pair of the lowest rank; shortens `ids` from
-  // `first` on to what remains.
+  // Joins the leftmost pair of the lowest rank, as long as there is a pair to join. Shortens `ids`
+  // from `first` on to what remains.
   void apply(std::vector<std::int32_t>& ids, std::size_t first, Scratch& scratch) const;
 
  private:
-  // A key is a rank and, in the bits below it, the place of the pair: the least of several keys is
-  // the leftmost pair of the lowest rank.
+  // A key is a rank and, in the bits below it, the place of the pair. So the least of several keys
+  // is the leftmost pair of the lowest rank.
   static constexpr int kPlaceBits = 6;
-  // Larger than every rank; a key of it is still a positive number.
+  // Larger than every rank. A key made from it is still a positive number.
   static constexpr std::int32_t kNoRank = INT32_MAX >> kPlaceBits;
   static_assert(kMergesMax < kNoRank);
   // A slot packs left, right and rank into 64 bits: eight slots are a cache line.
@@ -44,10 +44,11 @@ class BpeMerges {
   static constexpr int kRankBits = 64 - 2 * kIdBits;
   static_assert(kIdMax >> kIdBits == 0 && kMergesMax >> kRankBits == 0);
   static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
-  // Most vocabularies give bytes the ids below it: all pairs of those have a table of their own.
+  // Most vocabularies give bytes the ids below this number. All pairs of such ids have a table of
+  // their own.
   static constexpr std::uint32_t kLowIds = 256;
 
-  // The rank of the pair's merge; kNoRank where there is none.
+  // Returns the rank of the pair's merge; kNoRank where there is none.
   std::int32_t find(std::int32_t left, std::int32_t right) const {
     if (are_low(left, right)) return low_ranks_[low_place_of(left, right)];
     const std::uint64_t pair = pair_of(left, right);
@@ -81,7 +82,7 @@ class BpeMerges {
   std::size_t apply_few(std::span<std::int32_t> ids) const;
   std::size_t apply_many(std::span<std::int32_t> ids, Scratch& scratch) const;
 
-  std::vector<std::int32_t> ids_;        // of each rank: what the pair becomes
+  std::vector<std::int32_t> ids_;        // by rank: the id that the pair becomes
   std::vector<std::int32_t> low_ranks_;  // [left, right]
   std::vector<std::uint64_t> slots_;
   std::size_t mask_ = 0;

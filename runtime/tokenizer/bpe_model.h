@@ -43,8 +43,8 @@ class BpeModel {
     PieceIdCache cache;
   };
 
-  // Appends the ids of at most kPiecesOfBatch pieces, none of which is empty. What is remembered of
-  // them is fetched for all before the first is looked at, so several at a time are quicker.
+  // Appends the ids of at most kPiecesOfBatch pieces, none of which is empty. The cache slots of
+  // all pieces are fetched before the first piece is looked at, so several at a time are quicker.
   void append_ids(std::span<const TextPiece> pieces, std::vector<std::int32_t>& ids,
                   Scratch& scratch) const;
 
@@ -74,8 +74,9 @@ class BpeModel {
   bool byte_fallback_;
   bool fuse_unknown_;
   std::optional<std::int32_t> unknown_;
-  // Pairs of code points that stand side by side in a token. Between two others no token ever lies,
-  // so long pieces are cut there and their parts remembered; only where every code point has ids.
+  // Pairs of code points that stand side by side in a token. No token ever spans another pair, so
+  // long pieces are cut between the two and their parts remembered. This is done only where every
+  // code point has ids.
   bool cuts_ = false;
   std::unordered_set<std::uint64_t> bigrams_;
 };

@@ -13,7 +13,7 @@ namespace terrace {
 // Returns the path that a choice means; "" for bytes. `model_directory` need not be one.
 std::string tokenizer_path(const std::string& choice, const std::string& model_directory);
 
-// Throws as load_tokenizer().
+// Returns the tokenizer that a choice means. Throws as load_tokenizer().
 std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& choice,
                                             const std::string& model_directory, Log& log);
 

@@ -15,7 +15,7 @@ namespace {
 
 std::string type_of(const JsonNode& node) { return node.text("type"); }
 
-// "String" or "Regex" of a pattern.
+// Returns the "String" of a pattern. Refuses a "Regex".
 std::string literal_of(const JsonNode& node) {
   const JsonNode pattern = node.child("pattern");
   pattern.check_keys({"String", "Regex"});
@@ -58,7 +58,7 @@ SplitBehavior split_behavior(const JsonNode& node) {
 }
 
 PrependScheme prepend_scheme(const JsonNode& node) {
-  if (!node.has("prepend_scheme")) {  // files of before there were schemes
+  if (!node.has("prepend_scheme")) {  // files from before there were schemes
     return node.flag("add_prefix_space", true) ? PrependScheme::kAlways : PrependScheme::kNever;
   }
   const std::string name = node.text("prepend_scheme");
@@ -167,7 +167,7 @@ class PreTokenizerReader {
   bool looks_far_ = false;  // a step may look over the ends of lines
 };
 
-// The ids of TemplateProcessing's tokens on one side of the text.
+// Returns the id of TemplateProcessing's token on one side of the text; none without one.
 std::optional<std::int32_t> single_id(const JsonNode& node, const std::vector<std::int32_t>& ids) {
   if (ids.size() > 1) node.refuse("more than one token on a side of the text is not built");
   return ids.empty() ? std::nullopt : std::optional(ids.front());

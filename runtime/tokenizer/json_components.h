@@ -14,8 +14,8 @@
 #include "runtime/tokenizer/pre_tokenizer.h"
 #include "runtime/tokenizer/token_decoder.h"
 
-// The parts of a tokenizer.json. All throw ConfigError, which names it, for a component or a key
-// that is not built, and CorruptData for values that cannot be.
+// Functions that read the parts of a tokenizer.json. All throw ConfigError for a component or a key
+// that is not built, naming it, and CorruptData for values that cannot be.
 namespace terrace {
 
 std::vector<std::unique_ptr<Normalizer>> read_normalizers(const JsonNode& node,
@@ -24,10 +24,10 @@ std::vector<std::unique_ptr<Normalizer>> read_normalizers(const JsonNode& node,
 struct PreTokenizerSteps {
   std::vector<std::unique_ptr<PreTokenizer>> steps;
   bool byte_level = false;  // pieces are bytes to the model
-  // Whether the steps see nothing of a text before a letter that follows a single end of a line,
-  // and nothing behind it before that.
+  // Whether the text may be cut before a letter that follows a single end of a line: the steps look
+  // over such a place in neither direction.
   bool cuts_at_lines = false;
-  bool keeps_crlf = false;                    // the same of a line that ends in CR LF
+  bool keeps_crlf = false;                    // the same for a line that ends in CR LF
   std::vector<std::string> unknown_patterns;  // that PCRE2 matches
 };
 PreTokenizerSteps read_pre_tokenizers(const JsonNode& node, const UnicodeClasses& classes);
@@ -41,7 +41,7 @@ struct ReadModel {
 };
 ReadModel read_model(const JsonNode& node, bool byte_level);
 
-// In the order in which `tokenizers` looks for them: special ones first.
+// Returns the tokens in the order in which `tokenizers` looks for them: special ones first.
 std::vector<AddedToken> read_added_tokens(const JsonNode& node, const Vocabulary& vocabulary);
 
 // The tokens that stand around a text.

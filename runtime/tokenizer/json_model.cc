@@ -23,7 +23,7 @@ Vocabulary read_vocabulary(const JsonNode& node) {
   return vocabulary;
 }
 
-// Both sides of a merge: ["a", "b"], or "a b" in files of before.
+// Returns both sides of a merge, which is ["a", "b"], or "a b" in older files.
 std::pair<std::string, std::string> sides_of(const JsonNode& node) {
   if (!node.is_text()) {
     if (node.size() != 2) node.corrupt("a merge is not of two tokens");
@@ -61,7 +61,7 @@ std::vector<BpeMerge> read_merges(const JsonNode& node, const Vocabulary& vocabu
   return merges;
 }
 
-// A flag of the model that must be off: what it does is not built.
+// Refuses a text of the model that must be empty, because what it asks for is not built.
 void refuse_text(const JsonNode& node, std::string_view key) {
   if (node.has(key) && !node.text(key).empty()) {
     node.refuse(fmt::format("{} \"{}\" is not built", key, node.text(key)));
@@ -94,8 +94,8 @@ AddedToken read_added_token(const JsonNode& node) {
   return token;
 }
 
-// The id that `tokenizers` gives an added token, whatever the file says: the model's, or the next
-// that is free.
+// Returns the id that `tokenizers` gives an added token, whatever the file says: the model's, or
+// the next that is free.
 std::int32_t expected_id(const AddedToken& token, const Vocabulary& vocabulary,
                          std::int32_t highest) {
   const auto found = vocabulary.find(token.content);

@@ -10,11 +10,11 @@
 
 namespace terrace {
 
-// A value of a JSON file. Errors name the file and the place in it: CorruptData for a value of
-// another kind than is asked for, or one that is missing. Valid as long as its JsonFile.
+// A value of a JSON file. Errors name the file and the place in it. A value that is missing, or of
+// another kind than is asked for, throws CorruptData. Valid as long as its JsonFile.
 class JsonNode {
  public:
-  // The file, and the keys that lead to the value.
+  // Returns the file, and the keys that lead to the value.
   const std::string& where() const { return where_; }
 
   bool is_null() const;
@@ -25,16 +25,16 @@ class JsonNode {
   std::string text() const;
   std::int64_t integer() const;
 
-  // Of an object. A key whose value is null counts as one that is not there.
+  // These are for an object. A key whose value is null counts as one that is not there.
   bool has(std::string_view key) const;
-  // Whether the key is there, with null or another value.
+  // Returns whether the key is there, with null or another value.
   bool names(std::string_view key) const;
   JsonNode child(std::string_view key) const;
   std::string text(std::string_view key) const { return child(key).text(); }
   bool flag(std::string_view key, bool otherwise) const;
   void for_each_entry(FunctionRef<void(const std::string&, const JsonNode&)> take) const;
 
-  // Of an array.
+  // These are for an array.
   std::size_t size() const;
   JsonNode item(std::size_t index) const;
   void for_each_item(FunctionRef<void(const JsonNode&)> take) const;
@@ -43,7 +43,7 @@ class JsonNode {
   void check_keys(std::initializer_list<std::string_view> known) const;
   // Throws ConfigError: "FILE: PLACE: what".
   [[noreturn]] void refuse(std::string_view what) const;
-  // Throws CorruptData, likewise.
+  // Throws CorruptData with the same text.
   [[noreturn]] void corrupt(std::string_view what) const;
 
  private:

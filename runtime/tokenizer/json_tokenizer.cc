@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-// Memory of one encode() at a time.
+// The memory that one encode() at a time uses.
 struct EncodeScratch {
   BpeModel::Scratch model;
   std::string normalized;
@@ -34,7 +34,7 @@ struct JsonTokenizerParts {
 
 class JsonTokenizer final : public Tokenizer {
  public:
-  // `classes` are what the parts hold references to.
+  // The parts hold references to `classes`.
   JsonTokenizer(std::unique_ptr<UnicodeClasses> classes, JsonTokenizerParts parts)
       : classes_(std::move(classes)),
         normalizers_(std::move(parts.normalizers)),
@@ -83,7 +83,8 @@ class JsonTokenizer final : public Tokenizer {
   }
 
  private:
-  // The tokens that are looked for in normalised text, as they are there; or the others.
+  // Returns the tokens that are looked for in normalised text, normalised themselves; or the
+  // others.
   std::vector<AddedToken> tokens_of(const std::vector<AddedToken>& added, bool normalized) const {
     std::vector<AddedToken> tokens;
     for (const AddedToken& token : added) {
@@ -97,7 +98,8 @@ class JsonTokenizer final : public Tokenizer {
     return tokens;
   }
 
-  // Returns the text itself where there is nothing to do, else what it is in `out`.
+  // Returns the text itself where there is nothing to do, else the normalised text, which is in
+  // `out`.
   std::string_view normalize(std::string_view text, std::string& out, std::string& between) const {
     for (std::size_t i = 0; i < normalizers_.size(); ++i) {
       if (i > 0) std::swap(out, between);
@@ -131,9 +133,9 @@ class JsonTokenizer final : public Tokenizer {
     });
   }
 
-  // Whether an end of a line that is alone, LF or, where the pattern keeps it, CR LF, stands before
-  // `at`, and a letter at it: no piece goes over such a place, no pattern looks over it, and NFC
-  // does not join what is on its sides.
+  // Returns whether a single end of a line (LF or, where the pattern keeps it, CR LF) stands before
+  // `at`, and a letter at it. No piece goes over such a place, no pattern looks over it, and NFC
+  // does not join the code points on its sides.
   bool is_cut(std::string_view text, std::size_t at) const {
     if (at < 2 || at >= text.size()) return false;
     std::string_view line = text.substr(0, at - 1);
@@ -158,7 +160,7 @@ class JsonTokenizer final : public Tokenizer {
   mutable ScratchPool<EncodeScratch> scratches_;
 };
 
-// One more than the largest id.
+// Returns one more than the largest id.
 std::int64_t ids_of(const JsonTokenizerParts& parts) {
   std::int64_t ids = 0;
   for (const auto& [token, id] : parts.vocabulary) ids = std::max<std::int64_t>(ids, id + 1);
@@ -166,7 +168,8 @@ std::int64_t ids_of(const JsonTokenizerParts& parts) {
   return ids;
 }
 
-// `where` is the file, and the key in it, that names the id; `path` is the tokenizer.
+// Throws ConfigError for an id that is not in the vocabulary. `where` is the file, and the key in
+// it, that names the id; `path` is the tokenizer.
 void check_named_id(std::int32_t id, const std::string& where, const JsonTokenizerParts& parts,
                     const std::string& path) {
   const std::int64_t ids = ids_of(parts);
@@ -176,7 +179,7 @@ void check_named_id(std::int32_t id, const std::string& where, const JsonTokeniz
                     "name a token of the vocabulary there, or take the files of one model");
 }
 
-// The id of a token that a file beside the tokenizer names.
+// Returns the id of a token that a file beside the tokenizer names.
 std::int32_t resolve(const NamedToken& token, const JsonTokenizerParts& parts,
                      const std::string& path) {
   if (token.id) {

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A .model has no tokens but its own; those of added_tokens.json would be missed in silence.
+// Refuses a directory whose added_tokens.json has tokens. A .model has no tokens but its own, so
+// those would be missed in silence.
 void refuse_added_tokens(const fs::path& directory) {
   std::error_code ignored;
   const fs::path path = directory / "added_tokens.json";

@@ -13,9 +13,9 @@
 namespace terrace {
 namespace {
 
-// Code points below U+0300 are in form C, and no first byte of theirs is as high.
+// Code points below U+0300 are in form C, and their first bytes are all lower than this.
 constexpr unsigned char kFirstByteOfMarks = 0xCC;
-// No code point's canonical decomposition has more code points.
+// No code point's canonical decomposition has more code points than this.
 constexpr std::size_t kDecomposedMax = 8;
 
 utf8proc_propval_t vendor_class(utf8proc_int32_t code_point) {
@@ -32,7 +32,7 @@ class NfcRun {
     reorder();
     auto begin = points_.begin();
     while (begin != points_.end()) {
-      // What has class 0 only here joins nothing, and nothing joins it.
+      // A code point that has class 0 only here joins nothing, and nothing joins it.
       const auto end = std::find_if(begin, points_.end(), [&](auto p) { return is_barrier(p); });
       compose({begin, end}, out);
       if (end == points_.end()) return;
@@ -96,7 +96,7 @@ class NfcScan {
  public:
   NfcScan(const UnicodeClasses& classes, std::string_view text) : classes_(classes), text_(text) {}
 
-  // The place of the next special code point from `at` on, or the text's size.
+  // Returns the place of the next special code point from `at` on, or the text's size.
   std::size_t next_special(std::size_t at) const {
     while (at < text_.size()) {
       if (static_cast<unsigned char>(text_[at]) < kFirstByteOfMarks) {

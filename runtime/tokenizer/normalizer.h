@@ -13,14 +13,14 @@ class Normalizer {
  public:
   virtual ~Normalizer() = default;
 
-  // Appends the text, which is valid UTF-8, as it is to be.
+  // Appends the normalised form of the text, which is valid UTF-8.
   virtual void append(std::string_view text, std::string& out) const = 0;
-  // Whether a text may be normalised in two parts, of which the second begins with a letter behind
-  // the end of a line.
+  // Returns whether a text may be normalised in two parts, of which the second begins with a letter
+  // behind the end of a line.
   virtual bool works_by_line() const = 0;
 };
 
-// Unicode's normalisation form C. `classes` stays the caller's.
+// Makes Unicode's normalisation form C. Borrows `classes`.
 std::unique_ptr<Normalizer> make_nfc_normalizer(const UnicodeClasses& classes);
 // Puts `prefix` before a text that is not empty.
 std::unique_ptr<Normalizer> make_prepend_normalizer(std::string prefix);

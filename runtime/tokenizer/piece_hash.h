@@ -26,7 +26,8 @@ inline std::uint64_t finish(std::uint64_t hash) {
 
 }  // namespace piece_hash_parts
 
-// A hash of a piece that is not empty, quick for short ones. Its low and high bits are as good.
+// Returns a hash of a piece that is not empty; quick for short ones. Its low bits are as good as
+// its high bits.
 inline std::uint64_t piece_hash(std::string_view piece) {
   using namespace piece_hash_parts;  // NOLINT(google-build-using-namespace): of this function alone
   const std::size_t size = piece.size();

@@ -9,8 +9,8 @@
 
 namespace terrace {
 
-// Remembers the ids of short pieces, as many as fit: a piece takes the place of one that was there
-// before. Owned by one thread at a time.
+// Remembers the ids of short pieces, as many as fit. A new piece takes the place of the one that
+// was there before. Owned by one thread at a time.
 class PieceIdCache {
  public:
   static constexpr std::size_t kPieceBytesMax = 31;

@@ -39,7 +39,7 @@ class ScannedText {
     std::uint8_t kind;
     std::size_t end;
   };
-  // The code point at a place inside the text.
+  // Returns the code point at a place inside the text.
   Sign sign_at(std::size_t at) const {
     const auto byte = static_cast<unsigned char>(text_[at]);
     if (byte < 0x80) return {static_cast<std::uint8_t>(classes_.of(byte) & kOfPatterns), at + 1};
@@ -51,7 +51,7 @@ class ScannedText {
     return at < text_.size() && sign_at(at).kind == kind;
   }
 
-  // Where the run of code points of the kind ends.
+  // Returns where the run of code points of the kind ends.
   std::size_t end_of_run(std::size_t at, std::uint8_t kind) const {
     while (at < text_.size()) {
       const Sign sign = sign_at(at);
@@ -69,8 +69,8 @@ class ScannedText {
     return at;
   }
 
-  // \s+(?!\S)|\s+ for a run of white space: all of it at the end of the text, else all but its last
-  // code point, of which a piece has one at least.
+  // Returns where \s+(?!\S)|\s+ ends in a run of white space. It takes all of the run at the end of
+  // the text, else all but the run's last code point, and always at least one code point.
   std::size_t end_of_spaces(std::size_t at, std::size_t run_end) const {
     if (run_end == text_.size()) return run_end;
     const std::size_t last = run_end - code_point_before(text_, run_end).size_bytes;
@@ -82,8 +82,8 @@ class ScannedText {
   const UnicodeClasses& classes_;
 };
 
-// Where 's, 't, 're, 've, 'm, 'll or 'd ends, whose apostrophe stands at `at`; `at` where none
-// does.
+// Returns where 's, 't, 're, 've, 'm, 'll or 'd ends, whose apostrophe stands at `at`; `at` where
+// there is none.
 std::size_t end_of_contraction(std::string_view text, std::size_t at, bool any_case) {
   const auto letter = [&](std::size_t i) {
     if (at + i >= text.size()) return '\0';
@@ -154,7 +154,7 @@ class Llama3Scanner final : public PieceScanner {
     while (at < text.size() && is_line_end(text[at])) ++at;
     return at;
   }
-  // Behind the last end of a line in [at, end); `at` where there is none.
+  // Returns the place behind the last end of a line in [at, end); `at` where there is none.
   static std::size_t last_line_end(std::string_view text, std::size_t at, std::size_t end) {
     while (end > at && !is_line_end(text[end - 1])) --end;
     return end;

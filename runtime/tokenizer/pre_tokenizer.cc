@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// The part [begin, end) of the piece, which is `text` by now.
+// Returns the part [begin, end) of the piece, which is `text` by now.
 TextPiece part_of(const TextPiece& piece, std::string_view text, std::size_t begin,
                   std::size_t end) {
   return {text.substr(begin, end - begin), piece.begins_text && begin == 0};
@@ -104,7 +104,7 @@ class PatternSplit final : public PreTokenizer {
     return spans;
   }
 
-  // As join(), from right to left.
+  // Does the same as join(), but joins matches with the gap behind them, from right to left.
   static std::vector<PatternFinder::Span> join_with_next(const std::vector<Part>& parts) {
     std::vector<PatternFinder::Span> spans;
     bool before_match = false;

@@ -13,13 +13,13 @@
 
 namespace terrace {
 
-// A piece of a text that is valid UTF-8. Tokens never go over its ends.
+// A piece of a text that is valid UTF-8. No token crosses its ends.
 struct TextPiece {
   std::string_view text;     // not empty
   bool begins_text = false;  // nothing stood before it in the whole text
 };
 
-// What takes pieces takes at most so many at a time.
+// The most pieces that a TakePieces is given at a time.
 inline constexpr std::size_t kPiecesOfBatch = 16;
 using TakePieces = FunctionRef<void(std::span<const TextPiece>)>;
 
@@ -33,7 +33,7 @@ class PreTokenizer {
   virtual void cut(const TextPiece& piece, TakePieces take) const = 0;
 };
 
-// What becomes of a pattern's matches and of the gaps between them: SplitDelimiterBehavior of
+// How a pattern's matches and the gaps between them become pieces: SplitDelimiterBehavior of
 // `tokenizers`.
 enum class SplitBehavior : std::uint8_t {
   kIsolated,            // each is a piece
@@ -56,22 +56,23 @@ class PatternFinder {
   virtual void find_all(std::string_view text, FunctionRef<void(Span)> take) const = 0;
 };
 
-// Matches of `literal`, which is not empty.
+// Makes a finder for matches of `literal`, which is not empty.
 std::unique_ptr<PatternFinder> make_literal_finder(std::string literal);
 
-// `inverted`: the gaps count as matches, and the matches as gaps.
+// Makes a step that splits by a pattern. If `inverted`, the gaps count as matches, and the matches
+// as gaps.
 std::unique_ptr<PreTokenizer> make_split(std::unique_ptr<PatternFinder> pattern,
                                          SplitBehavior behavior, bool inverted);
 std::unique_ptr<PreTokenizer> make_scanner_split(std::unique_ptr<PieceScanner> scanner);
-// Cuts digits off: each by itself, or runs of them. `classes` stays the caller's.
+// Makes a step that cuts digits off: each by itself, or runs of them. Borrows `classes`.
 std::unique_ptr<PreTokenizer> make_digits_split(const UnicodeClasses& classes, bool individual);
-// Puts a space before a piece that does not begin with one.
+// Makes a step that puts a space before a piece that does not begin with one.
 std::unique_ptr<PreTokenizer> make_space_prefix();
 
 enum class PrependScheme : std::uint8_t { kAlways, kFirst, kNever };
 
-// SentencePiece's way: spaces become `replacement`, which is also put before texts, and begins a
-// piece where `split` is set.
+// SentencePiece's way of cutting. Spaces become `replacement`, which is also put before texts, and
+// which begins a piece if `split` is set.
 struct MetaspaceOptions {
   std::string replacement;  // one code point
   PrependScheme prepend = PrependScheme::kAlways;

@@ -92,7 +92,7 @@ std::unique_ptr<PatternFinder> make_regex_finder(const std::string& pattern,
                                   message_of(error), offset),
                       kUseItsLibrary);
   }
-  // Without it matching is slower, and the same.
+  // Matching gives the same without this, but is slower.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return std::make_unique<RegexFinder>(std::move(code), where);
 }

@@ -13,7 +13,7 @@ namespace terrace {
 std::unique_ptr<PatternFinder> make_regex_finder(const std::string& pattern,
                                                  const std::string& where);
 
-// The version of Unicode that PCRE2 has its classes from.
+// Returns the version of Unicode that PCRE2 has its classes from.
 std::string regex_unicode_version();
 
 }  // namespace terrace

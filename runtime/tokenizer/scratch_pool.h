@@ -7,8 +7,8 @@
 
 namespace terrace {
 
-// Memory that calls use one after the other: as many objects as there were calls at once.
-// Thread-safe.
+// A pool of memory that calls use one after the other. It has as many objects as there were calls
+// at once. Thread-safe.
 template <typename T>
 class ScratchPool {
  public:

@@ -81,7 +81,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::optional<std::int32_t> end_;
 };
 
-// The id of a token that a file beside the model names; nothing where there is none.
+// Returns the id of a token that a file beside the model names; nothing where there is none.
 std::optional<std::int32_t> resolve_piece(const Processor& processor, const NamedToken& token,
                                           const std::string& path) {
   if (token.id && *token.id < processor.GetPieceSize()) return token.id;
@@ -107,7 +107,7 @@ std::unique_ptr<Processor> load_processor(const std::string& path) {
     const auto status = processor->LoadFromSerializedProto({content.data(), content.size()});
     if (status.ok()) return processor;
     problem = status.ToString();
-  } catch (const std::exception& error) {  // of the library's trie, as by a piece without bytes
+  } catch (const std::exception& error) {  // from the library's trie, e.g. a piece without bytes
     problem = error.what();
   }
   throw CorruptData(fmt::format("{}: not a model of SentencePiece: {}", path, problem),

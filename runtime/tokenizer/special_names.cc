@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "</s>", {"content": "</s>"} or null.
+// Reads "</s>", {"content": "</s>"} or null.
 void read_named_text(const JsonNode& root, std::string_view key, NamedToken& token) {
   if (token.is_named || !root.names(key)) return;
   token.is_named = true;
@@ -22,7 +22,7 @@ void read_named_text(const JsonNode& root, std::string_view key, NamedToken& tok
   token.text = node.is_object() ? node.text("content") : node.text();
 }
 
-// 2, [2, 7] or null: of several the first.
+// Reads 2, [2, 7] or null; takes the first of several.
 void read_named_id(const JsonNode& root, std::string_view key, NamedToken& token) {
   if (token.is_named || !root.has(key)) return;
   const JsonNode node = root.child(key);

@@ -21,8 +21,8 @@ struct SpecialNames {
   std::optional<bool> adds_begin;
 };
 
-// Reads tokenizer_config.json, special_tokens_map.json and generation_config.json, those that are
-// there; the first that names a token counts. Throws CorruptData, IoError.
+// Reads tokenizer_config.json, special_tokens_map.json and generation_config.json, as far as they
+// are there. The first that names a token counts. Throws CorruptData, IoError.
 SpecialNames read_special_names(const std::string& directory);
 
 }  // namespace terrace

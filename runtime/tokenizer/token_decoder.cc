@@ -20,7 +20,7 @@ std::string replace_all(std::string text, const std::string& pattern, const std:
   return text;
 }
 
-// The byte that "<0x0A>" stands for; -1 for another token.
+// Returns the byte that "<0x0A>" stands for; -1 for another token.
 int byte_of(std::string_view token) {
   constexpr std::size_t kSize = 6;
   if (token.size() != kSize || !token.starts_with("<0x") || token.back() != '>') return -1;

@@ -13,10 +13,10 @@ struct TokenDecoding {
   bool byte_level = false;                                    // code points stand for bytes
   bool byte_fallback = false;                                 // "<0x0A>" is a byte
   std::vector<std::pair<std::string, std::string>> replaces;  // in each token, in this order
-  // Taken from the beginning of the whole text, so often at most.
+  // Removed from the beginning of the whole text, at most strip_count times.
   std::string strip;
   std::int64_t strip_count = 0;
-  // Left out of the first token, wherever it stands there; empty: nothing.
+  // Removed from the first token, wherever it stands in it; empty: nothing is removed.
   std::string first_token_drops;
 };
 
@@ -28,16 +28,17 @@ class TokenDecoder {
   // Gives an id its token. `is_verbatim`: an added one, whose text stands in texts as it is.
   void add(std::int32_t id, const std::string& token, bool is_verbatim);
 
-  // All ids are below it.
+  // Returns a number that all ids are below.
   std::int64_t vocabulary() const { return static_cast<std::int64_t>(texts_.size()); }
 
-  // Throws ConfigError for an id that is not below the vocabulary. One without a token has no text.
+  // Returns the text of ids. An id without a token has no text. Throws ConfigError for an id that
+  // is not below the vocabulary.
   std::string decode(std::span<const std::int32_t> ids) const;
 
  private:
   struct Text {
     std::string bytes;
-    std::string token;  // kept where the first token is another
+    std::string token;  // kept where the first token is decoded differently
   };
   std::string bytes_of(const std::string& token) const;
 

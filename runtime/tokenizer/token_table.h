@@ -12,10 +12,10 @@ class TokenTable {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  // Room for so many texts.
+  // Makes room for `texts` texts.
   explicit TokenTable(std::size_t texts);
 
-  // Of a text that is there already the id changes.
+  // Adds a text with its id. If the text is already there, its id changes.
   void add(std::string_view text, std::int32_t id);
   // Returns the id of the text; kNone where it has none.
   std::int32_t find(std::string_view text) const;
@@ -28,7 +28,7 @@ class TokenTable {
     std::uint64_t size_bytes = 0;
   };
 
-  // The slot of the text, or the empty one where it would stand.
+  // Returns the slot of the text, or the empty one where it would stand.
   std::size_t place_of(std::string_view text, std::uint64_t hash) const;
 
   std::vector<Slot> slots_;

@@ -16,7 +16,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // All ids are below it.
+  // Returns a number that all ids are below.
   virtual std::int64_t vocabulary() const = 0;
   // Appends the ids of `text`, which is UTF-8, without tokens for its beginning or end. Added
   // tokens that stand in the text, as "<|endoftext|>" may, become their ids.
@@ -25,15 +25,16 @@ class Tokenizer {
   // themselves are returned as they are. Throws ConfigError for an id that is not below the
   // vocabulary.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
-  // The tokens that begin and end a document, where the tokenizer names them.
+  // Returns the token that begins, or ends, a document, where the tokenizer names one.
   virtual std::optional<std::int32_t> begin_token() const = 0;
   virtual std::optional<std::int32_t> end_token() const = 0;
-  // Returns a place at or behind `from` where the text may be cut: the ids of both parts, one after
-  // the other, are those of the whole. The text's size where no such place is known.
+  // Returns a place at or behind `from` where the text may be cut, so that the ids of both parts,
+  // one after the other, are the ids of the whole text. Returns the text's size where no such place
+  // is known.
   virtual std::size_t find_cut(std::string_view text, std::size_t from) const;
 };
 
-// Ids 0 to 255 are the bytes of the text; there are no others.
+// Makes a tokenizer whose ids 0 to 255 are the bytes of the text. It has no other ids.
 std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 
 }  // namespace terrace

@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// The largest that are known take a quarter of it.
+// The largest tokenizers that are known take a quarter of it.
 constexpr std::uintmax_t kTokenizerBytesMax = 128 * kMiB;
 
 }  // namespace

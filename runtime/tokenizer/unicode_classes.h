@@ -5,9 +5,9 @@
 
 namespace terrace {
 
-// What a code point is to Hugging Face's `tokenizers`, of the version that unicode_tables.cc names:
-// measured there, since its regular expressions, Rust's own tables and its normaliser are of three
-// versions of Unicode. tools/make_unicode_tables.py measures.
+// The classes of a code point in Hugging Face's `tokenizers`, of the version that unicode_tables.cc
+// names. They are measured there (by tools/make_unicode_tables.py), because its regular
+// expressions, Rust's own tables and its normaliser are of three versions of Unicode.
 enum class CodePointClass : std::uint8_t {
   kLetter = 1,       // \p{L} of patterns
   kNumber = 2,       // \p{N} of patterns
@@ -23,7 +23,7 @@ class UnicodeClasses {
  public:
   UnicodeClasses();
 
-  // The bits of CodePointClass. `code_point` is at most U+10FFFF.
+  // Returns the bits of CodePointClass. `code_point` is at most U+10FFFF.
   std::uint8_t of(char32_t code_point) const { return classes_[code_point]; }
   bool is(char32_t code_point, CodePointClass kind) const {
     return (of(code_point) & static_cast<std::uint8_t>(kind)) != 0;

@@ -6,8 +6,8 @@
 
 namespace terrace {
 
-// Code points by class, as ranges: in turn how many code points are not of the class and how many
-// are, from U+0000 on.
+// Code points by class, as the lengths of ranges from U+0000 on: in turn how many code points are
+// not of the class and how many are.
 struct UnicodeTables {
   std::span<const std::uint32_t> letters;
   std::span<const std::uint32_t> numbers;

@@ -9,14 +9,14 @@ namespace {
 constexpr std::size_t kSequenceBytesMax = 4;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What begins at a byte: a whole sequence, or so many bytes that are not one.
+// The bytes that begin at a place: a whole sequence, or bytes that are not one.
 struct Sequence {
   std::size_t size_bytes = 1;
   bool is_valid = false;
 };
 
-// The values that the second byte may have decide about overlong forms, surrogates and what is
-// above U+10FFFF: table 3-7 of the Unicode Standard.
+// Returns what begins at `at`. The second byte may have only values that rule out overlong forms,
+// surrogates and code points above U+10FFFF: table 3-7 of the Unicode Standard.
 Sequence sequence_at(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const unsigned char first = byte(0);
@@ -33,7 +33,8 @@ Sequence sequence_at(std::string_view text, std::size_t at) {
   return {size, true};
 }
 
-// The place of the first byte from `at` on that is not ASCII; the text's size where there is none.
+// Returns the place of the first byte from `at` on that is not ASCII; the text's size where there
+// is none.
 std::size_t skip_ascii(std::string_view text, std::size_t at) {
   constexpr std::uint64_t kHighBits = 0x8080808080808080ULL;
   while (at + sizeof(std::uint64_t) <= text.size()) {

@@ -34,8 +34,8 @@ inline CodePoint code_point_before(std::string_view text, std::size_t end) {
   return code_point_at(text, at);
 }
 
-// The code points that begin and end a text that need not be valid; nothing where no valid one
-// does.
+// Returns the code point that begins, or ends, a text that need not be valid; nothing where no
+// valid one does.
 std::optional<char32_t> first_code_point(std::string_view text);
 std::optional<char32_t> last_code_point(std::string_view text);
 
@@ -44,7 +44,7 @@ void append_utf8(char32_t code_point, std::string& text);
 // Returns how many bytes of the text are valid UTF-8 from its beginning on.
 std::size_t valid_utf8_prefix(std::string_view text);
 
-// Puts U+FFFD in the place of what is not UTF-8, once for each longest beginning of a sequence that
+// Replaces bytes that are not UTF-8 by U+FFFD, once for each longest beginning of a sequence that
 // could have become valid, as the Unicode Standard recommends ("maximal subparts") and as Python's
 // bytes.decode("utf-8", errors="replace") does.
 std::string replace_invalid_utf8(std::string_view text);

@@ -40,7 +40,8 @@ struct AdaptedWeight {
   bool is_transposed = false;
 };
 
-// By the names that it may have in the files: with and without a prefix.
+// Returns the adapted weights by the names that each may have in the files: with and without a
+// prefix.
 std::map<std::string, AdaptedWeight> adapted_weights(const std::vector<UnitLayout>& layout) {
   std::map<std::string, AdaptedWeight> weights;
   for (const UnitLayout& unit : layout) {
@@ -68,8 +69,8 @@ std::map<std::string, AdaptedWeight> adapted_weights(const std::vector<UnitLayou
 }
 
 // The product of [rows, rank] and [rank, columns], which is added to a stored tensor. Where there
-// are magnitudes, the rows of the sum, or, of a transposed tensor, its columns, then get these as
-// their norms.
+// are magnitudes, the rows of the sum (the columns, for a transposed tensor) are then scaled to
+// have these as their norms.
 struct AddedProduct {
   std::vector<float> left, right;
   std::vector<float> magnitudes;
@@ -78,7 +79,8 @@ struct AddedProduct {
   std::int64_t columns = 0;
   float scale = 1;
 
-  // The output of the layer that number `i` belongs to, in rows that begin with row `first`.
+  // Returns the output of the layer that the number at index `i` belongs to, in rows that begin
+  // with row `first`.
   std::size_t output_of(std::int64_t first, std::size_t i) const {
     const auto width = static_cast<std::size_t>(columns);
     return is_transposed ? i % width : static_cast<std::size_t>(first) + i / width;
@@ -95,7 +97,7 @@ struct AddedProduct {
   }
 };
 
-// [columns, rows] of [rows, columns].
+// Returns the [columns, rows] transpose of a [rows, columns] matrix.
 std::vector<float> transposed(const std::vector<float>& values, std::int64_t columns) {
   const std::int64_t rows = std::ssize(values) / columns;
   std::vector<float> result(values.size());
@@ -108,7 +110,7 @@ std::vector<float> transposed(const std::vector<float>& values, std::int64_t col
   return result;
 }
 
-// The numbers of some parameters, one behind the other.
+// Returns the numbers of some parameters, one parameter after the other.
 std::vector<float> numbers_of(const AdapterDirectory& adapter,
                               const std::vector<const ParameterTensor*>& parts) {
   std::vector<float> numbers;
@@ -163,7 +165,8 @@ std::vector<std::uint16_t> rounded(std::span<const float> values, const std::str
 // an error ends the writing, all that was written is removed again.
 class MergeDirectory {
  public:
-  // Makes it, or takes an empty one. Throws ConfigError where it has files, and IoError.
+  // Creates the directory, or takes an empty one. Throws ConfigError where it has files, and
+  // IoError.
   explicit MergeDirectory(const std::string& path) : path_(path) {
     FileSystem& disk = system_files();
     was_there_ = disk.exists(path);
@@ -200,7 +203,7 @@ class MergeDirectory {
     make_directories(fs::path(path).parent_path().string());
     write_durable_file(path, content);
   }
-  // Makes it a model that is complete.
+  // Marks the model as complete.
   void finish() {
     is_finished_ = true;
     remove_file(path_of(kUnfinished));
@@ -268,7 +271,8 @@ class MergedFiles {
     });
   }
 
-  // By output of the layer: magnitude by norm of the sum. Empty where there are no magnitudes.
+  // Returns, for each output of the layer, its magnitude divided by the norm of the sum. Empty
+  // where there are no magnitudes.
   std::vector<float> factors_of(const SafetensorsFile& source, const SafetensorsTensor& tensor,
                                 const AddedProduct& product) {
     if (product.magnitudes.empty()) return {};
@@ -293,7 +297,8 @@ class MergedFiles {
     }
   }
 
-  // Calls visit(first row) with some rows of the sum after the other in values_.
+  // Calls visit(first row) for one piece of the sum's rows after the other; the piece is in
+  // values_.
   template <typename Visit>
   void for_each_piece(const SafetensorsFile& source, const SafetensorsTensor& tensor,
                       const AddedProduct& product, Visit visit) {
@@ -347,7 +352,8 @@ BaseFiles files_of(const std::string& base) {
   return {{files.begin(), files.end()}, true};
 }
 
-// A checkpoint keeps the adapter in fp32 beside its optimizer state, and no adapter_config.json.
+// Refuses a checkpoint: it keeps the adapter in fp32 beside its optimizer state, and has no
+// adapter_config.json.
 void refuse_checkpoint(const std::string& path) {
   if (!is_checkpoint(path)) return;
   const bool has_adapter = Checkpoint(path).model().adapter.is_there();

@@ -24,13 +24,14 @@ std::string path_of_best(const std::string& run_dir) {
 
 std::string name_of_checkpoint(std::int64_t step) { return fmt::format("checkpoint-{}", step); }
 
-// The file as it is; empty where there is none.
+// Returns the text of best.json; empty where there is none.
 std::string read_best(const std::string& run_dir) {
   const std::string path = path_of_best(run_dir);
   return system_files().exists(path) ? read_whole_file(system_files(), path) : std::string();
 }
 
-// None where the text is not of this version, as that of a file that somebody has written into.
+// Returns none where the text is not of this version, for example because somebody has edited the
+// file.
 std::optional<EvaluationHistory> history_in(const std::string& best_json) {
   const auto best = nlohmann::json::parse(best_json, nullptr, false);
   try {
@@ -78,8 +79,8 @@ std::string BestRecord::resume(const Resumed& from, const RankGroup& ranks) {
   return "";
 }
 
-// The later history of the two, as far as it is not behind the step; and the checkpoint that the
-// file says was kept.
+// Takes the later of the two histories that does not go beyond the step, and the checkpoint that
+// the file says was kept.
 void BestRecord::take(const std::string& best_json, const Resumed& from) {
   if (from.history) history_ = *from.history;
   const std::optional<EvaluationHistory> in_file = history_in(best_json);
@@ -130,7 +131,7 @@ std::optional<EvaluationHistory> BestRecord::history() const {
 }
 
 void BestRecord::write(const std::string& run_dir) const {
-  if (!is_kept() && kept_step_ > 0) return;  // the file of the run before, which names it
+  if (!is_kept() && kept_step_ > 0) return;  // the run before wrote the file, which names it
   const std::string path = path_of_best(run_dir);
   const std::optional<EvaluationHistory> evaluations = history();
   if (!evaluations) {

@@ -25,7 +25,7 @@ std::optional<TierPlan> BudgetSearch::try_plan(const TierBudgets& budgets) const
   options.budgets = budgets;
   options.placement.is_trial = true;
   options.placement.footprints = footprints_;
-  options.shared_plans = nullptr;  // they would keep the plans of all trials
+  options.shared_plans = nullptr;  // it would keep the plans of all trials
   std::optional<TierPlan> plan;
   try {
     plan = plan_model(options);

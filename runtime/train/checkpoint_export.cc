@@ -51,7 +51,7 @@ WeightTypes types_for(const CheckpointExport& request, const Checkpoint& checkpo
   return result_types_for(options, loaded, compute_type_for(options.precision));
 }
 
-// The model that an adapter was trained on, as its files name it.
+// Returns the model that an adapter was trained on, as the adapter's files name it.
 std::string base_of(const Checkpoint& checkpoint, const std::optional<TrainOptions>& run) {
   const std::optional<FrozenReference>& frozen = checkpoint.progress().frozen;
   if (frozen && frozen->is_model_directory()) return frozen->directory;
@@ -73,7 +73,7 @@ void expect_finite(const ParameterTensor& tensor, std::span<const float> values)
                   "export an earlier checkpoint");
 }
 
-// A directory, and the one beside it that is renamed to it at the end.
+// The target directory, and the unfinished one beside it that is renamed to it at the end.
 struct ExportPaths {
   fs::path target;
   fs::path unfinished;
@@ -92,7 +92,7 @@ ExportPaths paths_for(const std::string& directory) {
   return paths;
 }
 
-// Gives the directory its name, also where an empty one has it.
+// Gives the directory its name, even where an empty directory already has it.
 void finish(const ExportPaths& paths) {
   const int error = system_files().rename(paths.unfinished.string(), paths.target.string());
   if (error != 0) {
@@ -139,7 +139,7 @@ void export_checkpoint(const CheckpointExport& request, TrainConsole& console, L
     }
     finish(paths);
   } catch (...) {
-    std::error_code ignored;  // the first problem is what is told
+    std::error_code ignored;  // only the first problem is reported
     fs::remove_all(paths.unfinished, ignored);
     throw;
   }

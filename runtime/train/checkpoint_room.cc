@@ -20,19 +20,20 @@ constexpr std::int64_t kKeptAutomatic = 2;
 
 constexpr const char* kMoreRoom = "free space, or name a --run-dir on a larger drive";
 
-// Checkpoints of a number of steps that the run will write.
+// Returns how many checkpoints the run will write at the number of steps that the user gave.
 std::int64_t count_named(const SavingNeed& need) {
   const std::int64_t every = need.interval.steps;
   if (need.interval.is_automatic || every == 0) return 0;
   return need.steps.last / every - need.steps.done / every;
 }
 
-// As many automatic checkpoints as are kept where there is room.
+// Returns how many automatic checkpoints are kept where there is room for all.
 std::int64_t most_automatic(const SavingNeed& need) {
   return need.keep_last > 0 ? need.keep_last : kKeptAutomatic;
 }
 
-// Whether so many checkpoints can be kept beside the one that is written, or beside the result.
+// Returns whether `kept` checkpoints have room beside the one that is being written, or beside the
+// result.
 bool can_keep(const SavingNeed& need, std::int64_t kept) {
   const auto more = static_cast<std::uint64_t>(std::max<std::int64_t>(0, kept - need.removable));
   const std::uint64_t last = std::max(need.checkpoint_bytes, need.result_bytes);
@@ -71,7 +72,7 @@ void plan_named(const SavingNeed& need, SavingPlan& plan) {
   const std::int64_t there = need.keep_last > 0 ? need.removable : 0;
   const std::int64_t most = need.keep_last > 0 ? need.keep_last + 1 : count;
   const auto added = static_cast<std::uint64_t>(std::clamp<std::int64_t>(most - there, 1, count));
-  // In multiplication it cannot overflow: a drive has less than 2^64 bytes.
+  // Divides, because the product could exceed 2^64 bytes; a drive has less.
   if (added <= *need.free_bytes / need.checkpoint_bytes) return;
   plan.doubts.push_back(fmt::format(
       "{}: {} checkpoints of {} are more than the {} that are free; those that find no room are "
@@ -79,7 +80,7 @@ void plan_named(const SavingNeed& need, SavingPlan& plan) {
       flag, added, format_size(need.checkpoint_bytes), format_size(*need.free_bytes), kMoreRoom));
 }
 
-// About what is written in any case when the run ends.
+// Adds a doubt where there is no room for what is written in any case when the run ends.
 void doubt_end(const SavingNeed& need, SavingPlan& plan) {
   const bool has_result = need.steps.last == need.steps.total;
   const std::uint64_t bytes = has_result ? need.result_bytes : need.checkpoint_bytes;
@@ -89,7 +90,7 @@ void doubt_end(const SavingNeed& need, SavingPlan& plan) {
                                     format_size(*need.free_bytes), kMoreRoom));
 }
 
-// The directory, or the nearest one above it that is there.
+// Returns the directory, or the nearest one above it that exists.
 std::string nearest_directory(const std::string& path) {
   std::error_code ignored;
   fs::path found = fs::absolute(path, ignored);

@@ -10,8 +10,8 @@
 #include "runtime/checkpoint/weight_types.h"
 #include "runtime/config/train_options.h"
 
-// The room that what a run saves needs, on the drive of its directory and in memory; looked at
-// before the first step.
+// The room that a run needs for what it saves, on the drive of its directory and in memory. It is
+// checked before the first step.
 namespace terrace {
 
 struct RunSteps {
@@ -20,7 +20,7 @@ struct RunSteps {
   std::int64_t total = 0;  // of the schedule
 };
 
-// What a run will save.
+// The checkpoints and the result that a run will save.
 struct SavingNeed {
   SaveInterval interval;
   std::int64_t keep_last = 0;
@@ -31,16 +31,16 @@ struct SavingNeed {
   std::optional<std::uint64_t> free_bytes = {};  // none: the file system does not say
 };
 
-// What it can save of that.
+// The part of that need that has room.
 struct SavingPlan {
-  // Automatic checkpoints that are kept; 0: they have no room, or none are asked for.
+  // The number of automatic checkpoints that are kept; 0: they have no room, or none are asked for.
   std::int64_t kept_automatic = 0;
   std::vector<std::string> doubts;  // sentences
 };
 
-// Returns how many automatic checkpoints are kept beside the one that is written: two, or the
-// number of --keep-last, or fewer where there is room for fewer. Throws OutOfMemory where the user
-// asked for a checkpoint after a number of steps and there is no room for one.
+// Returns how many automatic checkpoints are kept beside the one that is being written: two, or the
+// number of --keep-last, or fewer where there is less room. Throws OutOfMemory where the user asked
+// for a checkpoint after a number of steps and there is no room for one.
 SavingPlan plan_saving(const SavingNeed& need);
 
 // Says when a run saves, how much, and where, as one sentence for the console.
@@ -58,8 +58,8 @@ struct SavingRun {
 };
 SavingNeed saving_need(const SavingRun& run);
 
-// Returns the bytes of memory that the state may take on its way into a checkpoint: what the host
-// budget of the ledger leaves, and at most half of what is free now.
+// Returns the bytes of memory that the state may take on its way into a checkpoint: the part of the
+// host budget that the ledger leaves, and at most half of the memory that is free now.
 std::size_t staging_room(const Ledger& ledger, std::size_t usable_bytes);
 
 }  // namespace terrace

@@ -14,8 +14,8 @@
 namespace terrace {
 namespace {
 
-// Threads of Linux have priorities of their own. Where it is refused the writer competes with the
-// steps, and nothing else is lost.
+// Lowers the priority of this thread; on Linux, each thread has its own. If the change is refused,
+// the writer competes with the steps, and nothing else is lost.
 void yield_to_training() {
   constexpr int kNice = 10;
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
@@ -53,7 +53,7 @@ void CheckpointWriter::start(Job job, FetchState fetch) {
   }
 }
 
-// The reader is not nice to the steps, as they may have to wait for it.
+// The reading thread keeps the normal priority, because the steps may have to wait for it.
 void CheckpointWriter::start_beside(Job job, SharedFetch fetch, HomeGate& gate) {
   prepare(job);
   gate.close();

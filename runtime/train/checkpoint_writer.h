@@ -18,9 +18,9 @@
 
 namespace terrace {
 
-// Writes one checkpoint at a time on a thread of its own, which yields the processors to those that
-// train. The state is read by the caller, or by a second thread while the next steps run. The
-// destructor waits for the checkpoint that is being written.
+// Writes one checkpoint at a time on a thread of its own, which yields the processors to the
+// threads that train. The state is read by the caller, or by a second thread while the next steps
+// run. The destructor waits for the checkpoint that is being written.
 class CheckpointWriter {
  public:
   ~CheckpointWriter();
@@ -35,28 +35,29 @@ class CheckpointWriter {
     std::size_t staging_bytes = 0;
     FileSystem& disk = system_files();
   };
-  // Both start a checkpoint: none is being written, and the result of the one before was taken.
-  // They throw OutOfMemory and EnvironmentError, and none is being written then.
+  // start() and start_beside() both start a checkpoint. The caller ensures that none is being
+  // written and that the result of the one before was taken. Both throw OutOfMemory and
+  // EnvironmentError; then no checkpoint is being written.
   //
-  // Reads the state before it returns; what is not yet in files is in memory then. Throws what
-  // `fetch` throws, too: no checkpoint is being written then, and there is no result.
+  // Reads the whole state before it returns; the part that is not yet in files is then in memory.
+  // Also throws what `fetch` throws: then no checkpoint is being written, and there is no result.
   void start(Job job, FetchState fetch);
   using SharedFetch = std::function<void(StateField field, const UnitLayout& unit,
                                          std::int64_t begin, std::span<float> out)>;
-  // Returns at once: the state is read on a thread, beside the steps that follow. Closes the gate,
-  // and opens it for each unit that is read, and for all when nothing more is read.
+  // Returns at once: a thread reads the state beside the steps that follow. Closes the gate, opens
+  // it for each unit once the unit is read, and for all units when nothing more is read.
   void start_beside(Job job, SharedFetch fetch, HomeGate& gate);
 
   struct Result {
     std::string path;            // of the checkpoint; empty: there is none
     std::exception_ptr problem;  // of write_checkpoint()
-    bool is_of_reading = false;  // the problem: it is what `fetch` threw
+    bool is_of_reading = false;  // `fetch` threw the problem
   };
-  // Waits so long at most. Returns whether none is being written any more.
+  // Waits for at most `limit`. Returns whether no checkpoint is being written any more.
   bool ends_within(std::chrono::milliseconds limit);
-  // Returns the result once, when there is one; without waiting.
+  // Returns the result once, if there is one; does not wait.
   std::optional<Result> poll();
-  // Returns the result once, after waiting for it; none where nothing was started since.
+  // Waits for the result and returns it once; none where nothing was started since the last one.
   std::optional<Result> wait();
 
  private:

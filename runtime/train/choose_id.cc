@@ -14,10 +14,11 @@
 namespace terrace {
 namespace {
 
-// "samp": keeps these numbers apart from those of parameters and of the order of samples.
+// "samp": keeps these random numbers apart from the numbers for parameters and for the order of
+// samples.
 constexpr std::uint32_t kRandomStream = 0x73616d70U;
 
-// The smallest logit that is among the `count` largest.
+// Returns the smallest logit that is among the `count` largest.
 float least_of_largest(std::span<const float> logits, std::int64_t count) {
   if (count <= 0 || count >= static_cast<std::int64_t>(logits.size())) {
     return -std::numeric_limits<float>::infinity();
@@ -28,8 +29,8 @@ float least_of_largest(std::span<const float> logits, std::int64_t count) {
   return *nth;
 }
 
-// Takes the weight of every id that is not among the heaviest which make up top_p of the whole. Of
-// ids of one weight the smaller is taken first. At least one is left.
+// Sets to zero the weight of every id that is not among the heaviest few that make up top_p of the
+// whole. Among ids of equal weight, the smaller id counts as heavier. At least one id is left.
 void keep_heaviest(std::vector<double>& weights, double top_p) {
   const double wanted = top_p * std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<std::size_t> heap(weights.size());

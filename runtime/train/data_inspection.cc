@@ -26,7 +26,7 @@ using Document = nlohmann::ordered_json;
 constexpr std::string_view kIndexEnding = ".idx";
 constexpr std::string_view kMaskEnding = ".mask";
 
-// The file that a companion stands beside; null where it is not there.
+// Returns the path of the file that a companion stands beside; null where it does not exist.
 Document file_beside(const std::string& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored) ? Document(path) : Document();
@@ -40,7 +40,7 @@ Document describe_megatron(const std::string& path) {
           {"documents", documents},   {"tokens", ids.tokens}, {"of", ids.path}};
 }
 
-// Ends of documents: u64, of which the last is the number of tokens.
+// Describes a file of document ends: u64 numbers, the last of which is the number of tokens.
 Document describe_ends(const std::string& path) {
   const std::uint64_t size = size_of_file(path);
   if (size == 0 || size % sizeof(std::uint64_t) != 0) {

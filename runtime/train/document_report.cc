@@ -15,7 +15,7 @@ namespace {
 // How much of the first sample is shown.
 constexpr std::size_t kSegments = 6;
 constexpr std::size_t kTokens = 100;  // of a segment
-// As many samples are looked at for one with a target.
+// The most samples that are searched for one with a target.
 constexpr std::int64_t kSamplesSearched = 1000;
 
 double share(std::int64_t part, std::int64_t whole) {
@@ -30,13 +30,13 @@ bool has_report(const Dataset& data) {
   return data.packing_counts() != nullptr || data.uses_mask();
 }
 
-// Tokens that follow each other, all trained on or none.
+// Consecutive tokens, either all trained on or none.
 struct Segment {
   bool is_trained = false;
   std::vector<std::int32_t> ids;
 };
 
-// The tokens of a sequence, padding left out. The first token of a document is no target.
+// Returns the tokens of a sequence, without padding. The first token of a document is no target.
 std::vector<Segment> segments_of(const SampleRows& rows) {
   std::vector<Segment> segments;
   const auto add = [&segments](std::int32_t id, bool is_trained, bool is_first) {
@@ -45,7 +45,7 @@ std::vector<Segment> segments_of(const SampleRows& rows) {
     }
     segments.back().ids.push_back(id);
   };
-  std::size_t behind = rows.targets.size();  // the last target that is counted
+  std::size_t behind = rows.targets.size();  // one past the last target that is counted
   while (behind > 0 && rows.targets[behind - 1] < 0) --behind;
   for (std::size_t r = 0; r < behind; ++r) {
     const bool is_first = r == 0 || (!rows.positions.empty() && rows.positions[r] == 0);
@@ -56,7 +56,7 @@ std::vector<Segment> segments_of(const SampleRows& rows) {
   return segments;
 }
 
-// In quotes, on one line, whatever bytes it has.
+// Returns the text in quotes, on one line, whatever bytes it has.
 std::string in_quotes(std::string_view text) {
   std::string quoted = "\"";
   while (!text.empty()) {
@@ -78,7 +78,7 @@ std::string in_quotes(std::string_view text) {
   return quoted + '"';
 }
 
-// Whether the tokenizer has all ids: lines of JSON may give ids of another one.
+// Returns whether the tokenizer has all ids: JSON lines may give ids of another tokenizer.
 bool has_all_ids(const Tokenizer& tokenizer, const std::vector<Segment>& segments) {
   return std::ranges::all_of(segments, [&](const Segment& segment) {
     return std::ranges::all_of(segment.ids,

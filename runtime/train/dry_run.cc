@@ -31,7 +31,7 @@ class DryRun {
 
   void run() {
     {
-      // The document is all that standard output gets.
+      // Nothing but the document goes to standard output.
       SilentConsole silent;
       TrainConsole& seen = is_json_ ? static_cast<TrainConsole&>(silent) : console_;
       const ConsolePhase phase(seen, "planning the step");
@@ -53,9 +53,9 @@ class DryRun {
   }
 
  private:
-  // Plans with the budgets asked for. Where this machine's own budgets are too small for that,
-  // plans with the least that suffice; where those asked for are too small, likewise, and for the
-  // document alone.
+  // Plans with the budgets asked for. Where a budget that is this machine's default is too small,
+  // plans with the least that suffices instead. Where a budget that was asked for is too small,
+  // raises all budgets like this, but only for the document.
   void plan() {
     asked_ = engine_.budgets;
     if (try_budgets(asked_, Refusal::kBrief)) return;
@@ -79,7 +79,8 @@ class DryRun {
 
   enum class Refusal : std::uint8_t { kBrief, kExplained };
 
-  // Where no plan of some rank fits, keeps this rank's refusal and returns false.
+  // Plans with `budgets`. Where the plan of some rank does not fit, keeps this rank's refusal and
+  // returns false.
   bool try_budgets(const TierBudgets& budgets, Refusal refusal_form) {
     engine_.budgets = budgets;
     engine_.placement.explains_refusal = refusal_form == Refusal::kExplained;
@@ -91,18 +92,18 @@ class DryRun {
     }
     if (!ranks_.any(refusal != nullptr)) return true;
     refusal_ = refusal;
-    // They would give the same refusal again.
+    // The shared plans would give the same refusal again.
     if (engine_.shared_plans != nullptr) engine_.shared_plans->clear();
     return false;
   }
 
-  // Does not throw on a rank whose own plan fits: another's does.
+  // Rethrows this rank's refusal. A rank whose own plan fits throws nothing: another rank does.
   void rethrow_refusal() const {
     if (refusal_ != nullptr) std::rethrow_exception(refusal_);
   }
 
-  // Only the rank that prints the document refuses, and after that: a rank that fails ends the
-  // calls of the others, and the first may still be in one.
+  // Called only on the rank that prints the document, after it is printed: a rank that fails ends
+  // the calls of the others, and the first rank may still be in one.
   [[noreturn]] void refuse_beside_document() const {
     if (refusal_ != nullptr) std::rethrow_exception(refusal_);
     throw OutOfMemory("the step does not fit on another rank than the first",
@@ -120,9 +121,9 @@ class DryRun {
     }
   }
 
-  // Finds the least of each tier given the other budgets. Where the budgets asked for do not
-  // suffice, all that is found has to suffice together, so each tier is lowered given the tiers
-  // before it.
+  // Finds the least budget of each tier, given the other budgets. Where the budgets asked for do
+  // not suffice, the budgets found have to suffice together, so each tier is lowered given the
+  // tiers before it.
   void find_least() {
     TierBudgets budgets = engine_.budgets;
     for (const Tier tier : kTiers) {
@@ -166,7 +167,7 @@ class DryRun {
     }
   }
 
-  // Where it cannot be planned, that is among the obstacles.
+  // Prints when the run would save. Where that cannot be planned, it is among the obstacles.
   void print_saving() {
     const TrainOptions& options = setting_.options;
     try {
@@ -187,7 +188,7 @@ class DryRun {
   bool fits_ = true;
   TierBudgets asked_;
   TierBudgets raised_;
-  std::exception_ptr refusal_;  // null: the plans of other ranks do not fit
+  std::exception_ptr refusal_;  // null: only plans of other ranks do not fit
   TierPlan plan_;
   std::optional<StepPrediction> prediction_;  // none on a GPU
   std::vector<StartObstacle> obstacles_;
@@ -204,7 +205,7 @@ void check_plans_of_ranks(const ModelRuntimeOptions& options, const TierPlan& pl
                           const RankGroup& ranks) {
   if (ranks.is_first()) check_stages(options, plan);
   const bool is_same = ranks.is_same_in_stages(rank_fingerprint(plan.training.program));
-  // Every rank has planned, as all have just told each other.
+  // Every rank has planned by now, as the exchange above shows.
   if (options.shared_plans != nullptr) options.shared_plans->clear();
   if (is_same) return;
   throw ConfigError("the ranks have compiled different steps",

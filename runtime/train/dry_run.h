@@ -8,7 +8,7 @@
 #include "runtime/train/train_console.h"
 #include "runtime/train/train_setup.h"
 
-// `terrace train --dry-run`: what a machine would need for a run.
+// `terrace train --dry-run`: says what a machine would need for a run.
 namespace terrace {
 
 struct DryRunSetting {
@@ -24,13 +24,13 @@ struct DryRunSetting {
   std::int64_t tokens_per_step = 0;
 };
 
-// Compiles and verifies the step, and says its ledger, or with --json prints the document of
-// docs/dry-run.md. Where the step fits the budgets asked for, what a run on this machine would lack
-// is said too. Throws OutOfMemory where it does not fit them. All ranks call it.
+// Compiles and verifies the step, and prints its ledger, or with --json the document of
+// docs/dry-run.md. Where the step fits the budgets asked for, also says what a run on this machine
+// would lack. Throws OutOfMemory where it does not fit them. All ranks call it.
 void dry_run(const DryRunSetting& setting, TrainConsole& console);
 
-// Throws ConfigError where ranks of a stage have compiled other programs, and OutOfMemory where
-// another stage does not fit. All ranks call it with their plans.
+// Throws ConfigError where the ranks of a stage have compiled different programs, and OutOfMemory
+// where another stage does not fit. All ranks call it with their plans.
 void check_plans_of_ranks(const ModelRuntimeOptions& options, const TierPlan& plan,
                           const RankGroup& ranks);
 

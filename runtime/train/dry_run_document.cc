@@ -89,7 +89,7 @@ std::string to_json(const DryRunDocument& document) {
                              {"fits", document.fits},
                              {"here", here},
                              {"results", results}};
-  // Paths may be of any bytes, which JSON's text cannot: others stand as U+FFFD.
+  // Paths may have any bytes, and JSON text may not: bytes that are not UTF-8 become U+FFFD.
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -18,7 +18,7 @@ struct DryRunDocument {
   TierBudgets budgets;  // asked for, or this machine's; unset: none
   std::array<std::size_t, kTierCount> least_bytes{};
   Ledger ledger;  // of all ranks: see gather_ledger()
-  // Bytes of the links and the number of ops, of all ranks together.
+  // The bytes that the links carry and the number of ops, over all ranks together.
   std::uint64_t upload_bytes = 0;
   std::uint64_t download_bytes = 0;
   std::uint64_t nvme_read_bytes = 0;
@@ -31,11 +31,11 @@ struct DryRunDocument {
   std::vector<StartObstacle> obstacles;  // on this machine
 };
 
-// Returns the peaks of the rank with the largest, and that rank's accounts, tier by tier. All ranks
-// call it.
+// Returns, for each tier, the peak of the rank with the largest peak, and that rank's accounts. All
+// ranks call it.
 Ledger gather_ledger(const Ledger& own, const RankGroup& ranks);
 
-// Adds up what the links carry in a step. All ranks call it.
+// Adds up the bytes that the links carry in a step, and its ops. All ranks call it.
 void gather_step(const Program& own, const RankGroup& ranks, DryRunDocument& document);
 
 std::string to_json(const DryRunDocument& document);

@@ -31,7 +31,7 @@ namespace {
 
 std::string behind_name(const std::string& set) { return set.empty() ? "" : " of " + set; }
 
-// None where it was given up.
+// Returns the loss of one set; none where the evaluation was given up.
 std::optional<double> evaluate_set(const EvaluationSetting& setting, std::size_t set) {
   RankSamples& samples = setting.samples;
   const RankGroup& ranks = setting.ranks;
@@ -42,7 +42,7 @@ std::optional<double> evaluate_set(const EvaluationSetting& setting, std::size_t
   RankSamples::Validation batch;
   double sum = 0;
   std::int64_t counted = 0;
-  // All ranks take part to the end, also those that have no samples left.
+  // All ranks take part to the end, even ranks that have no samples left.
   for (std::int64_t first = 0; first < count; first += samples.share().of_step()) {
     samples.fill_validation(set, first, batch);
     if (ranks.steps().has_losses()) counted += batch.counted_targets;

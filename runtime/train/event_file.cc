@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kEventsPrefix = "events.out.tfevents.";
 
-// Of each byte, shifted through the reversed polynomial.
+// Returns the CRC of each byte value, shifted through the reversed polynomial.
 constexpr std::array<std::uint32_t, 256> make_crc_table() {
   constexpr std::uint32_t kReversedPolynomial = 0x82f63b78U;
   std::array<std::uint32_t, 256> table{};
@@ -33,7 +33,8 @@ constexpr std::array<std::uint32_t, 256> make_crc_table() {
 }
 constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 
-// A record's checksums are rotated and moved, so that data may have checksums in it.
+// Returns a record's checksum: the CRC is rotated and offset, so that the data itself may contain
+// checksums.
 std::uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc32c(bytes), 15) + 0xa282ead8U;
 }
@@ -47,7 +48,7 @@ std::string little_endian(Number number) {
   return bytes;
 }
 
-// The fields of protocol buffers: a key of number and kind, then the value.
+// The kinds of fields in protocol buffers. A field is a key of number and kind, then the value.
 enum class WireKind : std::uint8_t { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
 
 std::string varint(std::uint64_t number) {
@@ -78,17 +79,18 @@ std::string bytes_field(std::uint64_t number, std::string_view bytes) {
   return key_of_field(number, WireKind::kBytes) + varint(bytes.size()) + std::string(bytes);
 }
 
-// Event: wall_time = 1, step = 2, then one of file_version = 3, summary = 5, session_log = 7.
+// Returns an Event: wall_time = 1, step = 2, then one of file_version = 3, summary = 5, session_log
+// = 7.
 std::string event_of(double time_s, std::int64_t step, const std::string& what) {
   return double_field(1, time_s) + integer_field(2, step) + what;
 }
 
 std::string file_version() { return bytes_field(3, "brain.Event:2"); }
 
-// SessionLog: status = 1, where START is 1.
+// Returns a SessionLog: status = 1, where START is 1.
 std::string session_start() { return bytes_field(7, integer_field(1, 1)); }
 
-// Summary: value = 1, of tag = 1 and simple_value = 2.
+// Returns a Summary: value = 1, made of tag = 1 and simple_value = 2.
 std::string summary_of(std::span<const Scalar> scalars) {
   std::string values;
   for (const Scalar& scalar : scalars) {
@@ -98,7 +100,7 @@ std::string summary_of(std::span<const Scalar> scalars) {
   return bytes_field(5, values);
 }
 
-// The seconds in the latest name of such a file in the directory; 0 where there is none.
+// Returns the seconds in the name of the latest event file in the directory; 0 where there is none.
 std::int64_t latest_seconds(const std::string& directory) {
   std::int64_t latest = 0;
   for (const std::string& name : system_files().list(directory)) {

@@ -9,37 +9,37 @@
 
 namespace terrace {
 
-// What was planned and predicted of a run, of its rank that takes most.
+// The plan and the prediction for a run's step. Each number is of the rank that takes the most.
 struct PlannedStep {
   std::optional<double> step_s = std::nullopt;  // none: nothing predicts it, as on a GPU
   std::size_t device_bytes = 0;                 // of the arenas
   std::size_t host_bytes = 0;
-  // Of the process: what it has had resident before, the arenas that lie in its memory, of all
-  // ranks that are its threads, and what runs the steps.
+  // The memory of the process: the memory that was resident before, the arenas in its memory (of
+  // all ranks that are its threads), and the memory that running the steps takes.
   std::size_t process_bytes = 0;
   // Returns the bytes that the run has taken of the GPU's memory. Empty: the CPU device.
   std::function<std::size_t()> device_bytes_taken = {};
 };
 
-// What became of it.
+// The measured counterpart of PlannedStep.
 struct MeasuredStep {
-  std::int64_t steps = 0;  // that the median is of
+  std::int64_t steps = 0;  // that the median is taken over
   double median_step_s = 0;
   std::size_t process_peak_bytes = 0;
   std::optional<std::size_t> device_bytes = std::nullopt;  // of a GPU
 };
 
-// Measures the first steps of a run. Its very first step, in which memory is touched and kernels
-// are loaded, is left out where there is another one.
+// Measures the first steps of a run. The very first step, in which memory is touched and kernels
+// are loaded, is left out if there is another one.
 class FirstSteps {
  public:
   static constexpr std::size_t kSteps = 3;
 
-  // Adds the next step; later ones than are needed change nothing.
+  // Adds the next step; once enough are there, further ones change nothing.
   void add(double step_s, std::size_t process_peak_bytes);
-  // Whether so many are there that the median says something.
+  // Returns whether there are enough steps for a meaningful median.
   bool is_full() const { return step_s_.size() == kSteps + 1; }
-  // None without a step.
+  // Returns none without a step.
   std::optional<MeasuredStep> measured() const;
 
  private:
@@ -47,7 +47,7 @@ class FirstSteps {
   std::size_t process_peak_bytes_ = 0;
 };
 
-// One line for people, and an object for run.json.
+// Return the comparison as text for people, and as an object for run.json.
 std::string describe_measured(const PlannedStep& planned, const MeasuredStep& measured);
 std::string to_json(const PlannedStep& planned, const MeasuredStep& measured);
 

@@ -17,7 +17,8 @@ FrozenOrigin::FrozenOrigin(const std::string& directory, std::unique_ptr<HfDirec
   reference_ = refer_to_weights(directory, *weights_, layout);
 }
 
-// Files of another run are stored anew: a run directory has all that its checkpoints need.
+// Files of another run are stored again here: a run directory holds everything that its checkpoints
+// need.
 FrozenOrigin::FrozenOrigin(Checkpoint& checkpoint, bool is_own) : state_(checkpoint.take_frozen()) {
   const std::optional<FrozenReference>& known = checkpoint.progress().frozen;
   if (known && (is_own || known->is_model_directory())) reference_ = known;

@@ -9,30 +9,31 @@
 
 namespace terrace {
 
-// Where the frozen parameters of a run come from, while it lasts: exact, for checkpoints and the
-// result. What the engine has of them is in the type that computes.
+// The source of a run's frozen parameters while the run lasts: their exact values, for checkpoints
+// and the result. The engine's own copy is in the type that computes.
 class FrozenOrigin {
  public:
-  // Of a run whose parameters all train.
+  // For a run whose parameters all train.
   FrozenOrigin() = default;
-  // The weights in `directory`. Reads all that is frozen, to hash it, so that what changes there
-  // later is found; closes them where all trains. Throws IoError.
+  // For a run that starts from the weights in `directory`. Reads all frozen tensors and hashes
+  // them, so that later changes there are found. Closes the weights where all parameters train.
+  // Throws IoError.
   FrozenOrigin(const std::string& directory, std::unique_ptr<HfDirectory> weights,
                const std::vector<UnitLayout>& layout);
-  // Random ones.
+  // For random frozen parameters.
   explicit FrozenOrigin(std::unique_ptr<StateSource> state) : state_(std::move(state)) {}
-  // Of an open checkpoint, whose frozen parameters it takes. `is_own`: it lies in the directory of
-  // this run.
+  // For a run that goes on from an open checkpoint: takes the checkpoint's frozen parameters.
+  // `is_own`: the checkpoint lies in the directory of this run.
   FrozenOrigin(Checkpoint& checkpoint, bool is_own);
 
-  // Elements of a unit of the whole model's layout.
+  // Reads elements of a unit of the whole model's layout.
   void read(const UnitLayout& unit, std::int64_t begin, std::span<float> out) const {
     state_->read(StateField::kMaster, unit, begin, out);
   }
   // Throws CorruptData where weights of a model directory have changed since; IoError.
   void verify_weights() const;
-  // What checkpoints in `run_dir` say of them; none where all train. The first call may store them
-  // in the run directory. Throws IoError.
+  // Returns the reference to the frozen parameters that checkpoints in `run_dir` keep; none where
+  // all train. The first call may store them in the run directory. Throws IoError.
   std::optional<FrozenReference> reference(const std::string& run_dir,
                                            const std::vector<UnitLayout>& layout);
 

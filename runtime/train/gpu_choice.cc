@@ -20,7 +20,7 @@ int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus
                       "give --device cuda: a rank then has the GPU with its number on the host");
   }
   const int ordinal = device.ordinal.value_or(on_host.index);
-  // With none at all, CUDA says why.
+  // If there is no GPU at all, CUDA says why.
   if (on_host.count > 1 && gpus > 0 && ordinal >= gpus) {
     throw EnvironmentError(
         fmt::format("there is no GPU {} for rank {} of the {} on this host: {} can be seen",
@@ -40,7 +40,7 @@ bool first_gpu_is_usable() {
   try {
     return cuda_device_computes(0) && cuda_capacity_bytes(0) > 0;
   } catch (const EnvironmentError&) {
-    return false;  // another process may have it for itself
+    return false;  // another process may hold it exclusively
   } catch (const DeviceError&) {
     return false;
   }
@@ -71,7 +71,7 @@ void prepare_for_ranks(const DeviceChoice& device) {
 
 std::string why_gpus_are_idle(const DeviceChoice& device, int ranks) {
   if (device.kind != DeviceKind::kAuto || cuda_device_count() == 0) return {};
-  // Of several ranks each would open GPU 0 if it asked what memory is free.
+  // Several ranks do not ask how much memory is free, because each would open GPU 0 for that.
   if (ranks > 1 && cuda_device_computes(0)) {
     return "there are GPUs, which several ranks take with --device cuda";
   }

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// For the pieces of all communicators of host memory; of kNcclMarginBytes.
+// The part of kNcclMarginBytes for the pieces of all communicators for host memory.
 constexpr std::size_t kPiecesBytes = 256 * kMiB;
 
 }  // namespace

@@ -9,20 +9,20 @@
 
 namespace terrace {
 
-// The ranks of a job that has no MPI, torchrun's: they meet by NCCL, and what they agree on goes
-// over their GPUs too.
+// The ranks of a job without MPI, such as torchrun's. They meet through NCCL, and the values that
+// they agree on go over their GPUs too.
 class GpuWorld {
  public:
-  // All ranks call it. Throws EnvironmentError where there is no GPU for this rank, or the CPU
-  // device was asked for; CommError where the ranks do not come together.
+  // All ranks call it. Throws EnvironmentError where there is no GPU for this rank or the CPU
+  // device was asked for, and CommError where the ranks do not find each other.
   GpuWorld(const LaunchEnvironment& launch, const DeviceChoice& device,
            const CommunicatorOptions& options);
 
-  // Of host memory.
+  // Returns the communicator of all ranks, for host memory.
   Communicator& ranks() { return *ranks_; }
 
  private:
-  std::unique_ptr<Device> device_;  // has what passes between the host and other GPUs
+  std::unique_ptr<Device> device_;  // holds data on its way between the host and other GPUs
   std::unique_ptr<Communicator> ranks_;
 };
 

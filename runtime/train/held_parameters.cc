@@ -9,8 +9,8 @@
 namespace terrace {
 namespace {
 
-// Elements of a parameter that are fetched at once; a tensor stored transposed is read whole
-// anyway.
+// The number of elements of a parameter that are fetched at once; a tensor stored transposed is
+// read whole anyway.
 constexpr std::int64_t kFetchElements = 16 * 1024 * 1024;
 
 std::size_t bytes_of_unit(const UnitLayout& unit, DType type) {

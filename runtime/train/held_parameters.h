@@ -11,15 +11,15 @@
 
 namespace terrace {
 
-// Returns the layout of a model of which nothing trains: a forward then saves nothing for a
-// backward.
+// Returns the layout of a model in which nothing trains: its forward pass saves nothing for a
+// backward pass.
 std::vector<UnitLayout> frozen_layout(const ModelConfig& config);
 
-// A whole model in memory.
+// The parameters of a whole model, held in memory.
 class HeldParameters final : public UnitParameters {
  public:
-  // Fetches every parameter, rounded to `type` as parameters are. Throws OutOfMemory and what
-  // `fetch` throws.
+  // Fetches every parameter, and rounds it to `type` as parameters are rounded. Throws OutOfMemory
+  // and what `fetch` throws.
   HeldParameters(const ModelConfig& config, DType type, FetchParameter fetch);
 
   void for_each_unit(FunctionRef<void(const Turn&)> use) override;

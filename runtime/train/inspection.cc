@@ -41,7 +41,7 @@ std::uint64_t size_of_file(const fs::path& path) {
   return size;
 }
 
-// The sizes of the files in a directory, without those of folders in it.
+// Returns the sizes of the files in a directory added up, without its subdirectories.
 std::uint64_t size_of_files(const fs::path& directory) {
   std::uint64_t size = 0;
   for (const std::string& name : system_files().list(directory.string())) {
@@ -72,7 +72,7 @@ Document tensors_of(const SafetensorsHeader& header) {
   return tensors;
 }
 
-// Adds the number of elements, by type and in all.
+// Adds the number of elements to the document, by type and in total.
 void add_totals(const std::vector<SafetensorsHeader>& headers, Document& document) {
   std::uint64_t elements = 0;
   std::map<std::string_view, std::uint64_t> by_type;
@@ -101,7 +101,7 @@ Document describe_model(const std::string& path) {
   Document document = {{"kind", "model"}, {"path", path}};
   try {
     document.update(shape_of_model(load_model_config(path)));
-  } catch (const ConfigError& problem) {  // its files can be looked at all the same
+  } catch (const ConfigError& problem) {  // its files can be inspected anyway
     document["refused"] = problem.what();
   }
   const bool is_single = fs::exists(fs::path(path) / kHfSingleFile);
@@ -183,7 +183,7 @@ Document describe_checkpoint(const std::string& path) {
   return document;
 }
 
-// The last whole row; null where there is none.
+// Returns the last complete row; null where there is none.
 Document last_metrics_row(const std::string& file) {
   Document last;
   if (!fs::exists(file)) return last;
@@ -205,7 +205,7 @@ Document describe_run(const std::string& path) {
   return document;
 }
 
-// Throws what json and whole_number() throw.
+// Describes the events of a trace. Throws what json and whole_number() throw.
 Document describe_events(const json& events_of_trace, const std::string& path) {
   std::map<std::int64_t, std::string> tracks;
   std::int64_t events = 0;
@@ -263,7 +263,8 @@ Document describe_data(const std::string& path, DataFormat format) {
   return document;
 }
 
-// What the data reader says is of --data; here it may be any file.
+// Describes the path as data. Replaces the data reader's remedy, which is about --data: here the
+// path may be any file.
 Document describe_data_or_refuse(const std::string& path) {
   try {
     return describe_data(path, DataFormat::kAuto);

@@ -78,7 +78,8 @@ bool is_of_another_rank(const std::exception_ptr& error) {
   }
 }
 
-// What the first rank that failed by itself threw; else what any did.
+// Rethrows the error of the first rank that failed by itself; if there is none, the error of some
+// rank.
 void rethrow_cause(const std::vector<Rank>& ranks) {
   std::exception_ptr any;
   for (const Rank& rank : ranks) {
@@ -90,8 +91,8 @@ void rethrow_cause(const std::vector<Rank>& ranks) {
 }
 
 // Trains with --local-ranks N ranks, each on a thread of this process with memory, lanes and drives
-// of its own. The first has the console. When one fails the others are ended; what it threw is
-// rethrown.
+// of its own. The first rank has the console. When one fails, the others are ended, and its error
+// is rethrown.
 TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
                                TrainConsole& console, Log& log) {
   check_rank_count(command.options);

@@ -19,7 +19,7 @@ std::string path_in(const std::string& run_dir) {
   return (std::filesystem::path(run_dir) / "metrics.jsonl").string();
 }
 
-// Returns the last row of a file of whole rows, discarded where it is none.
+// Returns the last row of a file of complete rows, as a discarded value where it is no JSON.
 ordered_json last_row(const std::string& rows) {
   const std::size_t end = rows.empty() ? 0 : rows.size() - 1;  // its newline
   const std::size_t before = end == 0 ? std::string::npos : rows.rfind('\n', end - 1);
@@ -27,7 +27,8 @@ ordered_json last_row(const std::string& rows) {
   return ordered_json::parse(rows.substr(begin, end - begin), nullptr, false);
 }
 
-// The rows of steps up to `last_step`; what is no row is dropped too, as a torn last line.
+// Returns the rows of steps up to `last_step`. Lines that are no rows are dropped too, such as a
+// torn last line.
 std::string rows_up_to(const std::string& path, std::int64_t last_step) {
   if (!system_files().exists(path)) return "";
   std::istringstream stream(read_whole_file(system_files(), path));
@@ -50,7 +51,8 @@ void keep_beside(const std::string& path) {
   if (!rows.empty()) write_durable_file(before, content(before) + rows);
 }
 
-// Sends and receives of both directions are one, and collectives of all groups.
+// Returns the lane's column. Sends and receives of both directions share one, and so do the
+// collectives of all groups.
 std::string column_of(Lane lane) {
   if (is_message(lane)) return "send_recv";
   return std::string(name_of(lane == Lane::kTensor ? Lane::kCollective : lane));
@@ -62,7 +64,7 @@ void add_losses(const std::vector<ValidationLoss>& validation, ordered_json& row
   for (const auto& [set, loss] : validation) row[validation_loss_key(set)] = loss;
 }
 
-// The numbers of a row but those that an event has besides.
+// Returns the numbers of a row, without the step and the time, which an event has anyway.
 std::vector<Scalar> scalars_of(const ordered_json& row, const std::string& prefix = "") {
   std::vector<Scalar> scalars;
   for (const auto& [key, value] : row.items()) {

@@ -25,32 +25,33 @@ struct StepMetrics {
   double step_s = 0;
   double time_s = 0;  // when the row was written, since 1970
   std::optional<double> flops_utilisation =
-      std::nullopt;  // of the products' stated speed, where that is known
-  // Bytes are those of the step's ops, whenever they ran; busy times those of its time, and of the
-  // drain where one follows it.
+      std::nullopt;  // a share of the stated speed of products, if known
+  // Bytes are counted for the step's ops, whenever these ran. Busy times are counted within the
+  // step's time, and within the drain if one follows the step.
   RunTotals totals = {};
   std::vector<ValidationLoss> validation = {};  // empty: no evaluation belongs to the step
 };
 
-// Whether the last row of run_dir/metrics.jsonl is that of `step` and has no validation loss.
+// Returns whether the last row of run_dir/metrics.jsonl is the row of `step` and has no validation
+// loss.
 bool lacks_validation_loss(const std::string& run_dir, std::int64_t step);
 
-// The step of the last row of run_dir/metrics.jsonl; 0 where there is none.
+// Returns the step of the last row of run_dir/metrics.jsonl; 0 where there is none.
 std::int64_t last_step_in_rows(const std::string& run_dir);
 
 // metrics.jsonl of a run: one JSON object per step, flushed line by line. The numbers of each row
-// go to TensorBoard's file too (EventFile), under the keys that they have here; of an object in it,
-// as busy_s, both keys with a "/" between them.
+// also go to TensorBoard's file (EventFile), under the same keys. A number inside an object, such
+// as busy_s, goes under both keys with a "/" between them.
 class MetricsFile {
  public:
-  // Opens run_dir/metrics.jsonl for appending; rows after `last_step` are dropped first. What a run
-  // finds that does not go on from it (0) is kept in metrics.jsonl.before, behind what is there.
-  // Throws IoError.
+  // Opens run_dir/metrics.jsonl for appending; rows after `last_step` are dropped first. If
+  // `last_step` is 0, the run does not go on from the rows that it finds: they are appended to
+  // metrics.jsonl.before. Throws IoError.
   MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger);
   void write(const StepMetrics& metrics);
   // Adds the losses of an evaluation to the last row of the file, which has none. Throws IoError.
   void add_to_last_row(const std::vector<ValidationLoss>& validation);
-  // What was written survives a power cut. Throws IoError.
+  // Makes all rows written so far survive a power cut. Throws IoError.
   void sync();
 
  private:

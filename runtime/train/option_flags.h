@@ -4,7 +4,8 @@
 
 namespace terrace {
 
-// Names an option as `terrace train` takes it: the OptionNames of the command line.
+// Returns the flag of an option of `terrace train`. It serves as the OptionNames of the command
+// line.
 std::string_view flag_of_option(Option option);
 
 }  // namespace terrace

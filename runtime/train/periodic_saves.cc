@@ -10,7 +10,7 @@
 namespace terrace {
 
 std::int64_t steps_between_saves(double step_s) {
-  constexpr double kMost = 1e9;  // of steps that take no time
+  constexpr double kMost = 1e9;  // for steps that take no time
   const double steps = step_s > 0 ? std::min(kMost, kSaveSeconds / step_s) : kMost;
   double unit = 1;
   while (steps >= 100 * unit) unit *= 10;

@@ -17,12 +17,13 @@ inline constexpr double kSaveSeconds = 15 * 60;
 // two significant digits.
 std::int64_t steps_between_saves(double step_s);
 
-// Returns the number for --checkpoint-every auto once it can be told: when FirstSteps is full, or
-// when the run has gone on for kSaveSeconds, as far as it has a step. `elapsed_s`: since its first
+// Returns the number of steps for --checkpoint-every auto once it can be chosen: when FirstSteps is
+// full, or when the run has lasted kSaveSeconds and has done a step. `elapsed_s`: since its first
 // step began.
 std::optional<std::int64_t> choose_save_interval(const FirstSteps& measured, double elapsed_s);
 
-// Which steps those are. All ranks have the same, and do the same calls.
+// Knows after which steps the state is saved. All ranks have the same object, and make the same
+// calls.
 class PeriodicSaves {
  public:
   // `has_room`: whether automatic checkpoints have room; without, none is due.
@@ -31,13 +32,13 @@ class PeriodicSaves {
 
   const SaveInterval& interval() const { return interval_; }
   bool is_automatic() const { return interval_.is_automatic; }
-  // Whether the number of steps is still to be chosen.
+  // Returns whether the number of steps is still to be chosen.
   bool is_open() const { return interval_.is_automatic && interval_.steps == 0 && !is_off_; }
-  // Sets the number; nothing where it is 0. Returns whether it is set.
+  // Sets the number of steps; does nothing where it is 0. Returns whether it was set.
   bool choose(std::int64_t steps);
-  // Whether the state is saved after the step.
+  // Returns whether the state is saved after the step.
   bool is_due(std::int64_t step) const;
-  // For the console, when the number is chosen.
+  // Describes the chosen number, for the console.
   std::string describe_choice() const;
 
  private:

@@ -13,7 +13,8 @@
 namespace terrace {
 namespace {
 
-// Without what each rank may have of its own. The content that paths lead to is compared elsewhere.
+// Returns the options without those in which ranks may differ. The content that paths lead to is
+// compared elsewhere.
 TrainOptions shared_options(const TrainOptions& options) {
   TrainOptions shared = options;
   const TrainOptions defaults;
@@ -77,13 +78,13 @@ void check_same_data(const RankGroup& ranks, const Dataset& data) {
     return ranks.is_same(hash.value_or(0));
   };
   const bool same_training = same(data.training_tokens());
-  // All ranks have the same flags, and so the same sets, if these are named.
+  // All ranks have the same flags, and therefore the same sets, if sets are named.
   const std::size_t sets = std::max<std::size_t>(1, data.validation_sets());
   bool same_validation = true;
   for (std::size_t set = 0; set < sets; ++set) {
     same_validation = same(data.validation_tokens(set)) && same_validation;
   }
-  // A rank that is alone need not read for this.
+  // A single rank need not read the data for this.
   bool same_content = ranks.world() == nullptr || same_hash(data.training_hash());
   for (std::size_t set = 0; set < sets && ranks.world() != nullptr; ++set) {
     same_content = same_hash(data.validation_hash(set)) && same_content;

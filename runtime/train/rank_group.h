@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-// Every rank's value, by rank. All ranks call it.
+// Returns every rank's value, by rank. All ranks call it.
 template <typename T>
 std::vector<T> of_all_ranks(Communicator& world, T value) {
   std::vector<T> values(static_cast<std::size_t>(world.size()));
@@ -21,46 +21,48 @@ std::vector<T> of_all_ranks(Communicator& world, T value) {
                    view(std::as_writable_bytes(std::span(&value, 1))), {});
   return values;
 }
-// The text of one rank, which all ranks are told. All ranks call it.
+// Returns the text of one rank on all ranks. All ranks call it.
 std::string text_of_rank(Communicator& world, int rank, const std::string& text);
 
-// The ranks of a run as one of them sees them, and what they agree on between steps. All ranks do
-// the same calls in the same order; with one rank each returns what it was given. Throws CommError.
+// The ranks of a run as one of them sees them, and what they agree on between steps. All ranks make
+// the same calls in the same order; with one rank, each call returns what it was given. Throws
+// CommError.
 class RankGroup {
  public:
   // `world`: null with one rank; outlives the group. `stands_for`: see LaunchedRanks.
   RankGroup(Communicator* world, const MeshShape& shape, std::int32_t stands_for = 1);
 
-  // Several ranks whose devices have such an exchange get communicators of it; else nothing is
-  // done.
+  // Adds communicators made by the devices' exchange. Does nothing with one rank, or where the
+  // devices have no exchange.
   void add_devices(const DeviceExchange* exchange, const CommunicatorOptions& options);
 
-  // For the engine.
+  // Returns the ranks as the engine takes them.
   const StepRanks& steps() const { return steps_; }
   Communicator* world() const { return world_; }
-  // In `world`.
+  // Returns the rank's number in `world`.
   std::int32_t rank() const { return world_ == nullptr ? 0 : world_->rank(); }
   std::int32_t count() const { return world_ == nullptr ? 1 : stands_for_ * world_->size(); }
-  // The one that writes files and speaks to the user.
+  // Returns whether this is the rank that writes files and speaks to the user.
   bool is_first() const { return world_ == nullptr || world_->rank() == 0; }
   std::int64_t data_ranks() const { return steps_.shape.data; }
   std::int64_t data_rank() const { return steps_.position.data; }
 
-  // Whether any rank says so.
+  // Returns whether `value` is true on any rank.
   bool any(bool value) const;
   // Returns when all ranks have come here.
   void wait_for_all() const;
   std::int64_t smallest(std::int64_t value) const;
   std::int64_t largest(std::int64_t value) const;
-  // Whether all ranks give the same.
+  // Returns whether all ranks give the same value.
   bool is_same(std::uint64_t value) const;
-  // Whether the ranks of each pipeline stage give the same.
+  // Returns whether the ranks of each pipeline stage give the same value.
   bool is_same_in_stages(std::uint64_t value) const;
-  // Added in rank order; a rank that stands for several counts as often.
+  // Returns the sum of all ranks' values, added in rank order. A rank that stands for several
+  // counts that many times.
   double sum(double value) const;
-  // The first rank's.
+  // Returns the first rank's text.
   std::string text_of_first(const std::string& text) const;
-  // Moved bytes of all ranks; of busy times and peaks the largest.
+  // Replaces moved bytes by their sum over all ranks, and busy times and peaks by the largest.
   void combine(RunTotals& totals) const;
 
  private:

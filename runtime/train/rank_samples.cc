@@ -15,7 +15,7 @@ std::size_t elements_of(const BatchShape& batch) {
   return static_cast<std::size_t>(batch.lists() * batch.rows());
 }
 
-// The lists of micro-batch `m` in the tokens of several.
+// Returns the lists of micro-batch `m` in the tokens of several micro-batches.
 SampleRows rows_of(const BatchShape& batch, std::vector<std::int32_t>& tokens, std::int64_t m,
                    std::span<std::int32_t> lengths = {}) {
   const auto rows = static_cast<std::size_t>(batch.rows());
@@ -91,7 +91,8 @@ std::int64_t RankSamples::fill_evaluated(std::size_t set, std::int64_t first,
 }
 
 void RankSamples::check_evaluated() const {
-  // A sample at a time: a dry run may be of micro-batches that this machine has no memory for.
+  // Reads one sample at a time: a dry run may have micro-batches that this machine has no memory
+  // for.
   BatchShape sample = share_.batch;
   sample.sequences = 1;
   sample.row_angles = 0;  // no loss is computed

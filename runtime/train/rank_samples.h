@@ -14,27 +14,27 @@
 
 namespace terrace {
 
-// What a data-parallel rank has of each step's samples.
+// The part of each step's samples that a data-parallel rank has.
 struct SampleShare {
   BatchShape batch;  // a micro-batch of the rank
   std::int64_t micro_batches = 1;
   std::int64_t data_rank = 0;
   std::int64_t data_ranks = 1;
-  // Of the model, for BatchShape::row_angles.
+  // The model's rotary embeddings, for BatchShape::row_angles.
   std::vector<RopeOptions> ropes = {};
 
   std::int64_t of_rank() const { return batch.sequences * micro_batches; }
   std::int64_t of_step() const { return of_rank() * data_ranks; }
-  // The rank's first of the `of_step()` samples from `first` on.
+  // Returns the rank's first sample among the `of_step()` samples from `first` on.
   std::int64_t begin(std::int64_t first) const { return first + data_rank * of_rank(); }
 };
 
-// The tokens that one rank trains and evaluates on. What cannot be read ends no step in its middle:
-// it is remembered, so that what was trained can be saved first. Used by one thread.
+// The tokens that one rank trains and evaluates on. A read error does not end a step in the middle:
+// it is remembered, so that the training so far can be saved first. Used by one thread.
 class RankSamples {
  public:
-  // Borrows the data. `evaluated`: of each validation set the samples that an evaluation covers,
-  // spread evenly over it.
+  // Borrows the data. `evaluated`: how many samples of each validation set an evaluation covers,
+  // spread evenly over the set.
   RankSamples(const Dataset& data, const SampleShare& share, std::vector<std::int64_t> evaluated)
       : data_(data),
         share_(share),
@@ -46,18 +46,21 @@ class RankSamples {
   const Dataset& data() const { return data_; }
   std::int64_t evaluated(std::size_t set) const { return evaluated_.at(set); }
   const std::vector<std::int64_t>& evaluated() const { return evaluated_; }
-  // Throws ConfigError where the samples that are evaluated of a set have no target that is
-  // counted: their loss would be 0 / 0. Reads of each set up to the first that is.
+  // Throws ConfigError where the evaluated samples of a set have no counted target: their loss
+  // would be 0 / 0. Reads each set up to the first sample that has one.
   void check_evaluated() const;
 
-  // Reads what the rank has of the step whose first sample is `first_sample`, if that is not there.
+  // Reads the rank's samples of the step whose first sample is `first_sample`, unless they are
+  // there already.
   void fetch(std::int64_t first_sample);
-  // What was fetched, as StepBatch::tokens has it; until the next fetch().
+  // Returns the fetched tokens, in the form of StepBatch::tokens; valid until the next fetch().
   std::span<const std::int32_t> tokens() const { return tokens_; }
-  // Targets of the step that are counted, of all ranks. All ranks call it, after fetch().
+  // Returns the number of counted targets in the step, over all ranks. All ranks call it, after
+  // fetch().
   std::int64_t target_tokens(const RankGroup& ranks) const;
 
-  // What the rank has of an evaluation's samples of a set from `first_sample` on, as it takes them.
+  // A rank's part of an evaluation's samples of a set from `first_sample` on, in the form that
+  // evaluate() takes.
   struct Validation {
     std::vector<std::int32_t> tokens;
     std::int64_t counted_targets = 0;  // 0 where they cannot be read
@@ -74,13 +77,13 @@ class RankSamples {
     return ropes == 0 ? 0 : share.batch.row_angles / ropes;
   }
   std::size_t step_elements() const;
-  // Writes the angles of micro-batch `m`, whose documents have lengths_, where they are asked for.
+  // Writes the angles of micro-batch `m`, whose documents have lengths_, if angles are asked for.
   void fill_angles(std::vector<std::int32_t>& tokens, std::int64_t m);
-  // Fills one sequence with the evaluation's `sample` of a set; behind the last one with what is
-  // not counted. Returns how many targets are counted.
+  // Fills one sequence with sample number `sample` of the evaluation of a set. After the last
+  // sample, fills it with targets that are not counted. Returns how many targets are counted.
   std::int64_t fill_evaluated_sample(std::size_t set, std::int64_t sample,
                                      const SampleRows& rows) const;
-  // Likewise one micro-batch with the samples from `first` on.
+  // Does the same for one micro-batch with the samples from `first` on.
   std::int64_t fill_evaluated(std::size_t set, std::int64_t first, const SampleRows& rows) const;
 
   const Dataset& data_;

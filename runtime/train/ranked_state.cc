@@ -67,7 +67,7 @@ void RankedState::read(StateField field, std::int32_t unit, std::int64_t begin,
   if (out.empty()) return;
   Request request{static_cast<std::int32_t>(field), unit, begin,
                   static_cast<std::int64_t>(out.size())};
-  share(request);  // a sign of life, too: all together may take longer than ranks wait
+  share(request);                // also a sign of life: all reads may take longer than ranks wait
   std::ranges::fill(out, 0.0F);  // padding
   for_each_part(request, [&](const Part& part) {
     piece_.resize(static_cast<std::size_t>(part.count));

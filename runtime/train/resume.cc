@@ -22,14 +22,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether two models compute the same, given the same tensors.
+// Returns whether two models compute the same, given the same tensors.
 bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
   DecoderOptions other = b;
   other.positions = a.positions;
   return a == other;
 }
 
-// Another rank has other tensors, and another scale makes another model of the same ones.
+// Refuses another adapter: an adapter of another rank has other tensors, and another scale makes
+// another model of the same tensors.
 void check_same_adapter(const ModelConfig& before, const ModelConfig& now) {
   if (before.adapter == now.adapter) return;
   throw ConfigError(
@@ -38,7 +39,8 @@ void check_same_adapter(const ModelConfig& before, const ModelConfig& now) {
       "resume with the --lora flags or the --adapter of that run");
 }
 
-// A tensor that began to train in the middle would have moments of no steps.
+// Refuses other frozen tensors: a tensor that began to train in the middle of a run would have
+// moments that cover no steps.
 void check_same_frozen(const CheckpointProgress& progress, const ModelConfig& model) {
   std::vector<std::string> before;
   if (progress.frozen) before = progress.frozen->parameters;
@@ -106,7 +108,7 @@ CheckpointProgress resumed_progress(const std::string& resume, const std::string
 
 CorruptData naming_earlier_checkpoint(const CorruptData& damage, const std::string& resume,
                                       const std::string& run_dir) {
-  // Damage elsewhere, as in frozen weights, an earlier checkpoint shares.
+  // An earlier checkpoint shares damage elsewhere, as in frozen weights.
   const bool is_of_this_one = damage.remedy() == kEarlierCheckpointRemedy;
   if (resume != "auto" || !is_of_this_one) return damage;
   const std::optional<std::string> earlier = earlier_checkpoint(run_dir);
@@ -168,7 +170,7 @@ std::string describe_changes(const std::string& run_dir, const TrainOptions& opt
   try {
     if (!system_files().exists(file)) return "";
     changed = changed_keys(read_whole_file(system_files(), file), options);
-  } catch (const IoError& problem) {  // it is not needed
+  } catch (const IoError& problem) {  // the run can do without the file
     return fmt::format("what the run before computed is not known: {}", problem.what());
   }
   if (changed.empty()) return "";
@@ -193,7 +195,7 @@ void tell_changes(const CheckpointProgress& progress, std::int64_t samples_per_s
 
 std::string run_directory_of(const std::string& checkpoint) {
   fs::path path = fs::absolute(checkpoint).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // of a slash at the end
+  if (!path.has_filename()) path = path.parent_path();  // the path ends in a slash
   return path.parent_path().string();
 }
 

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr auto kBesideTokenizer = std::to_array<const char*>(
     {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json"});
 
-// Adds the tokenizer at `path`, a file or a directory with one, and what is beside it.
+// Adds the tokenizer at `path`, a file or a directory with one, and the files beside it.
 void add_named_tokenizer(const std::string& path, Log& log, std::vector<HfCompanion>& files) {
   const auto add = [&](const std::string& name, const fs::path& file) {
     try {

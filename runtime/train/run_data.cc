@@ -23,14 +23,15 @@
 namespace terrace {
 namespace {
 
-// Ranks that wait for one that tokenizes hear from it this often, whatever --collective-timeout is.
+// Ranks that wait for a rank that tokenizes hear from it this often, whatever --collective-timeout
+// is.
 constexpr auto kSlice = std::chrono::seconds(2);
 
 constexpr std::int64_t kTextIds = 256;
 
-// The same for ranks that can open each other's files by /proc.
+// Returns a number that is equal for ranks that can open each other's files through /proc.
 std::int64_t host_of_this_process() {
-  // Machines may have one name, and the first namespace of each has one number.
+  // Machines may share a name, and the first namespace has the same number on every machine.
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   std::error_code ignored;
@@ -40,7 +41,7 @@ std::int64_t host_of_this_process() {
   return static_cast<std::int64_t>(hash_bytes(std::as_bytes(std::span(identity))));
 }
 
-// For each rank the first rank of its host.
+// Returns, for each rank, the first rank of its host.
 std::vector<std::int64_t> writers_of(const RankGroup& ranks) {
   if (ranks.world() == nullptr) return {0};
   const std::vector<std::int64_t> hosts = of_all_ranks(*ranks.world(), host_of_this_process());
@@ -51,7 +52,7 @@ std::vector<std::int64_t> writers_of(const RankGroup& ranks) {
   return writers;
 }
 
-// What other ranks need to know of a token file, as text without spaces in paths.
+// Returns what other ranks need to know about a token file as text, one field on each line.
 std::string to_text(const TokenFile& file) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", file.path, file.documents.path, file.mask_path,
                      file.width, file.tokens, file.is_text ? 1 : 0);
@@ -79,7 +80,8 @@ bool names_file(const DataOptions& data) {
   return data.tokenizer != "auto" && data.tokenizer != "bytes";
 }
 
-// The run's own files would stand among the data from its second start on.
+// Refuses a run directory that is a directory of the data: from the run's second start on, its own
+// files would be read as data.
 void check_apart_from_data(const TrainOptions& options) {
   const auto check = [&](const std::vector<std::string>& paths, const char* flag) {
     for (const std::string& path : paths) {
@@ -121,7 +123,7 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
                      .threads = options.tiers.threads.value_or(read_host_limits().usable_cpus())});
   };
   dataset_ = std::make_unique<Dataset>(data);
-  // Files of ids are taken to be of more than bytes where the model has more ids than those.
+  // Files of ids are taken to hold more than bytes if the model has more ids than there are bytes.
   const bool has_ids = dataset_->has_other_than_text() && request.model.vocabulary > kTextIds;
   if (dataset_->has_text() && has_ids) {
     throw ConfigError(
@@ -145,7 +147,8 @@ std::vector<HfCompanion> RunData::companions(const TrainOptions& options, bool i
   return companions_of_run({options, dataset_->is_text(), is_adapter}, log_);
 }
 
-// The first rank of each host writes; the others wait for it in calls that are short.
+// Tokenizes the files. The first rank of each host writes the result; the others wait for it in
+// short calls.
 TokenFile RunData::tokenize(DocumentEncoder::Request request) {
   const std::vector<std::int64_t> writers = writers_of(ranks_);
   const bool writes = writers.at(static_cast<std::size_t>(ranks_.rank())) == ranks_.rank();
@@ -169,7 +172,8 @@ TokenFile RunData::tokenize(DocumentEncoder::Request request) {
   return ranks_.world() == nullptr ? own : share(own, writers);
 }
 
-// Tells the other ranks of the host of this rank's file, or opens the one that they are told of.
+// Tells the other ranks of the host about this rank's file, or opens the file that this rank is
+// told about.
 TokenFile RunData::share(const TokenFile& own, const std::vector<std::int64_t>& writers) {
   const std::int64_t writer = writers.at(static_cast<std::size_t>(ranks_.rank()));
   TokenFile found = own;

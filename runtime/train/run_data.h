@@ -24,15 +24,15 @@ class RunData {
     const ModelConfig& model;
     std::int64_t sequence_length = 0;  // of a sample
   };
-  // All ranks call it. Throws as Dataset and load_tokenizer() do, and ConfigError where ranks have
-  // found different data, for a tokenizer whose ids the model does not have, and for text as bytes
-  // beside ids of a tokenizer.
+  // All ranks call it. Throws as Dataset and load_tokenizer() do. Throws ConfigError where ranks
+  // have found different data, for a tokenizer whose ids the model does not have, and for text
+  // taken as bytes beside ids of a tokenizer.
   RunData(const Request& request, const RankGroup& ranks, TrainConsole& console, Log& log);
 
   const Dataset& dataset() const { return *dataset_; }
-  // Tells what the ids mean; null where nothing says which tokenizer they are of.
+  // Returns the tokenizer of the ids; null where nothing says which tokenizer made them.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-  // The files that go into the result beside the weights (companions_of_run()).
+  // Returns the files that go into the result beside the weights (companions_of_run()).
   std::vector<HfCompanion> companions(const TrainOptions& options, bool is_adapter) const;
 
  private:
@@ -46,7 +46,7 @@ class RunData {
   std::string tokenizer_path_;  // empty: bytes
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<TokenizedData> written_;                // by this rank
-  std::vector<std::unique_ptr<ScratchFile>> opened_;  // of another rank's
+  std::vector<std::unique_ptr<ScratchFile>> opened_;  // files of another rank
   std::unique_ptr<Dataset> dataset_;
 };
 

@@ -40,25 +40,26 @@ std::string time_text(const char* format) {
   return text.data();
 }
 
-// Arguments may be of any bytes, which JSON's text cannot: others stand as U+FFFD.
+// Arguments may have any bytes, and JSON text may not: bytes that are not UTF-8 become U+FFFD.
 std::string dump(const nlohmann::ordered_json& document) {
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The preset, or the last part of the directory's path, wherever that leads.
+// Returns the preset, or the last part of the directory's path after links and ".." are resolved.
 std::string name_of_model(const TrainOptions& options) {
   if (!preset_json(options.model.model).empty()) return options.model.model;
   std::error_code error;
   fs::path path = fs::weakly_canonical(options.model.model, error);
   if (!path.has_filename()) path = path.parent_path();
   const std::string name = path.filename().string();
-  return !name.empty() && is_utf8(name) ? name : "model";  // it will stand in config.toml
+  return !name.empty() && is_utf8(name) ? name : "model";  // the name will be in config.toml
 }
 
 constexpr const char* kLockFile = "lock";
 constexpr const char* kOtherDirectory = "give --run-dir a directory that can be written";
 
-// The directory is there, so a path that is wrong is not why.
+// Throws for a lock file that cannot be opened. The directory exists, so a wrong path is not the
+// reason.
 [[noreturn]] void refuse_lock_file(const std::string& path, int error_number) {
   if (error_number == ENOSPC || error_number == EDQUOT) {
     throw_not_made({"the file", path, ""}, error_number);
@@ -66,7 +67,7 @@ constexpr const char* kOtherDirectory = "give --run-dir a directory that can be 
   throw IoError({.operation = "open", .path = path, .error_number = error_number}, kOtherDirectory);
 }
 
-// Whether the path leads to the file that is open.
+// Returns whether the path leads to the open file.
 bool is_file(int descriptor, const std::string& path) {
   struct stat open = {};
   struct stat there = {};
@@ -74,7 +75,7 @@ bool is_file(int descriptor, const std::string& path) {
          open.st_dev == there.st_dev && open.st_ino == there.st_ino;
 }
 
-// The directories of a path that do not exist, the innermost first.
+// Returns the directories of a path that do not exist, the innermost first.
 std::vector<std::string> missing_directories(fs::path path) {
   std::vector<std::string> missing;
   std::error_code ignored;
@@ -92,10 +93,10 @@ std::string config_file(const std::string& run_dir) {
 }
 
 std::string config_of(const std::string& run_dir, TrainOptions options) {
-  options.run.run_dir = run_dir;  // also where it was chosen here: a copy of the file goes on there
-  options.run.overwrite_later = false;  // was allowed once
+  options.run.run_dir = run_dir;  // even if chosen here: a copy of the file then goes on there
+  options.run.overwrite_later = false;  // allowed for this start only
   SaveInterval& every = options.run.checkpoint_every;
-  if (every.steps > 0) every.is_automatic = false;  // run.json tells
+  if (every.steps > 0) every.is_automatic = false;  // run.json has the number
   return to_toml(with_absolute_paths(options));
 }
 
@@ -111,7 +112,7 @@ nlohmann::ordered_json read_run_file(const std::string& run_dir) {
 void add_to_run_file(const std::string& run_dir, const char* key,
                      const nlohmann::ordered_json& value) {
   nlohmann::ordered_json run = read_run_file(run_dir);
-  if (!run.is_object()) return;  // somebody's; what is in it stays
+  if (!run.is_object()) return;  // somebody else's file: its content stays
   run[key] = value;
   write_durable_file(run_file(run_dir), dump(run) + "\n");
 }
@@ -141,7 +142,7 @@ void RunDirectory::make_named(const std::string& path) {
   if (error) throw_not_made({"the run directory", path, kOtherDirectory}, error.value());
 }
 
-// Runs that start in the same second, as a job array does, want the same name.
+// Runs that start in the same second, as in a job array, want the same name.
 void RunDirectory::make_new(const std::string& name) {
   const fs::path parent = fs::path(name).parent_path();
   bool is_new = false;
@@ -163,17 +164,18 @@ void RunDirectory::lock(Log& log, std::chrono::milliseconds wait) {
     const bool is_taken = take_lock(log, wait);
     if (is_taken && is_file(file_, path)) return;
     ::close(std::exchange(file_, -1));
-    if (is_taken) {  // of a run that was refused and took its directory with it
+    if (is_taken) {  // by a run that was refused and removed its directory
       make_named(path_);
       continue;
     }
-    made_.clear();  // it is the other run's
+    made_.clear();  // the directory belongs to the other run
     throw ConfigError("another run is writing to the run directory " + path_,
                       "wait for it to end, or give another --run-dir");
   }
 }
 
-// Returns false where another run has it. True without locks: most runs are alone.
+// Returns false where another run has the lock. Returns true where the file system has no locks:
+// most runs are alone.
 bool RunDirectory::take_lock(Log& log, std::chrono::milliseconds wait) {
   constexpr auto kPause = std::chrono::milliseconds(20);
   const auto until = std::chrono::steady_clock::now() + wait;
@@ -199,7 +201,7 @@ bool RunDirectory::take_lock(Log& log, std::chrono::milliseconds wait) {
 void RunDirectory::remove_made() noexcept {
   std::error_code ignored;
   if (!made_.empty()) fs::remove(fs::path(path_) / kLockFile, ignored);
-  for (const std::string& directory : made_) {  // only as far as they are empty
+  for (const std::string& directory : made_) {  // only the empty ones
     if (!fs::remove(directory, ignored)) return;
   }
 }

@@ -11,17 +11,17 @@
 
 namespace terrace {
 
-// The run directory of a command ("runs/<model>-<time>" unless named, with a number behind it where
-// another run of that second has the name), made and held by the run that writes to it (flock on
-// its file "lock"). One that did not exist goes with the object unless keep() was called: a run
-// that is refused leaves none behind.
+// The run directory of a command: "runs/<model>-<time>" unless it is named, with a number appended
+// where another run of the same second has the name. The run that writes to it makes it and holds
+// it (flock on its file "lock"). A directory that did not exist before is removed with the object
+// unless keep() was called: a run that is refused leaves none behind.
 class RunDirectory {
  public:
-  // How long it waits for another run that is about to end: one whose mpirun was killed.
+  // How long to wait for another run that is about to end, such as one whose mpirun was killed.
   static constexpr auto kWait = std::chrono::seconds(5);
 
-  // Throws as throw_not_made() does if it cannot be made, and ConfigError if another run holds it,
-  // and still does after `wait`. Says in the log that it waits, and where the file system has no
+  // Throws as throw_not_made() does if the directory cannot be made, and ConfigError if another run
+  // still holds it after `wait`. Says in the log that it waits, or that the file system has no
   // locks.
   RunDirectory(const TrainOptions& options, Log& log, std::chrono::milliseconds wait = kWait);
   ~RunDirectory();
@@ -43,28 +43,28 @@ class RunDirectory {
   std::vector<std::string> made_;  // directories that did not exist, the innermost first
 };
 
-// Keeps a config.toml that no run has written, as run.json is not beside it, in config.toml.before,
-// behind what is there, and says so in the log. Throws IoError.
+// Appends a config.toml that no run has written (run.json is not beside it) to config.toml.before,
+// and says so in the log. Throws IoError.
 void keep_foreign_config(const std::string& run_dir, Log& log);
 
-// config.toml and run.json: what was asked for, by whom it is run, what was compiled, and
+// Writes config.toml and run.json: the options, who runs them, the compiled program, and
 // documents_json() of the data.
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary, const std::string& documents = {});
 
 // Writes the number of steps that --checkpoint-every auto has chosen into run.json and config.toml.
-// Where
-// somebody has changed the file since write_run_files(), or it cannot be written, the log says that
-// the next start will choose again.
+// If somebody has changed the file since write_run_files(), or if it cannot be written, the log
+// says that the next start will choose again.
 void write_save_interval(const std::string& run_dir, const TrainOptions& options,
                          const SaveInterval& chosen, Log& log);
 
-// Adds to run.json that final/ is the result of so many steps; the next run's write_run_files()
-// takes it back. Throws IoError.
+// Records in run.json that final/ is the result of `steps` steps; the next run's write_run_files()
+// removes the record. Throws IoError.
 void write_steps_of_result(const std::string& run_dir, std::int64_t steps);
-// Adds to run.json what the first steps took, a JSON object. Throws IoError.
+// Adds to run.json the time and memory that the first steps took, a JSON object. Throws IoError.
 void write_measured(const std::string& run_dir, const std::string& measured);
-// What write_steps_of_result() says; none where it does not, or cannot be read.
+// Returns the number that write_steps_of_result() recorded; none where there is no record, or it
+// cannot be read.
 std::optional<std::int64_t> steps_of_result(const std::string& run_dir);
 
 }  // namespace terrace

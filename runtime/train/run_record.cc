@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a model directory that is gone nobody knows whether it had a tokenizer.
+// Returns whether the run had no tokenizer. If the model directory is gone, nothing says whether it
+// had one, and this returns false.
 bool has_no_tokenizer(const TrainOptions& run) {
   std::error_code ignored;
   const fs::path model = run.model.model;
@@ -42,7 +43,7 @@ std::optional<TrainOptions> options_of_run(const std::string& checkpoint, Log& l
 bool trained_on_bytes(const TrainOptions& run, std::int64_t vocabulary) {
   const DataFormat format = parse_data_format(run.data.data_format);
   std::vector<std::string> paths = run.data.data;
-  if (!run.data.data_weights.empty()) paths.resize(1);  // the first tells, as in Dataset
+  if (!run.data.data_weights.empty()) paths.resize(1);  // the first one decides, as in Dataset
   const std::string first = paths.empty() ? "" : paths.front();
   const bool is_auto = format == DataFormat::kAuto;
   bool is_jsonl = format == DataFormat::kJsonl || (is_auto && is_jsonl_name(first));
@@ -61,7 +62,7 @@ bool trained_on_bytes(const TrainOptions& run, std::int64_t vocabulary) {
                          .tokenize = refuse_to_tokenize})
                   .tokens->is_text();
   } catch (const Error&) {
-    is_text = is_named_text;  // JSON lines, or the data is gone: the names tell
+    is_text = is_named_text;  // JSON lines, or the data is gone: the names decide
   }
   return (is_jsonl || is_text) && has_no_tokenizer(run);
 }

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Ranks that wait for the one that writes hear from it this often, so that a write may take longer
+// Ranks that wait for the writing rank hear from it this often, so that a write may take longer
 // than --collective-timeout.
 constexpr auto kWaitSlice = std::chrono::milliseconds(200);
 
@@ -120,7 +120,7 @@ bool RunSaver::try_save(const CheckpointProgress& progress) {
 }
 
 void RunSaver::start_writing(const CheckpointProgress& progress) {
-  // Memory that is free now may be less than what the budget leaves.
+  // The memory that is free now may be less than the budget leaves.
   const std::size_t most_bytes = read_host_limits().usable_bytes() / 2;
   const CheckpointWriter::Job job = {.run_dir = run_.directory,
                                      .progress = with_frozen(progress),
@@ -143,7 +143,8 @@ void RunSaver::start_writing(const CheckpointProgress& progress) {
 }
 
 void RunSaver::begin_save(const CheckpointProgress& progress) {
-  // The steps do not wait for a drive that takes longer than the time between two of these.
+  // The steps do not wait for a drive that needs longer than the time between two automatic
+  // checkpoints.
   const bool is_busy = begun_step_ >= 0 && !writer_.ends_within(std::chrono::milliseconds(0));
   if (progress.is_automatic && ranks_.any(is_busy)) return;
   finish_begun();
@@ -155,7 +156,7 @@ void RunSaver::begin_save(const CheckpointProgress& progress) {
   try {
     try {
       start_writing(progress);
-    } catch (const OutOfMemory&) {  // what was said to be free is not
+    } catch (const OutOfMemory&) {  // less is free than the system said
       write(progress);
       remove_old();
     }
@@ -219,7 +220,7 @@ void RunSaver::remove_old() {
 
 void RunSaver::export_weights(std::int64_t step) {
   if (!ranks_.is_first()) return state_.serve_reads();
-  if (!fs::is_directory(run_.directory)) {  // it is not made anew, without what was in it
+  if (!fs::is_directory(run_.directory)) {  // a new one would lack the old content
     throw IoError({.operation = "write to", .path = run_.directory, .error_number = ENOENT},
                   "the run directory has vanished; its checkpoints are where it was moved to");
   }
@@ -250,7 +251,7 @@ void RunSaver::export_weights(std::int64_t step) {
 
 void RunSaver::export_or_save(std::int64_t step, FunctionRef<void()> save) {
   const auto save_instead = [&](const Error& problem) {
-    // Of state that cannot be read no checkpoint can be made either.
+    // If the state cannot be read, a checkpoint cannot be made either.
     if (!ranks_.is_first() || is_reading_) return;
     log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
     save();

@@ -7,7 +7,8 @@
 namespace terrace {
 namespace {
 
-// A run that goes on in place keeps the number that was chosen before.
+// Returns the interval to start with. A run that goes on in place keeps the number that was chosen
+// before.
 SaveInterval interval_of(const SavingRun& run, const RankGroup& ranks) {
   SaveInterval interval = run.options.run.checkpoint_every;
   if (!interval.is_automatic || interval.steps > 0 || run.steps.done == 0) return interval;
@@ -39,7 +40,7 @@ RunSaves::RunSaves(const SavingRun& run, const RankGroup& ranks, TrainConsole& c
       plan_(plan_on_first(run, interval_, ranks, console, log)),
       saves_(interval_, ranks.any(plan_.kept_automatic > 0)) {}
 
-// --keep-last alone removes what it does not keep, unless there is room for fewer.
+// Returns 0 where --keep-last alone decides what is removed: where there is room for that many.
 std::int64_t RunSaves::keep_automatic() const {
   return plan_.kept_automatic == options_.run.keep_last ? 0 : plan_.kept_automatic;
 }

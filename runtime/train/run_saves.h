@@ -12,22 +12,24 @@
 
 namespace terrace {
 
-// When a run saves its state and goes on, as all its ranks know it. All do the same calls in the
-// same order. The first rank looks at the drive, chooses the number of steps of --checkpoint-every
-// auto, and writes it into config.toml, where a resumed run finds it.
+// Decides when a run saves its state and goes on; all ranks decide the same. All ranks make the
+// same calls in the same order. The first rank looks at the drive, chooses the number of steps for
+// --checkpoint-every auto, and writes it into config.toml, where a resumed run finds it.
 class RunSaves {
  public:
-  // Says when the run saves, and warns of what has no room. Borrows all. Throws as plan_saving().
+  // Prints when the run saves, and warns of checkpoints that have no room. Borrows everything.
+  // Throws as plan_saving() does.
   RunSaves(const SavingRun& run, const RankGroup& ranks, TrainConsole& console, Log& log);
 
-  // As the options have it, or the run that this one goes on with in its directory.
+  // Returns the interval of the options, or of the run that this one continues in its directory.
   const SaveInterval& interval() const { return saves_.interval(); }
-  // Whether the state is saved after the step, and whether that is automatic.
+  // Return whether the state is saved after the step, and whether the saves are automatic.
   bool is_due(std::int64_t step) const { return saves_.is_due(step); }
   bool is_automatic() const { return saves_.is_automatic(); }
-  // How many automatic checkpoints stay; 0: those that --keep-last keeps. Of the first rank.
+  // Returns how many automatic checkpoints stay; 0: as many as --keep-last keeps. Valid on the
+  // first rank.
   std::int64_t keep_automatic() const;
-  // To be called after each step, with its rows.
+  // Chooses the number of steps once it can. Call it after each step, with the run's rows.
   void follow(const StepRows& rows);
 
  private:

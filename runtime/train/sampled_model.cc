@@ -47,7 +47,7 @@ void SampledModel::read(const UnitLayout& unit, const ParameterTensor& tensor, s
   }
 }
 
-// The model is then its base.
+// Takes the directory as an adapter; the model is then its base.
 void SampledModel::take_adapter() {
   if (!is_adapter_directory(directory_)) refuse("neither a model, an adapter nor a checkpoint");
   adapter_ = std::make_unique<AdapterDirectory>(directory_);
@@ -60,7 +60,7 @@ void SampledModel::take_adapter() {
   directory_ = adapter_->base_model();
 }
 
-// A checkpoint has no tokenizer: its run was told of one.
+// A checkpoint has no tokenizer of its own: the options of its run name one.
 SampledModel::TokenizerChoice SampledModel::tokenizer_choice(const std::string& asked,
                                                              Log& log) const {
   if (checkpoint_ == nullptr) {

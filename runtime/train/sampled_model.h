@@ -15,33 +15,35 @@
 
 namespace terrace {
 
-// A directory's model with its weights: a checkpoint's, in fp32, or Hugging Face's; or an adapter,
-// with the weights of its base. And the tokenizer that goes with it.
+// The model in a directory with its weights, and the tokenizer that goes with it. The directory is
+// a checkpoint (fp32 weights), a Hugging Face directory, or an adapter, which uses the weights of
+// its base.
 class SampledModel {
  public:
   struct Source {
     std::string directory;
     std::vector<std::string> ignored_config_keys = {};  // of its config.json
-    // auto: the directory's own, of a checkpoint that of its run, or bytes where there is none;
-    // bytes; or the path of one.
+    // auto: the directory's own tokenizer (for a checkpoint, its run's), or bytes where there is
+    // none; bytes; or a tokenizer's path.
     std::string tokenizer = "auto";
   };
 
-  // Throws ConfigError for a directory without weights or a vocabulary smaller than the
-  // tokenizer's, CorruptData, IoError.
+  // Throws ConfigError for a directory without weights and for a vocabulary smaller than the
+  // tokenizer's; CorruptData, IoError.
   SampledModel(const Source& source, Log& log);
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return config_; }
-  // Weights that are all bf16 compute in bf16, others, which bf16 does not hold exactly, in fp32.
+  // Returns bf16 if all weights are bf16. Other weights, which bf16 does not hold exactly, compute
+  // in fp32.
   DType compute_type() const { return compute_type_; }
 
-  // Some of a parameter, from element `begin` on.
+  // Reads out.size() elements of a parameter, from element `begin` on.
   void read(const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
             std::span<float> out) const;
 
  private:
-  // --tokenizer, and the directory that auto means.
+  // The value of --tokenizer, and the directory that auto means.
   struct TokenizerChoice {
     std::string name;
     std::string directory;

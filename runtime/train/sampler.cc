@@ -22,7 +22,7 @@
 namespace terrace {
 namespace {
 
-// The prompt's ids behind the tokenizer's beginning.
+// Returns the tokenizer's begin token, if it has one, and then the prompt's ids.
 std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt) {
   std::vector<std::int32_t> ids;
   if (tokenizer.begin_token()) ids.push_back(*tokenizer.begin_token());
@@ -34,7 +34,7 @@ std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::stri
   return ids;
 }
 
-// What the last id adds to the text of those before it.
+// Returns the text that the last id adds to the text of the ids before it.
 std::string text_of_last(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
   const std::size_t known = std::min<std::size_t>(ids.size(), 2);
   const std::string text = tokenizer.decode(ids.last(known));
@@ -46,7 +46,8 @@ bool has_learned_positions(const ModelConfig& config) {
   return parameter_layout(config).front().find(ParameterKind::kPositionEmbedding) != nullptr;
 }
 
-// The most new tokens for which keys and values fit in memory; less than one where none do.
+// Returns the largest number of new tokens for which keys and values fit in memory; less than one
+// where not even one fits.
 std::int64_t fitting_tokens(TokenSampler::Shape shape, std::int64_t prompt_tokens,
                             std::size_t usable) {
   std::int64_t fits = 0;
@@ -72,14 +73,15 @@ void check_text_fits(const TokenSampler::Shape& shape, std::int64_t prompt_token
                : "give a shorter prompt, or sample on a machine with more memory");
 }
 
-// The longest text that is computed anew in one pass: the prompt, or all of it where its rotary
-// embeddings change with its length.
+// Returns the length of the longest text that is computed anew in one pass: the prompt, or the
+// whole text where the rotary embeddings change with the text's length.
 std::int64_t rows_of_pass(const TokenSampler::Shape& shape, std::int64_t prompt_tokens) {
   const bool changes = std::ranges::any_of(shape.config.ropes, depends_on_length);
   return changes ? shape.positions : prompt_tokens;
 }
 
-// Room for a text of the prompt and as many tokens as are asked for, or as the model has positions.
+// Returns a shape with room for the prompt and as many tokens as are asked for, or as the model has
+// positions.
 TokenSampler::Shape shape_of(const SampledModel& model, std::int64_t prompt_tokens,
                              const SampleOptions& options) {
   TokenSampler::Shape shape = {.config = model.config(), .compute_type = model.compute_type()};
@@ -140,7 +142,7 @@ std::unique_ptr<TokenSampler> make_sampler(const SampledModel& model,
   return std::make_unique<TokenSampler>(shape, fetch);
 }
 
-// Tells where the text has left what the model was made for.
+// Warns where the text has gone beyond the length that the model was made for.
 void warn_of_positions(const ModelConfig& config, const SampleOutcome& outcome, Log& log) {
   if (outcome.end == SampleEnd::kPositions) {
     log.warning(fmt::format("the text ends after {} new tokens: {} has learned {} positions",
@@ -156,7 +158,7 @@ void warn_of_positions(const ModelConfig& config, const SampleOutcome& outcome, 
                   tokens, config.name, config.positions));
 }
 
-// A text on its way: its ids, and what was written of it.
+// A text that is being made: its ids, and what was written of it so far.
 class SampledText {
  public:
   SampledText(const SampleOptions& options, const Tokenizer& tokenizer,
@@ -167,7 +169,7 @@ class SampledText {
 
   std::span<const std::int32_t> ids() const { return ids_; }
 
-  // Adds a token. Returns what ends the text with it.
+  // Adds a token. Returns the reason if the text ends with it.
   std::optional<SampleEnd> add(std::int32_t id) {
     ids_.push_back(id);
     if (id == tokenizer_.end_token()) return SampleEnd::kEndToken;
@@ -217,7 +219,7 @@ SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::st
       end = SampleEnd::kPositions;
       break;
     }
-    // The model may have more ids than its tokenizer: those have no text.
+    // The model may have more ids than its tokenizer: the extra ids have no text.
     const auto logits =
         sampler->logits_after(text.ids()).first(static_cast<std::size_t>(tokenizer.vocabulary()));
     const auto index = static_cast<std::uint64_t>(outcome.new_tokens);

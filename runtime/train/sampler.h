@@ -12,7 +12,7 @@
 #include "runtime/train/choose_id.h"
 #include "runtime/train/sampled_model.h"
 
-// Continues a text with a trained model, token by token. docs/sampling.md says how.
+// Continues a text with a trained model, token by token. docs/sampling.md describes it.
 namespace terrace {
 
 struct SampleOptions {
@@ -22,8 +22,8 @@ struct SampleOptions {
   ChoiceRule choice;
   std::uint64_t seed = 1234;
   std::vector<std::string> stop_texts = {};  // none of them empty
-  int threads = 0;                           // 0: what the process may use
-  // Where parameters live; unset: all in memory. Places, budgets, drives and prefetch as in a
+  int threads = 0;                           // 0: as many as the process may use
+  // Where parameters live; unset: all in memory. Places, budgets, drives and prefetch work as in
   // training.
   std::optional<TierOptions> tiers = {};
 };
@@ -32,29 +32,29 @@ enum class SampleEnd : std::uint8_t {
   kLength,     // max_new_tokens
   kEndToken,   // the tokenizer's
   kStopText,   // one of stop_texts
-  kPositions,  // the model has learned no more positions
+  kPositions,  // the model has no more learned positions
 };
 // "length", "end_token", "stop_text", "positions".
 std::string_view name_of(SampleEnd end);
 
 struct SampleOutcome {
   std::int64_t prompt_tokens = 0;
-  std::int64_t new_tokens = 0;  // that were chosen, the end token and those of a stop text too
+  std::int64_t new_tokens = 0;  // all chosen ones, with the end token and stop texts
   SampleEnd end = SampleEnd::kLength;
-  double prompt_seconds = 0;  // until the first token was chosen, without loading
-  double token_seconds = 0;   // for the others
-  double load_seconds = 0;    // until the parameters were where they live
+  double prompt_seconds = 0;  // up to the first chosen token, without loading
+  double token_seconds = 0;   // for the other tokens
+  double load_seconds = 0;    // until all parameters were in place
   // Bytes of parameters that each pass reads from drives; the prompt is one pass, and each token
   // after the first one more.
   std::size_t read_bytes_of_pass = 0;
 };
 
-// Gives `write` the prompt, once the model is in memory, and then the new text as TextStream lets
-// it go; ends early at the tokenizer's end token, at a stop text, and where the model has learned
-// no more positions, which it warns of. The tokenizer's beginning stands before the prompt. Throws
-// ConfigError as SampledModel and for a prompt of no tokens or more than the model has positions,
-// OutOfMemory where model, keys and values do not fit in memory, CorruptData, NotFinite, IoError,
-// and what `write` throws.
+// Passes the prompt to `write` once the model is in memory, and then the new text as TextStream
+// releases it. Ends early at the tokenizer's end token, at a stop text, and where the model has no
+// more learned positions, which it warns of. The tokenizer's begin token, if it has one, stands
+// before the prompt. Throws ConfigError as SampledModel does and for a prompt without tokens or
+// with more tokens than the model has positions, OutOfMemory where model, keys and values do not
+// fit in memory, CorruptData, NotFinite, IoError, and what `write` throws.
 SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write,
                           Log& log);
 

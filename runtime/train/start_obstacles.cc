@@ -15,7 +15,7 @@ constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitDoesNotFit = 3;
 
-// Adds what `check` throws; returns whether it threw nothing.
+// Adds the error that `check` throws; returns whether it threw nothing.
 bool passes(std::vector<StartObstacle>& obstacles, FunctionRef<void()> check) {
   try {
     check();
@@ -38,8 +38,8 @@ void check_memory(const RoomNeed& need, const MachineShare& machine) {
                     "lower --host-memory or --device-memory, or end what else uses memory here");
 }
 
-// Looks at the free space of all directories together, as a directory with less room gets less.
-// The SIZE of each directory is checked when the drives have been measured.
+// Checks the free space of all directories together, because a directory with less room gets less
+// data. The SIZE of each directory is checked once the drives have been measured.
 void check_drive_space(const RoomNeed& need, const TierOptions& tiers) {
   if (need.nvme_bytes == 0) return;
   std::vector<std::string> directories;

@@ -12,13 +12,13 @@
 // Reasons why a run of a compiled step cannot start on this machine.
 namespace terrace {
 
-// The room that all ranks of this host together take before the first step.
+// The room that all ranks of this host together need before the first step.
 struct RoomNeed {
   std::uint64_t memory_bytes = 0;  // arenas, tokens and programs in host memory
   std::uint64_t nvme_bytes = 0;    // of all directories together
 };
 
-// Adds up the ranks' plans. All ranks call it, and each is told the need of its host.
+// Adds up the ranks' plans. All ranks call it, and each gets the need of its host.
 RoomNeed room_need(const ModelRuntimeOptions& options, const TierPlan& plan,
                    const MachineShare& machine, const RankGroup& ranks);
 
@@ -26,11 +26,11 @@ RoomNeed room_need(const ModelRuntimeOptions& options, const TierPlan& plan,
 // directories of --nvme.
 void check_room(const RoomNeed& need, const TierOptions& tiers, const MachineShare& machine);
 
-// The text of an error without its remedy.
+// Returns the text of an error without its remedy.
 std::string reason_of(const Error& error);
 
 struct StartObstacle {
-  int exit_code = 0;  // that a run here would end with
+  int exit_code = 0;  // of a run that meets it here
   std::string reason;
 };
 

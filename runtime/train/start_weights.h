@@ -11,8 +11,9 @@
 namespace terrace {
 
 // Opens the weights beside the config.json of --model that a run starts from. All ranks call it,
-// and the first one says what is odd about them. Returns null where it starts from random ones.
-// Throws as takes_weights() and HfDirectory do, and ConfigError where ranks find different ones.
+// and the first one reports doubts about the weights. Returns null where the run starts from random
+// weights. Throws as takes_weights() and HfDirectory do, and ConfigError where ranks find different
+// weights.
 std::unique_ptr<HfDirectory> open_start_weights(const ModelOptions& options,
                                                 const ModelConfig& model,
                                                 const std::vector<UnitLayout>& layout,

@@ -16,26 +16,28 @@
 
 namespace terrace {
 
-// The memory through which the state of a step passes on its way into a checkpoint: one thread
-// reads it out of its homes, another one writes it to files, in the same order. The first is two
-// pieces ahead of the second, as memory that is used again costs neither page faults nor the
-// caches; where it is in a hurry, as far as the memory allows.
+// The memory through which the state of a step passes on its way into a checkpoint. One thread
+// reads the state out of its homes, another one writes it to files, in the same order. The reader
+// stays two pieces ahead of the writer, because reused memory costs neither page faults nor cache
+// space. In a hurry, it reads ahead as far as the memory allows.
 class StateStaging {
  public:
-  // Takes so much memory at most, but room for two pieces at least. Throws OutOfMemory.
+  // Takes at most `most_bytes` of memory, but at least the room for two pieces. Throws OutOfMemory.
   StateStaging(const CheckpointedModel& model, std::size_t most_bytes);
 
-  // Called after all of a unit is read: its homes may change.
+  // Called when the whole unit is read: from then on its homes may change.
   using UnitRead = FunctionRef<void(std::int32_t unit)>;
-  // Says whether somebody waits for the state to be read; true once, it stays true. Asked often.
+  // Returns whether somebody waits for the state to be read; once true, it stays true. Called
+  // often.
   using InHurry = FunctionRef<bool()>;
-  // Reads the state by `fetch`, from begin to end. Throws what `fetch` throws, which take() then
-  // throws too. Returns early where nobody takes any more.
+  // Reads the whole state through `fetch`, in order. Throws what `fetch` throws, and take() then
+  // throws it too. Returns early after stop().
   void read_all(FetchState fetch, UnitRead unit_read, InHurry in_hurry);
 
-  // Gives the next piece, as FetchState; waits until it is read. Throws what read_all() threw.
+  // Copies out the next piece, as a FetchState; waits until it is read. Throws what read_all()
+  // threw.
   void take(StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out);
-  // Says that nobody takes any more.
+  // Says that take() will not be called any more.
   void stop();
 
  private:
@@ -59,9 +61,9 @@ class StateStaging {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_, as is all below; the slot that was used last is the last.
+  // Guarded by mutex_, as is everything below; the slot that was used last is at the end.
   std::vector<std::size_t> free_slots_;
-  std::deque<std::size_t> read_slots_;  // of pieces that are read and not yet taken, in order
+  std::deque<std::size_t> read_slots_;  // of pieces read and not yet taken, in order
   std::size_t taken_ = 0;               // pieces
   bool is_stopped_ = false;
   std::exception_ptr failure_;

@@ -17,7 +17,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 4;  // simulated: the last ones are in the steady state
+constexpr int kSteps = 4;  // simulated steps: the last ones are in the steady state
 
 double seconds_of(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
@@ -26,7 +26,7 @@ double seconds_of(const std::function<void()>& work) {
   return passed.count();
 }
 
-// Returns the rate of a product of the model's width by the fastest of a few tries.
+// Returns the rate of a product of the model's width: the fastest of a few tries.
 double product_flops_per_s(const ModelRuntimeOptions& options) {
   constexpr std::int64_t kRowsMost = 512;
   constexpr std::int64_t kWidthMost = 2048;
@@ -139,7 +139,7 @@ PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step
   planned.step_s = step_s;
   planned.device_bytes = largest(engine.device_bytes);
   planned.host_bytes = largest(engine.host_bytes);
-  // Ranks that are threads are all of the run, and pipeline stages differ.
+  // If ranks are threads, this process holds all ranks of the run, and pipeline stages differ.
   const std::size_t of_engines =
       memory.ranks_in_process > 1
           ? static_cast<std::size_t>(ranks.sum(static_cast<double>(in_process)))

@@ -13,9 +13,10 @@
 
 namespace terrace {
 
-// What a step of a rank would take on this machine, by the simulator. Products are measured for a
-// moment, drives are as fast as they are remembered to be; the rest is what the simulator assumes
-// of a small computer (runtime/step/machine_profile.h). Expect it within a factor of three.
+// The simulator's prediction of the time of a rank's step on this machine. The speed of products is
+// measured for a moment, and the speed of drives is taken from earlier measurements. All other
+// rates are the simulator's assumptions about a small computer (runtime/step/machine_profile.h).
+// Expect the prediction to be right within a factor of three.
 struct StepPrediction {
   double step_s = 0;
   Lane limit = Lane::kCompute;  // the busiest lane
@@ -24,21 +25,22 @@ struct StepPrediction {
   bool drive_is_remembered = false;
 };
 
-// Predicts a step of an engine on the CPU device. Its threads compute for some hundredths of a
-// second.
+// Predicts a step of an engine on the CPU device. For the measurement, the engine's number of
+// threads compute for some hundredths of a second.
 StepPrediction predict_step(const ModelRuntimeOptions& options, const TierPlan& plan);
 
-// One line for people, of a step of so many tokens, of all ranks.
+// Returns one line for people about a step of `tokens` tokens, counted over all ranks.
 std::string describe_prediction(const StepPrediction& prediction, const Program& program,
                                 std::int64_t tokens);
 
-// Predicts a step and says it. Returns its seconds.
+// Predicts a step and prints the prediction. Returns the step's seconds.
 double tell_prediction(const ModelRuntimeOptions& options, const TierPlan& plan,
                        std::int64_t tokens, TrainConsole& console);
 
-// What a run plans to take of memory, to be compared with what it takes: all ranks call it, and
-// each is told of the largest. `before_bytes`: that the process has had resident before the engine;
-// `ranks_in_process`: ranks that are its threads.
+// The input for planned_step(). `before_bytes`: the memory of the process that was resident before
+// the engine was made; `ranks_in_process`: the number of ranks that are its threads. planned_step()
+// returns the memory that a run plans to take, to be compared with the memory that it takes: all
+// ranks call it, and each gets the largest values.
 struct PlannedMemory {
   const TierPlan& plan;
   const MachineShare& machine;

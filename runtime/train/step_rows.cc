@@ -85,7 +85,7 @@ void StepRows::tell_first_steps() {
   console_.say(describe_measured(planned, *measured));
   try {
     write_measured(run_dir_, to_json(planned, *measured));
-  } catch (const IoError& problem) {  // who reads it is not worth a run
+  } catch (const IoError& problem) {  // a reader of run.json is not worth failing the run
     console_.say(fmt::format("run.json does not have that: {}", problem.what()));
   }
 }

@@ -15,7 +15,8 @@
 namespace terrace {
 
 // The rows of a run's steps, on their way to metrics.jsonl and the console. A step's row waits
-// until the next step has started, where its time ends, or is flushed. Used by one thread.
+// until the next step has started, which ends the row's time, or until it is flushed. Used by one
+// thread.
 class StepRows {
  public:
   struct Run {
@@ -24,7 +25,7 @@ class StepRows {
     std::int64_t total_steps = 0;  // of the schedule
     std::int64_t log_every = 1;
     int ranks = 1;
-    // Of a step of all ranks, over what they could do together in a second; 0: not known.
+    // The time of a step of all ranks at the stated speed of all their GPUs; 0: not known.
     double seconds_at_stated_speed = 0;
     PlannedStep planned = {};
   };
@@ -32,32 +33,34 @@ class StepRows {
   // The run's time starts here. Borrows the console.
   StepRows(const Run& run, TrainConsole& console);
 
-  // For the first rank, which writes the file, behind the rows up to `kept_step`. Throws IoError,
-  // as what writes to it does.
+  // Opens metrics.jsonl, to append after the rows up to `kept_step`. For the first rank, which
+  // writes the file. Throws IoError, as do the methods that write to it.
   void open_file(const std::string& run_dir, std::int64_t kept_step, const Ledger& ledger);
-  // What was written survives a power cut.
+  // Makes all rows written so far survive a power cut.
   void sync();
 
-  // A step is done, and with its start the row of the step before it, which also gets the bytes
-  // that were moved for that one.
+  // Adds the row of a step that is done. The start of that step completes the row of the step
+  // before it, which also gets the bytes that were moved for it later.
   void add(StepMetrics metrics);
-  // Of the row that is not flushed yet: what completed the step after it had ended.
+  // Adds to the row that is not flushed yet the totals of the drain that completed its step.
   void add_drained(const RunTotals& drained);
   void set_validation(const std::vector<ValidationLoss>& losses);
-  // Likewise of a row that is in the file since the run before this one.
+  // Adds the losses to the last row of the file, which the run before this one wrote.
   void add_to_last_row(const std::vector<ValidationLoss>& losses);
-  // Its step ended at `until_ns`; nothing where there is no row.
+  // Writes the row that is not flushed yet, whose step ended at `until_ns`. Does nothing where
+  // there is no row.
   void flush(std::int64_t until_ns);
-  // Likewise, in a run that ends by something else: a problem of the file is a warning.
+  // Does the same in a run that ends by another failure: a problem with the file is only a warning.
   void flush_of_failed_run(std::int64_t until_ns, Log& log);
-  // Says what the first steps took beside what was planned, and writes it into run.json; once,
-  // after as many of them as FirstSteps wants, or at the end of a shorter run.
+  // Prints the time and memory that the first steps took next to the plan, and writes them into
+  // run.json. Does so once, after as many steps as FirstSteps wants, or at the end of a shorter
+  // run.
   void tell_first_steps();
 
-  // The steps of --checkpoint-every auto, as choose_save_interval() has them.
+  // Returns the number of steps for --checkpoint-every auto, as choose_save_interval() chooses it.
   std::optional<std::int64_t> save_interval() const;
 
-  // Of the whole run, for its end.
+  // Returns the summary of the whole run, for its end.
   std::string summary(const StepWaits& waits) const { return summary_.text(waits, run_.ranks); }
 
  private:

@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-// Bytes of the longest beginning of a stop text that the text ends with, less than the whole.
+// Returns the size in bytes of the longest proper prefix of a stop text that the text ends with.
 std::size_t begun_stop(std::string_view text, std::string_view stop) {
   for (std::size_t size = std::min(text.size(), stop.size() - 1); size > 0; --size) {
     if (text.ends_with(stop.substr(0, size))) return size;
@@ -16,12 +16,13 @@ std::size_t begun_stop(std::string_view text, std::string_view stop) {
   return 0;
 }
 
-// Bytes at the end of the text that begin a code point and are not all of it.
+// Returns the number of bytes at the end of the text that are the beginning of an incomplete code
+// point.
 std::size_t begun_code_point(std::string_view text) {
   const std::size_t most = std::min<std::size_t>(text.size(), 3);
   for (std::size_t size = 1; size <= most; ++size) {
     const auto byte = static_cast<unsigned char>(text[text.size() - size]);
-    if ((byte & 0xC0) == 0x80) continue;  // inside of one
+    if ((byte & 0xC0) == 0x80) continue;  // inside a code point
     const std::size_t whole = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
     return size < whole ? size : 0;
   }

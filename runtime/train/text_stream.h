@@ -6,19 +6,22 @@
 
 namespace terrace {
 
-// A text that is shown as it is made, up to the first stop text in it. What is shown ends at a
-// whole code point, and before anything that may yet become a stop text; nothing else is held back.
+// A text that is shown as it is made, up to the first stop text in it. The text shown so far ends
+// at a whole code point, and before anything that may still become a stop text; nothing else is
+// held back.
 class TextStream {
  public:
-  // None of them empty.
+  // None of the stop texts is empty.
   explicit TextStream(std::vector<std::string> stop_texts) : stop_texts_(std::move(stop_texts)) {}
 
-  // Returns what can be shown now. After a stop text there is nothing more.
+  // Adds bytes to the text and returns the part that can be shown now. Returns nothing after a stop
+  // text.
   std::string add(std::string_view bytes);
-  // At the end of the text, returns what was held back.
+  // Returns the text that was held back, at the end of the text.
   std::string finish();
 
-  // Whether the text has ended before a stop text. Of several, the one that was complete first.
+  // Returns whether a stop text has ended the text. If there are several, the one that was complete
+  // first counts.
   bool is_stopped() const { return is_stopped_; }
 
  private:

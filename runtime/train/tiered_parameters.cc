@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-// What a program has beside parameters, such as room for a loss, each on a boundary of pages.
+// Room for a program's buffers other than parameters, such as a loss, each on a page boundary.
 constexpr std::size_t kSmallBuffersBytes = 16 * kKiB;
 
 constexpr auto kHostTier = static_cast<std::size_t>(Tier::kHost);
@@ -25,7 +25,8 @@ UnitKind kind_of(std::size_t unit, std::size_t units) {
   return unit + 1 == units ? UnitKind::kHead : UnitKind::kBlock;
 }
 
-// Units that touch nothing but their parameters: what is computed with these lies elsewhere.
+// Returns units that touch nothing but their parameters: the data that is computed with these lies
+// elsewhere.
 ComputeModel units_of(const TieredParameters::Options& options) {
   ComputeModel model;
   model.tied = options.tied;
@@ -65,8 +66,8 @@ std::size_t bytes_of_unit(const UnitModel& unit, DType type) {
   return static_cast<std::size_t>(unit.padded_elements) * size_of(type);
 }
 
-// The most that a unit and the next one take. The embedding of a tied model stays for the head,
-// beside these: so each parameter is read once.
+// Returns the most bytes that a unit and the next one take together. In a tied model the embedding
+// also stays in memory for the head, so that each parameter is read once.
 std::size_t largest_pair_bytes(const ComputeModel& model) {
   std::vector<std::size_t> bytes;
   for (const UnitModel& unit : model.units) {
@@ -91,7 +92,7 @@ std::size_t all_bytes(const ComputeModel& model) {
 
 }  // namespace
 
-// Lends the parameters of each task's unit to whoever passes through them.
+// Passes the parameters of each task's unit to the `use` of for_each_unit().
 class TieredParameters::UnitTasks final : public StepCompute {
  public:
   void run(const KernelContext& /*context*/, const ComputeTask& task,
@@ -139,7 +140,7 @@ TierRuntimeOptions TieredParameters::runtime_options(const Options& options) con
   return runtime;
 }
 
-// With one unit alone nothing could be read while it computes.
+// Checks that two units fit: with room for only one, nothing could be read while it computes.
 void TieredParameters::check_two_units(const Options& options, const ComputeModel& units) const {
   const auto& budget = budgets_.at(kHostTier);
   const bool has_drive = !options.tiers.nvme.empty();
@@ -174,7 +175,8 @@ TierPlan TieredParameters::plan(const Options& options) const {
   return plan_tiers(units, options_);
 }
 
-// The plan's budget is what the caller leaves.
+// Adds the caller's memory to the ledger: the plan's budget is only the part that the caller
+// leaves.
 void TieredParameters::add_beside(const Options& options) {
   TierLedger& host = ledger_[Tier::kHost];
   host.budget_bytes = budgets_.at(kHostTier);

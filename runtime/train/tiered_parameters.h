@@ -15,8 +15,8 @@
 
 namespace terrace {
 
-// Parameters that live in memory tiers, as in a training: those of a unit are read from the drive
-// while the units before it compute. The parameters of a whole model go through a budget of host
+// Parameters that live in memory tiers, as in training: a unit's parameters are read from the drive
+// while the units before it compute. The parameters of a whole model pass through a budget of host
 // memory that holds two units.
 class TieredParameters final : public UnitParameters {
  public:
@@ -27,24 +27,24 @@ class TieredParameters final : public UnitParameters {
     DType type = DType::kBF16;
     TierOptions tiers;
     int threads = 1;
-    // Of the host's budget, what the caller takes beside the parameters.
+    // The parts of the host's budget that the caller takes beside the parameters.
     std::size_t key_value_bytes = 0;
     std::size_t computation_bytes = 0;
   };
 
-  // Plans, and makes the arena and the files; no parameter is there yet. Throws OutOfMemory, with
-  // the ledger, where the budgets do not hold what is needed; ConfigError, IoError.
+  // Plans, and makes the arena and the files, which hold no parameters yet. Throws OutOfMemory,
+  // with the ledger, where the budgets are too small; ConfigError, IoError.
   TieredParameters(const Options& options, Log& log);
   ~TieredParameters() override;
 
-  // Puts all parameters where they live. `source` is called by several threads.
+  // Puts all parameters into their homes. Several threads call `source`.
   void fill(ElementSource source);
-  // Throws UsageError before fill().
+  // Throws UsageError if called before fill().
   void for_each_unit(FunctionRef<void(const Turn&)> use) override;
 
-  // What is used of each tier, the caller's part of the host with it.
+  // Returns the use of each tier, including the caller's part of the host's budget.
   const Ledger& ledger() const { return ledger_; }
-  // Bytes that for_each_unit() reads from drives.
+  // Returns the bytes that for_each_unit() reads from drives.
   std::size_t bytes_read() const;
 
  private:

@@ -15,8 +15,8 @@
 namespace terrace {
 namespace {
 
-// Rows that are computed together: enough that weights are read for many of them, and few enough
-// that activations stay small beside the weights.
+// The number of rows that are computed together: enough that each read of the weights serves many
+// rows, and few enough that the activations stay small beside the weights.
 constexpr std::int64_t kRowsTogether = 512;
 
 std::int64_t rows_together(const TokenSampler::Shape& shape) {
@@ -27,7 +27,7 @@ std::int64_t rows_in_pass(const TokenSampler::Shape& shape) {
   return std::min(std::max(shape.rows_of_pass, kRowsTogether), shape.positions);
 }
 
-// Adds up regions on boundaries of cache lines.
+// Adds up regions that begin on cache line boundaries.
 class Regions {
  public:
   std::size_t add(std::size_t size_bytes) {
@@ -56,7 +56,8 @@ std::vector<float> frequencies_of(const ModelConfig& config, std::int64_t length
 
 }  // namespace
 
-// Computes so many rows at a time: what the units compute then, and memory for it.
+// Computes a fixed number of rows at a time: holds the units' computation for that number, and the
+// memory for it.
 class TokenSampler::Rows {
  public:
   Rows(const Shape& shape, const std::vector<UnitLayout>& layout, std::int64_t count)
@@ -70,7 +71,7 @@ class TokenSampler::Rows {
   std::int64_t count() const { return compute_.batch().positions; }
   std::vector<float> constants(std::int64_t length) const { return compute_.constants(length); }
 
-  // Fills in what the rows are and where they stand.
+  // Sets the ids and the positions of the rows.
   void set(std::span<const std::int32_t> ids, std::int64_t first_position) {
     TERRACE_CHECK_EQ(static_cast<std::int64_t>(ids.size()), count());
     std::int32_t* const tokens = numbers();
@@ -80,7 +81,8 @@ class TokenSampler::Rows {
               static_cast<std::int32_t>(first_position));
   }
 
-  // The embedding or a block. `hidden` is the output of the unit before it, and becomes its own.
+  // Runs the embedding or a block. `hidden` holds the output of the unit before it, and gets its
+  // own output.
   void run_unit(WorkerArena& workers, std::int64_t unit, std::byte* hidden, UnitMemory memory) {
     memory.of(Role::kTokens) = at(plan_.numbers);
     memory.of(Role::kSaved) = at(plan_.saved);
@@ -90,13 +92,13 @@ class TokenSampler::Rows {
     std::memcpy(hidden, at(plan_.output), static_cast<std::size_t>(count()) * plan_.row_bytes);
   }
 
-  // The head, on the last of the rows.
+  // Runs the head on the last of the rows.
   void run_head(WorkerArena& workers, std::int64_t unit, const std::byte* hidden,
                 UnitMemory memory) {
     std::array<std::int32_t, 3> head_numbers = {0, -1, 0};
     double loss_sum = 0;
     const auto before = static_cast<std::size_t>(count() - 1) * plan_.row_bytes;
-    std::memcpy(at(plan_.output), hidden + before, plan_.row_bytes);  // on a boundary
+    std::memcpy(at(plan_.output), hidden + before, plan_.row_bytes);  // to an aligned address
     memory.of(Role::kTokens) = reinterpret_cast<std::byte*>(head_numbers.data());
     memory.of(Role::kSaved) = at(plan_.saved);
     memory.of(Role::kHidden) = at(plan_.output);
@@ -164,7 +166,8 @@ TokenSampler::Plan::Plan(const Shape& shape) {
   key_value_bytes = round_up(bytes_of(shape.positions * width, shape.compute_type), 64);
 }
 
-// Of a text of more rows than are computed together, the rest are computed by some_rows_.
+// Counts some_rows_ too where a text may have more rows than are computed together: it computes the
+// remaining rows.
 TokenSampler::Memory TokenSampler::memory_beside(const Shape& shape) {
   const std::vector<UnitLayout> layout = frozen_layout(shape.config);
   const Plan plan(shape);
@@ -200,7 +203,8 @@ TokenSampler::TokenSampler(const Shape& shape, FetchParameter fetch)
 
 TokenSampler::~TokenSampler() = default;
 
-// Keys that were rotated otherwise, and what later blocks made of them, are of no use any more.
+// Rotates as for a text of `length`. If that changes the rotation, drops the kept keys and values:
+// keys rotated differently, and the results of later blocks that used them, are of no use any more.
 void TokenSampler::rotate_as(std::int64_t length) {
   std::vector<float> frequencies = frequencies_of(shape_.config, length);
   if (frequencies == frequencies_) return;
@@ -214,7 +218,7 @@ TokenSampler::Rows& TokenSampler::rows_of(std::int64_t count) {
   if (count == 1) return *one_row_;
   std::unique_ptr<Rows>& rows = count == kRowsTogether ? most_rows_ : some_rows_;
   if (rows == nullptr || rows->count() != count) {
-    rows.reset();  // its memory first
+    rows.reset();  // frees its memory first
     rows = std::make_unique<Rows>(shape_, layout_, count);
   }
   return *rows;
@@ -230,7 +234,8 @@ std::vector<TokenSampler::Piece> TokenSampler::pieces_of(std::span<const std::in
   return pieces;
 }
 
-// The rows stand behind those that are known and those of the pieces before.
+// Runs a unit on a piece. The piece's rows come after the known rows and the rows of the pieces
+// before.
 void TokenSampler::run_unit(const Piece& piece, const UnitParameters::Turn& turn) {
   const auto before = static_cast<std::int64_t>(known_.size() + piece.first);
   piece.rows->set(piece.ids, before);
@@ -253,7 +258,7 @@ void TokenSampler::run_head(const Piece& last, const UnitParameters::Turn& turn)
   last.rows->run_head(workers_, turn.unit, hidden_of(last), memory);
 }
 
-// The next rows behind those that are known: unit by unit, and of a unit piece by piece.
+// Computes the next rows after the known ones: unit by unit, and within a unit piece by piece.
 void TokenSampler::pass(std::span<const std::int32_t> ids, bool wants_logits) {
   const std::vector<Piece> pieces = pieces_of(ids);
   const auto head = static_cast<std::int32_t>(layout_.size()) - 1;
@@ -271,7 +276,7 @@ std::span<const float> TokenSampler::logits_after(std::span<const std::int32_t> 
   TERRACE_CHECK(!ids.empty());
   TERRACE_CHECK_LE(static_cast<std::int64_t>(ids.size()), positions());
   if (follows_text_) rotate_as(static_cast<std::int64_t>(ids.size()));
-  // The last row is computed in any case: its logits are wanted.
+  // The last row is always computed, because its logits are wanted.
   const auto before_last = ids.first(ids.size() - 1);
   known_.erase(std::ranges::mismatch(known_, before_last).in1, known_.end());
   const auto most = static_cast<std::size_t>(rows_in_pass(shape_));

@@ -16,8 +16,8 @@
 
 namespace terrace {
 
-// Tells the next token of a text. Keeps the keys and values of the text that it was last asked
-// about, so that only what is new in a text is computed. For one thread.
+// Computes the logits of a text's next token. Keeps the keys and values of the text that it was
+// last asked about, so that only the new part of a text is computed. For one thread.
 class TokenSampler {
  public:
   struct Shape {
@@ -25,15 +25,15 @@ class TokenSampler {
     DType compute_type = DType::kBF16;
     std::int64_t positions = 1;  // of the longest text; at most the model's learned ones
     int threads = 1;
-    // Rotary embeddings that depend on the length of the sequence have the text's, else that of the
-    // longest text.
+    // Whether rotary embeddings that depend on the length of the sequence use the text's length;
+    // otherwise they use the length of the longest text.
     bool rope_of_text = false;
-    // Rows that are computed each time the parameters are passed through, at most; further rows of
-    // a text take another pass. Their hidden states are kept between units.
+    // The most rows that are computed in one pass through the parameters; further rows of a text
+    // take another pass. The rows' hidden states are kept between units.
     std::int64_t rows_of_pass = 512;
   };
 
-  // Takes parameters of the compute type from `parameters`. Throws OutOfMemory.
+  // Takes parameters in the compute type from `parameters`. Throws OutOfMemory.
   TokenSampler(std::unique_ptr<UnitParameters> parameters, const Shape& shape);
   // Holds the whole model in memory: HeldParameters.
   TokenSampler(const Shape& shape, FetchParameter fetch);
@@ -41,9 +41,9 @@ class TokenSampler {
   TokenSampler(const TokenSampler&) = delete;
   TokenSampler& operator=(const TokenSampler&) = delete;
 
-  // Bytes that the model, held in memory, and memory_beside() take.
+  // Returns the bytes that the model, held in memory, and memory_beside() take together.
   static std::size_t memory_bytes(const Shape& shape);
-  // Bytes beside the parameters.
+  // The bytes needed beside the parameters.
   struct Memory {
     std::size_t key_values = 0;
     std::size_t computation = 0;  // activations, scratch, rotary tables, logits
@@ -51,22 +51,23 @@ class TokenSampler {
   };
   static Memory memory_beside(const Shape& shape);
 
-  // Logits of the vocabulary for what follows the ids: at least one, at most positions() of them,
-  // all ids of the model. What they begin with of the ids of the last call is not computed again,
-  // unless their length changes how positions are rotated. Valid until the next call.
+  // Returns the logits of the vocabulary for the token that follows the ids. There are 1 to
+  // positions() ids, all of them ids of the model. The beginning that they share with the ids of
+  // the last call is not computed again, unless the length of the text changes how positions are
+  // rotated. The result is valid until the next call.
   std::span<const float> logits_after(std::span<const std::int32_t> ids);
   std::int64_t positions() const { return shape_.positions; }
 
  private:
   class Rows;
 
-  // Where things lie in the memory that lasts, in bytes.
+  // The layout of the memory that outlives a call, in bytes.
   struct Plan {
     explicit Plan(const Shape& shape);
     std::size_t constants = 0, logits = 0, hidden = 0;
     std::size_t row_bytes = 0;  // of a hidden state
     std::size_t total_bytes = 0;
-    std::size_t key_value_bytes = 0;  // of a block; those of all blocks lie in memory of their own
+    std::size_t key_value_bytes = 0;  // of one block; all blocks' lie in key_values_
   };
   // Rows of a pass that are computed together.
   struct Piece {
@@ -89,16 +90,16 @@ class TokenSampler {
   const Shape shape_;
   const std::vector<UnitLayout> layout_;
   const Plan plan_;
-  const bool follows_text_;  // the rotary tables are those of each text's length
+  const bool follows_text_;  // the rotary tables follow each text's length
   WorkerArena workers_;
   HostMemory memory_;
   HostMemory key_values_;
   std::unique_ptr<UnitParameters> parameters_;
   std::unique_ptr<Rows> one_row_;
-  std::unique_ptr<Rows> most_rows_;  // made when first used, as the next
+  std::unique_ptr<Rows> most_rows_;  // made when first used, as some_rows_ is
   std::unique_ptr<Rows> some_rows_;
   std::vector<std::int32_t> known_;  // ids whose keys and values are kept
-  std::vector<float> frequencies_;   // that these were rotated with
+  std::vector<float> frequencies_;   // that the keys were rotated with
 };
 
 }  // namespace terrace

@@ -57,7 +57,8 @@ void TraceFile::add(const RunReport& report, const StepWaits& waits) {
 void TraceFile::add_op(const RunReport& report, OpId id, const StepWaits& waits) {
   const Op& op = program_.ops[id];
   const OpTime& time = report.times[id];
-  // Deferred ops belong to the step before, but for those of a drain, which has that step's number.
+  // Deferred ops belong to the step before the report's. In a drain they belong to the report's own
+  // step, because a drain has the number of the step that it completes.
   const std::int64_t step = report.step - (op.is_deferred() && report.part != Part::kDrain ? 1 : 0);
   const std::string arguments =
       fmt::format(R"("step":{},"bytes":{:.0f},"flops":{:.0f})", step, op.cost.bytes, op.cost.flops);
@@ -78,7 +79,8 @@ void TraceFile::add_op(const RunReport& report, OpId id, const StepWaits& waits)
   add_event(slice(name, name_of(op.lane), op.lane, time, arguments));
 }
 
-// Names of ops are made of letters, digits and signs that JSON does not escape.
+// Returns the JSON of a slice. The names of ops consist of letters, digits and signs that JSON does
+// not escape.
 std::string TraceFile::slice(std::string_view name, std::string_view category, Lane lane,
                              const OpTime& time, std::string_view arguments) const {
   return fmt::format(R"({{"name":"{}","cat":"{}","ph":"X","pid":0,"tid":{},)"
@@ -99,7 +101,7 @@ void TraceFile::add_async(std::string_view name, std::string_view id, Lane lane,
   add_phase('e', time.end_ns, "");
 }
 
-// Transfers start in the order of the program, so that what is in flight is a list of intervals.
+// Transfers start in program order, so the times when any is in flight form a list of intervals.
 void TraceFile::add_transfer(Lane lane, const OpTime& time) {
   InFlight& now = in_flight_.at(static_cast<std::size_t>(lane));
   if (now.transfers > 0 && time.start_ns > now.time.end_ns) close_transfers(lane);

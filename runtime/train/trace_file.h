@@ -11,27 +11,29 @@
 
 namespace terrace {
 
-// trace.json of a run: what each lane did in some steps, in Chrome's trace event format (opens in
-// Perfetto and chrome://tracing). One track per lane: its ops, and between them waits, named by
-// what was waited for. Reads and writes overlap: their track shows when any is in flight, and each
-// one is an async event of its own. Times are microseconds since the first traced op.
+// trace.json of a run: the work of each lane in some steps, in Chrome's trace event format (opens
+// in Perfetto and chrome://tracing). Each lane has one track with its ops and, between them, its
+// waits, each named after the op that was waited for. Reads and writes overlap: their track shows
+// when any of them is in flight, and each one is an async event of its own. Times are microseconds
+// since the first traced op.
 class TraceFile {
  public:
-  // Makes run_dir/trace.json anew. Borrows the program. Throws IoError, as all methods do.
+  // Creates or replaces run_dir/trace.json. Borrows the program. Throws IoError, as all methods do.
   TraceFile(const std::string& run_dir, const Program& program, StepRange steps);
 
-  // Every run in order, drains included; those of other steps are only remembered as what was
-  // waited for.
+  // Adds a run. Call it for every run in order, drains included: runs of steps that are not traced
+  // are remembered only because traced ops may have waited for them.
   void add(const RunReport& report, const StepWaits& waits);
-  // Completes the document of a run that has failed, as well as it can.
+  // Completes the document of a run that has failed, as far as possible.
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
-  // Completes the document. Of a process that was killed it still opens: viewers accept a torn end.
+  // Completes the document. The file of a process that was killed opens too: viewers accept a torn
+  // end.
   void finish();
 
  private:
-  // Transfers of a lane that overlap, from the first one's start.
+  // Overlapping transfers of a lane, from the first one's start.
   struct InFlight {
     OpTime time;
     int transfers = 0;
@@ -56,7 +58,7 @@ class TraceFile {
   std::ofstream stream_;
   bool first_ = true;
   bool is_complete_ = false;
-  std::int64_t origin_ns_ = 0;                          // 0: no op yet
+  std::int64_t origin_ns_ = 0;                          // 0: no traced op yet
   std::array<std::int64_t, kLaneCount> last_end_ns_{};  // per lane, of the runs added
   std::array<InFlight, kLaneCount> in_flight_{};
 };

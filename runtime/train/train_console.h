@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-// A step that is done, as the console tells of it.
+// A step that is done, as the console reports it.
 struct StepProgress {
   std::string line;  // for the log; empty where --log-every skips the step
   std::int64_t step = 0;
@@ -16,20 +16,23 @@ struct StepProgress {
   double tokens_per_s = 0;
 };
 
-// What the trainer tells the console; files it writes by itself. Called on the caller's thread.
+// The console that the trainer reports to; the trainer writes files itself. Called on the caller's
+// thread.
 class TrainConsole {
  public:
   virtual ~TrainConsole() = default;
   virtual void say(const std::string& text) = 0;  // one or more whole lines
   virtual void step(const StepProgress& progress) = 0;
-  // Something that can take minutes begins: "evaluating". No step is told of until end_phase().
+  // Says that something that can take minutes begins, such as "evaluating". No step is reported
+  // until end_phase().
   virtual void begin_phase(const std::string& what) = 0;
-  // So much of it is done, from 0 to 1. Never called in a phase whose length is not known.
+  // Says which fraction of the phase is done, from 0 to 1. Never called in a phase whose length is
+  // not known.
   virtual void advance_phase(double fraction) = 0;
   virtual void end_phase() = 0;
 };
 
-// For ranks that have nothing to say.
+// The console of ranks that have nothing to say.
 class SilentConsole final : public TrainConsole {
  public:
   void say(const std::string&) override {}
@@ -39,8 +42,8 @@ class SilentConsole final : public TrainConsole {
   void end_phase() override {}
 };
 
-// Something that can take minutes, as the console is told of it: from the construction of the
-// object to its end.
+// A phase that can take minutes. It begins on the console when the object is constructed and ends
+// with the object.
 class ConsolePhase {
  public:
   // Borrows the console.
@@ -51,7 +54,7 @@ class ConsolePhase {
   ConsolePhase(const ConsolePhase&) = delete;
   ConsolePhase& operator=(const ConsolePhase&) = delete;
 
-  // `done` of `total` parts are done; what was done twice may count twice.
+  // Reports that `done` of `total` parts are done; a part that was done twice may count twice.
   void advance(std::int64_t done, std::int64_t total) {
     console_.advance_phase(std::min(1.0, static_cast<double>(done) / static_cast<double>(total)));
   }

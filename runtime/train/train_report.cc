@@ -28,7 +28,7 @@ std::string count_homes(std::span<const UnitHomes> units, StateClass state) {
   return text + '\n';
 }
 
-// Where the updates of this stage's units run.
+// Describes where the updates of this stage's units run.
 std::string count_updates(const StepModel& model, const StepPolicy& policy) {
   int on_device = 0;
   int streamed = 0;
@@ -45,14 +45,15 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
   return text + '\n';
 }
 
-// What a parameter that trains takes of each state on a rank between steps, padding aside.
+// Describes how many bytes each state takes per trained parameter on a rank between steps, without
+// padding.
 std::string describe_state(const StepModel& model) {
   const StateLayout state = model.state_format.layout(kBlockElements);
   const auto per_parameter = [&](StateClass of, std::size_t bytes_of_block) {
     const std::int32_t share = model.zero.of(of) ? model.zero.ranks : 1;
     return static_cast<double>(bytes_of_block) / static_cast<double>(kBlockElements) / share;
   };
-  std::size_t slot_bytes = 0;  // without what rounds the state up
+  std::size_t slot_bytes = 0;  // without the bytes that round the state up
   for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
     slot_bytes += state.slots.at(slot).size_bytes + state.exponents.at(slot).size_bytes;
   }
@@ -125,7 +126,7 @@ std::string describe_evaluation(const Dataset& data, const UsedData& use) {
                      when, sets, steps);
 }
 
-// Returns the text as one word of a shell.
+// Returns the text quoted as one word for a shell.
 std::string in_shell(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%";
@@ -135,7 +136,7 @@ std::string in_shell(const std::string& text) {
   return quoted + "'";
 }
 
-// Nothing where all parameters train.
+// Returns nothing where all parameters train.
 std::string describe_trainable(const ModelConfig& model) {
   std::int64_t tensors = 0;
   std::int64_t trained = 0;
@@ -155,7 +156,7 @@ std::string describe_trainable(const ModelConfig& model) {
       elements, trained, tensors);
 }
 
-// Nothing where all parameters are in the type that computes.
+// Returns nothing where all parameters are in the type that computes.
 std::string describe_quantization(const ModelRuntimeOptions& options) {
   if (!options.base_quantization) return "";
   const bool is_nf4 = *options.base_quantization == QuantizedForm::kNf4;
@@ -170,8 +171,8 @@ const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& plan) {
   const StepPolicy& policy = plan.training.policy;
   const Program& program = plan.training.program;
-  // Of this stage. The embedding and the head keep no activations: nothing to place and nothing to
-  // recompute.
+  // The units of this stage. `blocks` leaves out the embedding and the head: they keep no
+  // activations, so there is nothing to place or recompute.
   std::vector<UnitHomes> units;
   std::vector<UnitHomes> trained;
   std::vector<UnitHomes> blocks;
@@ -327,7 +328,7 @@ void TimeSummary::add(const StepMetrics& metrics) {
   }
 }
 
-// What the compute lane stood still for, longest first.
+// Lists what the compute lane waited for, the longest wait first.
 std::string TimeSummary::describe_waits(const StepWaits& waits) const {
   std::vector<std::pair<double, std::string_view>> causes = {
       {waits.unexplained_s(), "the start of ops and steps"}};
@@ -360,7 +361,8 @@ std::string TimeSummary::describe_lanes() const {
   return text;
 }
 
-// Messages are posted ahead: how long their lanes are busy says when the other rank came to them.
+// Names the busiest lane as the limit, without the lanes of messages. Messages are posted ahead, so
+// the busy time of their lanes only says when the other rank reached them.
 std::string TimeSummary::describe_limit() const {
   Lane busiest = Lane::kCompute;
   for (std::size_t l = 0; l < kLaneCount; ++l) {

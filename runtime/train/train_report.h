@@ -13,11 +13,11 @@
 #include "runtime/train/train_setup.h"
 #include "runtime/train/trainer.h"
 
-// What training says on the console, as text.
+// The texts that training prints on the console.
 namespace terrace {
 
-// Model, batch, program and the ledger, before the first step; with the bytes each link will carry
-// in a step.
+// Describes the model, the batch, the program and the ledger, before the first step, with the bytes
+// that each link will carry in a step.
 std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& plan);
 // How much of the data a run uses.
 struct UsedData {
@@ -27,34 +27,37 @@ struct UsedData {
   std::vector<std::int64_t> evaluated_samples = {};  // of each validation set by one evaluation
   std::int64_t evaluated_every = 0;                  // steps; 0: after the last alone
 };
-// How much there is to train on, how much of it the run goes through, and what an evaluation costs.
+// Describes how much data there is to train on, how much of it the run goes through, and what an
+// evaluation costs.
 std::string describe_data(const Dataset& data, const UsedData& use);
-// Where a run was stopped, and the command that goes on from there. `signal`: that asked for it; 0:
-// it was another rank that was asked.
+// Describes where a run was stopped, with the command that goes on from there. `signal`: the signal
+// that asked for the stop; 0: another rank got it.
 std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,
                           const TrainCommand& command, const std::string& run_dir);
-// A line for each directory of the NVMe tier: which store serves it and, of several, what goes
-// there of the `written_bytes` that this rank, of `ranks`, writes in a step.
+// Returns a line for each directory of the NVMe tier: the store that serves it and, if there are
+// several directories, the directory's part of the `written_bytes` that this rank, one of `ranks`,
+// writes in a step.
 std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks);
-// The threads and the GPU that a rank of a plan computes with, and its stores, a line each.
+// Describes the threads and the GPU that a rank of a plan computes with, and its stores, on a line
+// each.
 std::string describe_machine(const MachineShare& machine, const DeviceChoice& device,
                              const TierPlan& plan, std::span<const StorePath> stores);
-// Where a run on `device` ("cpu" or "cuda") goes on; with a second line where the steps until then
-// were computed by another kind of device or by other `arithmetic`, and those to come will not have
-// the bits of a run that stays where it began.
+// Describes where a run on `device` ("cpu" or "cuda") goes on. Adds a second line where the steps
+// until then were computed by another kind of device or with another `arithmetic`: the steps to
+// come will then not have the bits of a run that stays where it began.
 std::string describe_resume(const CheckpointProgress& progress, const std::string& device,
                             const std::string& arithmetic);
 std::string describe_step(const StepMetrics& metrics, std::int64_t last_step);
-// The losses of an evaluation, each with the name that it has in metrics.jsonl.
+// Returns the losses of an evaluation, each with the name that it has in metrics.jsonl.
 std::string describe_losses(const std::vector<ValidationLoss>& losses);
 
-// Where the time of a run went.
+// A summary of where the time of a run went.
 class TimeSummary {
  public:
   void add(const StepMetrics& metrics);
-  // Busy share of each lane, what the compute lane waited for, what limited the run, and what was
-  // written to the drives. Of several ranks bytes are of all, busy times of the busiest, and the
-  // waits of this one.
+  // Returns the busy share of each lane, what the compute lane waited for, what limited the run,
+  // and how much was written to the drives. With several ranks, bytes are the sum over all ranks,
+  // busy times are the busiest rank's, and waits are this rank's.
   std::string text(const StepWaits& waits, int ranks) const;
 
  private:

@@ -19,21 +19,22 @@
 namespace terrace {
 namespace {
 
-// Of what the host leaves, this much is for the arenas by default: the rest is for code, caches of
-// kernels and page cache.
+// The share of the host's free memory that the arenas get by default: the rest is for code, caches
+// of kernels and the page cache.
 constexpr double kDefaultShare = 0.8;
 
 // Returns how many addresses a rank's threads reserve: each has a stack, and malloc gives each a
 // part of its own.
 std::size_t addresses_of(const ThreadPlan& threads) {
-  constexpr int kLanes = 4;  // those that start with any run
+  constexpr int kLanes = 4;  // the lanes that every run starts
   constexpr std::size_t kMallocBytes = 64 * kMiB;
   return static_cast<std::size_t>(threads.compute + threads.update + kLanes) *
          (thread_stack_bytes() + kMallocBytes);
 }
 
-// Returns what the limit on addresses, each process's own, leaves one of the ranks beside its
-// threads. Where that is little, malloc gives threads less, and the budget gets a quarter.
+// Returns the bytes of addresses that a rank has left beside its threads. Each process has its own
+// limit on addresses, which its ranks share. If little is left, malloc gives threads less, and the
+// budget gets a quarter.
 std::size_t addresses_for_rank(const MachineShare& machine) {
   const AddressSpace& addresses = machine.limits.addresses;
   if (!addresses.limit_bytes) return addresses.left_bytes();
@@ -42,7 +43,7 @@ std::size_t addresses_for_rank(const MachineShare& machine) {
   return std::max(left - std::min(left, addresses_of(machine.threads)), left / 4);
 }
 
-// Returns the memory that is free here for one of the ranks that share it.
+// Returns the memory that is free on this host for one of the ranks that share it.
 std::size_t free_for_rank(const MachineShare& machine) {
   const std::size_t by_host =
       machine.limits.usable_by_host_bytes() / static_cast<std::size_t>(machine.ranks_on_host);
@@ -72,13 +73,13 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   if (machine.gpu.has_value()) {
     budgets[static_cast<std::size_t>(Tier::kDevice)] =
         tiers.device_memory.value_or(machine.gpu->capacity_bytes);
-    device = 0;  // of the host's memory
+    device = 0;  // of the host's memory: none
   }
   const auto share =
       static_cast<std::size_t>(kDefaultShare * static_cast<double>(free_for_rank(machine)));
   budgets[static_cast<std::size_t>(Tier::kHost)] =
       tiers.host_memory.value_or(share > device ? share - device : 0);
-  // Blocks are striped in equal parts, so the smallest directory decides.
+  // Blocks are striped over the directories in equal parts, so the smallest directory decides.
   std::size_t smallest = SIZE_MAX;
   for (const NvmeDirectory& directory : tiers.nvme) {
     if (!directory.budget_bytes.has_value()) return budgets;
@@ -91,7 +92,7 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
 
 namespace {
 
-// Returns the most that a budget can name for one of the ranks of this host.
+// Returns the most memory that a budget can name for one of the ranks of this host.
 HostCapacity host_capacity_of(const MachineShare& machine) {
   const HostLimits& limits = machine.limits;
   const bool is_cgroup = limits.whole_bytes() < limits.total_bytes;
@@ -234,7 +235,8 @@ std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape)
 
 namespace {
 
-// Rows of a micro-batch are counted in 32 bits, by the libraries that multiply them too.
+// Returns the shape of a micro-batch. Its rows are counted in 32 bits, both here and in the
+// libraries that multiply them.
 BatchShape batch_for(const TrainOptions& options, const ModelConfig& model) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const std::int64_t length = sequence_length_for(options, model);
@@ -362,7 +364,7 @@ std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
   const double windows =
       options.batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.samples_per_epoch());
   const double steps = std::ceil(windows / static_cast<double>(samples_per_step));
-  constexpr double kMost = 9e15;  // whole numbers up to there are exact
+  constexpr double kMost = 9e15;  // whole numbers are exact up to here
   if (steps > kMost) {
     throw ConfigError(fmt::format("--num-train-epochs {} would be {:.3g} steps",
                                   *options.batch.num_train_epochs, steps),
@@ -388,8 +390,8 @@ LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {
 
 namespace {
 
-// Gives a rank the threads that agree_on_limits() would find among all ranks of the host, of which
-// only some are there.
+// Gives a rank the number of threads that agree_on_limits() would find among all ranks of the host.
+// For a dry run, in which only some of these ranks exist.
 void take_fewest_threads(const TrainOptions& options, int ranks_on_host, MachineShare& machine) {
   for (int index = 0; index < ranks_on_host; ++index) {
     const ThreadPlan threads = plan_threads(options.tiers.threads, machine.limits, machine.topology,
@@ -411,7 +413,7 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
   machine.ranks_on_host = ranks.on_host.count;
   if (ranks.plans != nullptr) machine.ranks_in_process = ranks.count();
   machine.gpu = choose_gpu(options.tiers.device, ranks.on_host, ranks.count());
-  // Updates then have the processors to themselves.
+  // With a GPU, updates have the processors to themselves.
   if (machine.gpu.has_value()) machine.threads.update = machine.threads.compute;
   return machine;
 }

@@ -66,8 +66,8 @@ class Trainer {
   TrainOutcome run() {
     check_same_model(ranks_, model_);
     open_data();
-    // A checkpoint or weights that were named are opened before the step is compiled. Those in the
-    // run's own directory have to wait until the leftovers of a crash are cleared there.
+    // A checkpoint or weights elsewhere are opened before the step is compiled. A checkpoint in the
+    // run's own directory has to wait until the leftovers of a crash are cleared there.
     const bool is_in_place = resumes_in_place(options_.run.resume, options_.run.run_dir);
     std::unique_ptr<Checkpoint> checkpoint;
     if (!is_in_place) checkpoint = find_start();
@@ -127,7 +127,7 @@ class Trainer {
     settle_steps(resumed_progress(options_.run.resume, options_.run.run_dir));
   }
 
-  // How far the run goes, given what the steps before it have done.
+  // Sets how far the run goes, given the progress of the steps before it.
   void settle_steps(const CheckpointProgress& done) {
     const std::int64_t of_step = samples_->share().of_step();
     total_steps_ = total_steps_for(options_, *data_, of_step, done);
@@ -178,8 +178,8 @@ class Trainer {
 
   const char* device_name() const { return machine_.gpu.has_value() ? "cuda" : "cpu"; }
 
-  // The checkpoint to go on from, the same on all ranks. Null: none, and the weights that the run
-  // starts from are open, if there are any.
+  // Returns the checkpoint to go on from, the same on all ranks. Null: there is none, and the
+  // weights that the run starts from, if any, are open.
   std::unique_ptr<Checkpoint> find_start() {
     const std::string& directory = run_dir_.empty() ? options_.run.run_dir : run_dir_;
     std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_.run.resume, directory);
@@ -256,12 +256,12 @@ class Trainer {
     const bool goes_on = resumes_in_place(options_.run.resume, run_dir_);
     rows_->open_file(run_dir_, goes_on ? done_steps_ : 0, largest);
     const std::optional<StepRange>& traced = options_.run.trace_steps;
-    if (traced && traced->last > done_steps_) {  // else those steps' trace is there already
+    if (traced && traced->last > done_steps_) {  // else the trace exists already
       trace_.emplace(run_dir_, plan_.training.program, *traced);
     }
   }
 
-  // Sets the state, and where the run is. Changes no file before all ranks have verified theirs.
+  // Sets the state and the step of the run. Changes no file before all ranks have verified theirs.
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
     if (checkpoint != nullptr) return resume_from(std::move(checkpoint));
     const bool has_weights = weights_ != nullptr;
@@ -326,7 +326,7 @@ class Trainer {
     return std::min(total_steps_, options_.batch.stop_after_step.value_or(total_steps_));
   }
 
-  // Whether the updates of this step must be complete before the next one begins.
+  // Returns whether the updates of this step must be complete before the next one begins.
   bool is_boundary(std::int64_t step) const {
     return step == last_step() || stops_ || saves_->is_due(step) ||
            (has_validation() && is_due(options_.run.eval_every, step));
@@ -334,12 +334,13 @@ class Trainer {
 
   bool has_validation() const { return data_->validation_samples() > 0; }
 
-  // Whether an evaluation belongs to the step.
+  // Returns whether an evaluation belongs to the step.
   bool evaluates_after(std::int64_t step) const {
     return has_validation() && (step == total_steps_ || is_due(options_.run.eval_every, step));
   }
 
-  // A failed op ends the calls of all ranks, this one's too, which may be in one between steps.
+  // Trains. A failed op ends the calls of all ranks, including this rank's, which may be in one
+  // between steps; then throws the op's failure instead of the CommError.
   TrainOutcome train_and_tell_cause() {
     try {
       return train_steps();
@@ -355,7 +356,7 @@ class Trainer {
     make_up_evaluation();
     end_early_without_patience();
     while (done_steps_ < last_step() && !stops_ && !ends_early_) train_to_boundary();
-    // Where there is nothing to evaluate on, the result is kept all the same.
+    // If the data to evaluate on cannot be read, the result is kept anyway.
     const bool is_unfinished =
         (done_steps_ < last_step() && !ends_early_) || (lacks_evaluation_ && !has_bad_data());
     if (stops_ && is_unfinished) {
@@ -369,7 +370,7 @@ class Trainer {
       end_for_bad_data();
       return TrainOutcome::kStoppedAsAsked;
     }
-    if (ends_early_) try_save();  // its result is saved in any case
+    if (ends_early_) try_save();  // the result is saved in any case
     saver_->export_or_save(done_steps_, [this] { save(); });
     if (ranks_.is_first()) write_steps_of_result(run_dir_, done_steps_);
     saver_->rethrow_unsaved(done_steps_);
@@ -377,8 +378,8 @@ class Trainer {
     return TrainOutcome::kDone;
   }
 
-  // Does not return where a rank cannot read what it has to train on: it throws, and its abort
-  // brings the reason to the others, which wait for all. Run again they would end as they do now.
+  // Does not return where a rank cannot read its data: that rank throws, and its abort brings the
+  // reason to the other ranks, which wait for all. A restart would end in the same way.
   void end_for_bad_data() {
     const bool is_bad = has_bad_data();
     samples_->rethrow_problem();
@@ -387,7 +388,7 @@ class Trainer {
 
   bool has_bad_data() const { return ranks_.any(samples_->has_problem()); }
 
-  // Runs steps, each begun before the one before is finished, up to one that must be complete.
+  // Runs steps, each begun before the previous one is finished, up to one that must be complete.
   void train_to_boundary() {
     begin_step(done_steps_ + 1);
     for (;;) {
@@ -427,7 +428,7 @@ class Trainer {
       totals = *outcome.report;
       totals.process_peak_bytes = peak_resident_bytes();
       ranks_.combine(totals);
-    } catch (...) {  // the row of the step before is complete but for its time
+    } catch (...) {  // the previous step's row lacks only its time
       rows_->flush_of_failed_run(clock_.now_ns(), log_);
       throw;
     }
@@ -444,7 +445,7 @@ class Trainer {
     saver_->poll();
   }
 
-  // After the last step before it: the updates, and what needs them done.
+  // Ends a sequence of steps: completes the updates, and does the work that needs complete updates.
   void complete_boundary() {
     if (const RunReport* drained = engine_->drain()) {
       observe(*drained);
@@ -455,7 +456,7 @@ class Trainer {
     waits_->leave_out_until_next_run();
     const std::int64_t until_ns = clock_.now_ns();
     std::optional<ValidationLosses> losses;
-    // Whoever sent the signal may not wait for an evaluation: a resumed run makes up for it.
+    // The sender of a stop signal may not wait for an evaluation: a resumed run makes up for it.
     if (evaluates_after(done_steps_) && !stops_) losses = evaluate();
     if (losses.has_value()) rows_->set_validation(*losses);
     rows_->flush(until_ns);
@@ -484,8 +485,8 @@ class Trainer {
     return losses;
   }
 
-  // Does the evaluation that belongs to the step that this run goes on from, where the run before
-  // was stopped in it.
+  // Does the evaluation that belongs to the step that this run goes on from, if the run before was
+  // stopped during it.
   void make_up_evaluation() {
     if (!saver_->has(done_steps_) || !evaluates_after(done_steps_)) return;
     lacks_evaluation_ =
@@ -500,13 +501,13 @@ class Trainer {
     take_losses(*losses);
   }
 
-  // Keeps the state that is evaluated where it is the best one, and looks whether the run goes on.
+  // Keeps the evaluated state if it is the best one, and decides whether the run goes on.
   void take_losses(const ValidationLosses& losses) {
     check_validation_losses(losses, done_steps_);
     const bool is_best = best_->add(done_steps_, losses.front().loss) && try_save();
     if (is_best) best_->set_kept(done_steps_);
     if (ranks_.is_first() && best_->is_kept()) best_->write(run_dir_);
-    if (is_best) saver_->remove_old();  // such as the best one until now
+    if (is_best) saver_->remove_old();  // such as the previous best one
     end_early_without_patience();
   }
 
@@ -530,20 +531,20 @@ class Trainer {
             best_->history()};
   }
 
-  // The state after the last finished step; once, however many reasons there are.
+  // Saves the state after the last finished step; only once, however many reasons there are.
   void save() {
     rows_->sync();  // a resumed run continues the rows of the steps it has
     saver_->save(progress());
   }
 
-  // Likewise; where the drive is full that is told when the run ends.
+  // Does the same, but a full drive is reported when the run ends.
   bool try_save() {
     rows_->sync();
     return saver_->try_save(progress());
   }
 
   const TrainCommand& command_;
-  TrainOptions options_;  // with what is chosen here where no flag says it
+  TrainOptions options_;  // with the choices made here where no flag decides
   RankGroup ranks_;
   StopRequest& stop_;
   TrainConsole& console_;
@@ -556,16 +557,16 @@ class Trainer {
   const std::unique_ptr<ComputeBackend> backend_;  // null: the CPU device
   ModelRuntimeOptions engine_options_;
   std::unique_ptr<RunData> run_data_;
-  const Dataset* data_ = nullptr;           // of it
-  std::optional<std::uint64_t> data_hash_;  // as the run found it
+  const Dataset* data_ = nullptr;           // of run_data_
+  std::optional<std::uint64_t> data_hash_;  // at the start of the run
   LrSchedule schedule_;
   std::unique_ptr<HfDirectory> weights_;  // until the state is filled from them
   FrozenOrigin frozen_;
   std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;
   std::unique_ptr<RunDirectory> directory_;  // of the first rank
-  std::optional<double> predicted_step_s_;   // by the first rank, of the CPU device
-  TierPlan plan_;  // before the engine, whose lanes may still run when a step has failed
+  std::optional<double> predicted_step_s_;   // by the first rank, for the CPU device
+  TierPlan plan_;  // before the engine, whose lanes may still run after a failed step
   std::unique_ptr<ModelRuntime> engine_;
   std::optional<RankedState> state_;
   std::optional<RankSamples> samples_;
@@ -577,13 +578,13 @@ class Trainer {
   std::optional<TraceFile> trace_;  // of the first rank
 
   bool stops_ = false;             // some rank was asked to stop
-  bool had_no_targets_ = false;    // some step
-  bool lacks_evaluation_ = false;  // that belongs to the last step that is done
-  bool ends_early_ = false;        // no evaluation was better for as long as the options allow
+  bool had_no_targets_ = false;    // in some step
+  bool lacks_evaluation_ = false;  // one that belongs to the last step done
+  bool ends_early_ = false;        // out of --early-stopping-patience
   std::int64_t total_steps_ = 0;
-  std::int64_t total_samples_ = 0;  // up to there
+  std::int64_t total_samples_ = 0;  // up to total_steps_
   std::int64_t done_steps_ = 0;
-  bool resumes_from_own_ = false;  // checkpoint of the run directory
+  bool resumes_from_own_ = false;  // a checkpoint of the run directory
   std::int64_t next_sample_ = 0;   // of the step to begin next
 };
 

@@ -19,27 +19,28 @@ struct TrainCommand {
   std::vector<std::string> command_line;  // for run.json
 };
 
-// `terrace train`: reads data and model, compiles and verifies the step, says the ledger, trains,
-// evaluates, saves. Polls `stop`. Throws the errors of
-// base/error.h. With --local-ranks it does so on a thread per rank.
+// Runs `terrace train`: reads data and model, compiles and verifies the step, prints the ledger,
+// trains, evaluates and saves. Polls `stop`. Throws the errors of base/error.h. With --local-ranks
+// it does this on one thread per rank.
 TrainOutcome train(const TrainCommand& command, StopRequest& stop, TrainConsole& console, Log& log);
 
 class SharedPlans;
 
-// Which ranks there are, as one of them sees them.
+// The ranks of a run, as one of them sees them.
 struct LaunchedRanks {
-  Communicator* world = nullptr;  // all; null where there is one
-  RanksOnHost on_host;            // those that share memory and processors with this one
-  SharedPlans* plans = nullptr;   // of ranks that are threads of one process
-  // Data-parallel ranks have parts of one size, so a dry run plans the first at each place of the
-  // mesh alone: `world` has only those, and each stands for so many. Else 1.
+  Communicator* world = nullptr;  // all ranks; null where there is one
+  RanksOnHost on_host;            // the ranks on this one's host, sharing its memory
+  SharedPlans* plans = nullptr;   // for ranks that are threads of one process
+  // The number of ranks that each rank in `world` stands for. Data-parallel ranks have parts of
+  // equal size, so a dry run plans only the first one at each place of the mesh: `world` has only
+  // these ranks. 1 in other runs.
   std::int32_t stands_for = 1;
   std::int32_t count() const { return world == nullptr ? 1 : stands_for * world->size(); }
 };
 
-// One rank of it. All call it with equal commands; the first writes the files. A rank that throws
-// leaves it to the caller to abort the communicator; where ranks are threads and a checkpoint is
-// being written it does so itself, before it waits for that.
+// Runs one rank of train(). All ranks call it with equal commands; the first rank writes the files.
+// A rank that throws leaves it to the caller to abort the communicator. If ranks are threads and a
+// checkpoint is being written, the rank aborts it itself, before it waits for the checkpoint.
 TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks, StopRequest& stop,
                         TrainConsole& console, Log& log);
 

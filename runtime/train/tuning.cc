@@ -69,7 +69,7 @@ void take_given_adapter(TunedModel& tuned, const LoraOptions& lora) {
       kAgreeRemedy);
 }
 
-// As an adapter's files name it: its directory, or its name.
+// Returns the base model as an adapter's files name it: its directory, or its name.
 std::string base_model_of(const ModelOptions& options) {
   std::error_code ignored;
   if (!fs::is_directory(options.model, ignored)) return options.model;
@@ -123,7 +123,8 @@ void StartState::read(StateField field, const UnitLayout& unit, std::int64_t beg
       });
 }
 
-// B is zero at the start, so that the norms are those of the matrix's rows.
+// Reads the norms that an adapter starts with. B is zero at the start, so they are the norms of the
+// matrix's own rows.
 void StartState::read_norms(const UnitLayout& unit, const ParameterTensor& weight,
                             std::int64_t first_row, std::span<float> norms) const {
   std::vector<float> row(static_cast<std::size_t>(weight.columns));

@@ -10,16 +10,18 @@
 #include "runtime/config/train_options.h"
 #include "runtime/engine/training_state.h"
 
-// What of a model a run trains: all of it, the tensors that --trainable names, or an adapter.
+// The part of a model that a run trains: all of it, the tensors that --trainable names, or an
+// adapter.
 namespace terrace {
 
-// What a run starts from: a model's parameters, and its adapter's from a directory, or random ones.
+// The state that a run starts from: a model's parameters, and an adapter's parameters from a
+// directory, or random ones.
 class StartState final : public StateSource {
  public:
   // Borrows both; `adapter` may be null.
   StartState(const StateSource& base, const AdapterDirectory* adapter, std::uint64_t seed)
       : base_(base), adapter_(adapter), random_(seed) {}
-  // Layouts are those of the whole model, in which nothing is quantised.
+  // `unit` is of the layout of the whole model, in which nothing is quantised.
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
   bool has_slots() const override { return false; }
@@ -40,16 +42,16 @@ struct TunedModel {
   std::unique_ptr<AdapterDirectory> adapter;  // of --adapter
   std::vector<std::string> doubts;            // about it, as sentences
 
-  // The model as `base` has it, borrowed, and the adapter as it starts.
+  // Returns the model as `base` has it, borrowed, and the adapter as it starts.
   StartState start(const StateSource& base) const { return {base, adapter.get(), seed}; }
-  // The types of final/: those of --save-dtype; else fp32 of an adapter, as PEFT has it, and of a
-  // model as result_types_for() says.
+  // Returns the types of final/: the type of --save-dtype if it is given. Otherwise an adapter has
+  // fp32, as in PEFT, and a model has the types that result_types_for() returns.
   WeightTypes types_of(const TrainOptions& options, const std::optional<WeightTypes>& loaded,
                        DType compute_type) const;
 };
 
-// Throws ConfigError for a model, tensors or an adapter that are not there or not built, and for
-// flags that contradict an adapter that was given.
+// Returns the model as the options tune it. Throws ConfigError for a model, tensors or an adapter
+// that do not exist or are not supported, and for flags that contradict a given adapter.
 TunedModel tuned_model(const ModelOptions& options);
 
 }  // namespace terrace

@@ -7,7 +7,8 @@
 
 namespace terrace {
 
-// Where a sampler finds the parameters of a model's units, in the type that computes.
+// The source from which a sampler gets the parameters of a model's units, in the type that
+// computes.
 class UnitParameters {
  public:
   // A unit whose parameters are in memory.
@@ -18,9 +19,9 @@ class UnitParameters {
   };
 
   virtual ~UnitParameters() = default;
-  // Calls `use` once for every unit, in order. The memory is the unit's until `use` returns. `use`
-  // may be called by another thread, while the caller waits. Throws what `use` throws, IoError and
-  // CorruptData; after that it can only be destroyed.
+  // Calls `use` once for every unit, in order. The memory holds the unit until `use` returns.
+  // Another thread may call `use` while the caller waits. Throws what `use` throws, IoError and
+  // CorruptData; after that the object can only be destroyed.
   virtual void for_each_unit(FunctionRef<void(const Turn&)> use) = 0;
 };
 

@@ -14,8 +14,8 @@ struct ValidationLoss {
 // The name of the first set's loss in metrics.jsonl.
 inline constexpr const char* kValidationLossKey = "validation_loss";
 
-// The name of a set's loss in metrics.jsonl and on the console: validation_loss/NAME, or, of the
-// set without a name, validation_loss.
+// Returns the name of a set's loss in metrics.jsonl and on the console: validation_loss/NAME, or
+// validation_loss for the set without a name.
 inline std::string validation_loss_key(const std::string& set) {
   return set.empty() ? kValidationLossKey : std::string(kValidationLossKey) + "/" + set;
 }

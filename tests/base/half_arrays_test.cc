@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-// Numbers of every exponent with many fractions, both signs, infinities and NaNs; a size that no
-// vector divides.
+// Returns numbers of every exponent with many fractions, both signs, infinities and NaNs. No vector
+// divides their count.
 std::vector<float> many_floats() {
   std::vector<float> values;
   std::uint32_t fraction = 12345;

@@ -15,7 +15,8 @@ namespace {
 
 float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// The two neighbours of an fp32 in bf16 are its upper half and the next: the definition, in double.
+// Returns the nearest bf16 by the definition, in double: the two neighbours of an fp32 in bf16 are
+// its upper half and the next number.
 Bf16 nearest(float value, bool ties_away) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const Bf16 toward_zero = {static_cast<std::uint16_t>(bits >> 16)};
@@ -49,7 +50,7 @@ TEST(Bf16Test, RoundsToTheNearest) {
     const auto words = philox({1}, {i, 0, 0});
     const std::uint32_t low = (words[1] & 1U) != 0 ? 0x7fffU + words[2] % 3 : words[2] & 0xffffU;
     const float value = from_bits((words[0] & 0xffff0000U) | low);
-    // A step next to a power of two is not even; those have tests of their own below.
+    // Steps next to a power of two are not even; they have tests of their own below.
     if (!std::isfinite(value) || (words[0] & 0x007f0000U) == 0x007f0000U) continue;
     EXPECT_EQ(to_bf16_nearest_even(value), nearest(value, false)) << std::hexfloat << value;
     EXPECT_EQ(to_bf16_ties_away(value), nearest(value, true)) << std::hexfloat << value;
@@ -88,7 +89,7 @@ TEST(Bf16Test, KeepsTheSignOfZeroAndDenormals) {
   EXPECT_EQ(to_bf16_ties_away(from_bits(0x00008000)).bits, 0x0001);
 }
 
-// What the bits of a finite fp16 mean, by the standard.
+// Returns the value that the bits of a finite fp16 have by the standard.
 double value_of(Fp16 number) {
   const int exponent = (number.bits >> 10) & 0x1f;
   const int fraction = number.bits & 0x3ff;
@@ -115,8 +116,8 @@ TEST(Fp16Test, EveryValueIsWhatTheStandardSaysAndSurvivesTheRoundTrip) {
   }
 }
 
-// Between two neighbours the nearer one is taken, at the middle the even one; from each of them a
-// hair is enough to leave the middle.
+// Between two neighbours the nearer one is taken, and at the middle the even one. The number next
+// to the middle, on either side, already rounds to the nearer one.
 TEST(Fp16Test, RoundsToTheNearestAndTiesToEven) {
   for (std::uint32_t bits = 0; bits < 0x7bffU; ++bits) {
     const Fp16 below = {static_cast<std::uint16_t>(bits)};
@@ -132,7 +133,7 @@ TEST(Fp16Test, RoundsToTheNearestAndTiesToEven) {
   EXPECT_EQ(to_fp16_nearest_even(-std::numeric_limits<float>::min()).bits, 0x8000);
 }
 
-// Any fp32 number, by a search among all of fp16.
+// Checks any fp32 number, by a search among all of fp16.
 TEST(Fp16Test, TakesTheNearestOfAllForAnyNumber) {
   for (std::uint64_t i = 0; i < 50000; ++i) {
     const auto bits = philox({4}, {i, 0, 0});
@@ -182,7 +183,7 @@ TEST(SplitFloatTest, JoinsToTheSameBits) {
   EXPECT_TRUE(std::isnan(join(split(from_bits(0xff808000U)))));
 }
 
-// What makes a bf16 parameter and 16 more bits an exact fp32 master.
+// Because of this, a bf16 parameter and 16 more bits make an exact fp32 master.
 TEST(Bf16Test, RemainderOfTiesAwayFitsInt16) {
   for (std::uint64_t i = 0; i < 50000; ++i) {
     const std::uint32_t bits = philox({2}, {i, 0, 0})[0];

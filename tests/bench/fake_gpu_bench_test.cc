@@ -20,8 +20,8 @@
 #include "runtime/plan/step_flops.h"
 #include "tests/runtime/engine/fake_gpu.h"
 
-// The benchmarks of a GPU run, as small as can be, on a device that treats the host as one does.
-// What they measure is not looked at: times are no test.
+// The benchmarks of a GPU run, as small as possible, on a device that treats the host as a GPU
+// does. The times that they measure are not checked: times are no test.
 namespace terrace {
 namespace {
 
@@ -223,7 +223,7 @@ TEST(FakeGpuBench, StepsThatDoNotFitAreLeftOutAndAtLastRefused) {
   EXPECT_THROW(results_on(device, "step"), OutOfMemory);
 }
 
-// 6 products of weights for a token and parameter of them, and attention's below the diagonal.
+// There are 6 operations of products for each token and weight, and attention's below the diagonal.
 TEST(StepLight, CountsWhatAStepCannotDoWithout) {
   const ModelConfig model = load_model_config("nano");
   const BatchShape batch = {2, 32};
@@ -258,8 +258,8 @@ TEST(DeviceLimits, CallsTakeAboutAsLongAsAsked) {
   EXPECT_EQ(calls_for(1, 0), 500);
 }
 
-// Bytes per parameter: gradient 4, parameter 2 or 2 x 2, and the state twice. Blocks of codes have
-// exponents besides.
+// Bytes per parameter: gradient 4, parameter 2 or 2 x 2, and the state twice. Blocks of codes also
+// have exponents.
 TEST(UpdateForms, TrafficIsWhatAnUpdateReadsAndWrites) {
   constexpr std::int64_t kElements = 1 << 20;
   const std::map<std::string, double> expected = {

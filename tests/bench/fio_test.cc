@@ -46,7 +46,7 @@ TEST(FioReport, WhatIsNoMeasurementIsRefused) {
   }
 }
 
-// What it said in words, without the document; and how it ended where it said nothing.
+// The error has what fio said in words, without the document, and how fio ended if it said nothing.
 TEST(FioReport, WhyThereIsNoMeasurementIsTold) {
   const auto told = [](const ChildOutcome& outcome) {
     try {
@@ -75,7 +75,7 @@ TEST(FioPeer, IsFoundWhereThereIsNoDirectoryOfTemporaryFiles) {
   before == nullptr ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", kept.c_str(), 1);
 }
 
-// Of files that have no names.
+// Expects writes within the range, in files that have no names.
 void expect_writes_within_range(IoWay way) {
   const TemporaryDirectory directory;
   const std::string before(3 * kMiB, 'x');
@@ -109,7 +109,7 @@ TEST(FioPeer, WritesWithinItsRangeWhereIoUringIsForbidden) {
   expect_writes_within_range(IoWay::kThreads);
 }
 
-// A fraction of a millisecond would be many seconds to it.
+// fio would take a fraction of a millisecond for many seconds.
 TEST(FioPeer, IsToldWholeMilliseconds) {
   const TemporaryDirectory directory;
   const std::string fine =

@@ -20,8 +20,8 @@
 #include "tests/offload/denied_calls.h"
 #include "tests/offload/store_fixture.h"
 
-// What bench io does where the machine has not all that it would use, and what it does there
-// without io_uring.
+// Tests of bench io on a machine that does not have everything that it would use, and without
+// io_uring.
 namespace terrace {
 namespace {
 
@@ -68,7 +68,8 @@ TEST_F(BenchIo, WhereIoUringIsForbiddenThreadsAreMeasured) {
   EXPECT_EQ(code, kAsExpected);
 }
 
-// What it says at first, and what a file system of its own has in use when it is measured.
+// A log that keeps the first line that bench io says, and the bytes that a file system of its own
+// has in use when it is measured.
 class CostLog final : public Log {
  public:
   explicit CostLog(std::string directory) : directory_(std::move(directory)) {}
@@ -104,7 +105,7 @@ TEST_F(BenchIo, TellsFirstWhatItTakesOfTheDrives) {
   EXPECT_EQ(code, kAsExpected);
 }
 
-// Its files have no names: nothing that ends the process leaves them.
+// The files have no names, so they vanish whatever ends the process.
 TEST_F(BenchIo, DrivesHaveNoFilesWithNames) {
   BareDrives drives({.directories = {directory_},
                      .region_bytes = kMiB,
@@ -119,7 +120,7 @@ TEST_F(BenchIo, DrivesHaveNoFilesWithNames) {
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
 }
 
-// As for most users who are not root.
+// This is the case for most users who are not root.
 TEST_F(BenchIo, WhereLittleMemoryMayBeLockedItIsNotRegistered) {
   const ExitCode code = in_child([&] {
     if (!limit_locked_memory()) return kCannotTell;
@@ -196,7 +197,8 @@ constexpr std::size_t kBlock = 64 * kKiB;
 constexpr std::size_t kBlocks = 16;
 constexpr int kThreads = 4;
 
-// As of the bare loop (bare_loop_test.cc), but for the order in which threads come.
+// The same tests as for the bare loop (bare_loop_test.cc), except for the order in which threads
+// come.
 class BareThreadsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -206,12 +208,12 @@ class BareThreadsTest : public testing::Test {
     ASSERT_EQ(file_.write_at(content_.span(), 0), static_cast<std::int64_t>(kBlock * kBlocks));
   }
 
-  // One block for each thread.
+  // Carries one block for each thread.
   void carry(IoMix mix, const FileRange& range = {.begin = 0, .bytes = kBlock * kBlocks}) {
     EXPECT_EQ(run_bare_threads(file_, range, memory_.span(), {{kBlock, kThreads}, mix, 0}),
               kBlock * kThreads);
   }
-  // Blocks of the file that are no longer what they were.
+  // Returns the blocks of the file that are no longer as they were.
   std::vector<std::size_t> written() {
     AlignedMemory now(kBlock * kBlocks, 4096);
     EXPECT_EQ(file_.read_at(now.span(), 0), static_cast<std::int64_t>(kBlock * kBlocks));

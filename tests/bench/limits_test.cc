@@ -9,7 +9,7 @@
 #include "bench/product_limits.h"
 #include "bench/rounds.h"
 
-// What benchmarks hold their figures against.
+// Tests of the limits that benchmarks compare their figures with.
 namespace terrace {
 namespace {
 
@@ -103,7 +103,7 @@ TEST(HighestOf, IsOfMedians) {
 
 class ProductLimits : public testing::TestWithParam<bool> {};
 
-// Columns that two workers cannot share evenly.
+// There are columns that two workers cannot share evenly.
 TEST_P(ProductLimits, AllWaysGiveTheProduct) {
   constexpr std::int64_t kRows = 48, kColumns = 200, kInner = 72;
   const bool transposed = GetParam();

@@ -52,7 +52,7 @@ TEST(BenchOnly, ANameThatMatchesNothingIsRefusedWithAllNames) {
               HasSubstr("thread_all_reduce_fp32_1mib"));
 }
 
-// nano, which a hurried benchmark begins with.
+// The part is nano, which a hurried benchmark begins with.
 TEST(BenchOnly, WithATimeLimitResultsOfTheFirstSmallPartCount) {
   BenchOptions options = only({"nano_*"});
   EXPECT_THAT(refusal("step", options), HasSubstr("no result has such a name"));

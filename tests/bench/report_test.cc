@@ -51,7 +51,7 @@ TEST_F(BenchReportTest, DetailsAreNumbersWithUnitsAndAllSamples) {
   EXPECT_EQ(result.at("unsteady"), true);
 }
 
-// One of them would vanish.
+// One of the two details would vanish.
 TEST_F(BenchReportTest, DetailsOfOneNameAreABug) {
   results_[0].details.push_back(number_detail("alone", "s", 1));
   EXPECT_DEATH(bench_json(report()), "contains");
@@ -102,7 +102,7 @@ TEST_F(BenchReportTest, OneRoundIsNotCalledSteady) {
   EXPECT_THAT(bench_table(report()), HasSubstr("one round does not show whether it is steady"));
 }
 
-// What was measured in rounds replaces what was tried once.
+// A rate that was measured in rounds replaces one that was tried once.
 TEST_F(BenchReportTest, ShowsTheMatrixOfBlockSizesAndDepths) {
   results_[0].matrix = {{"bare loop", 1 << 20, 8, 2.5, 0},
                         {"bare loop", 1 << 20, 32, 3, 0},

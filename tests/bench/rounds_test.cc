@@ -8,7 +8,7 @@
 #include "bench/bench_record.h"
 #include "bench/call_count.h"
 
-// How the time of a benchmark is dealt out.
+// Tests of how the time of a benchmark is dealt out.
 namespace terrace {
 namespace {
 
@@ -47,7 +47,7 @@ TEST(DealRounds, EveryPartHasARoundBeforeAnyHasASecond) {
             (Order{"0 up to 1", "1 up to 1", "2 up to 1", "0 up to 2", "1 up to 2", "2 up to 2"}));
 }
 
-// A part whose round is longer than what is left is passed over, and a short one goes on.
+// A part whose round is longer than the time that is left is passed over, and a short one goes on.
 TEST(DealRounds, WhatIsLeftGoesToThePartsThatStillFit) {
   constexpr double kLimitSeconds = 1e4;  // far longer than the test
   BenchRecord record(Deadline::after(kLimitSeconds));

@@ -44,7 +44,7 @@ TEST(BenchSamples, InterleavedRoundsTakeTurnsInBeginning) {
   EXPECT_EQ(samples[2].high(), 27);
 }
 
-// What is published are complete rounds, and a measurement does not begin when the time is over.
+// Only complete rounds are published, and a measurement does not begin when the time is over.
 TEST(BenchSamples, ARoundThatIsNotCompleteIsDropped) {
   std::atomic<bool> cut_short = false;
   int calls = 0;
@@ -62,7 +62,7 @@ TEST(BenchSamples, WithoutACompleteRoundTheTimeIsUp) {
   const std::vector<Measurement> one = {[] { return 1.0; }};
   const auto never = [](const std::vector<Samples>&) { FAIL(); };
   EXPECT_THROW(interleave(one, {.most = 2, .end = Deadline::after(-1)}, never), TimeIsUp);
-  // The end of a part alone leaves its first round.
+  // If only the time of a part is over, its first round is still taken.
   int published = 0;
   interleave(one, {.most = 5, .own_end = Deadline::after(-1)},
              [&](const std::vector<Samples>&) { ++published; });
@@ -94,10 +94,10 @@ TEST(BenchResult, SamplesThatAreFarApartMakeItUnsteady) {
   result.limit = samples_of({4, 9});
   EXPECT_DOUBLE_EQ(result.spread(), 2.25);
   EXPECT_TRUE(result.is_unsteady());
-  // One round shows nothing of it.
+  // One round does not show the spread.
   result.value = result.limit = samples_of({2});
   EXPECT_TRUE(result.is_unsteady());
-  // Each is within a factor of 2, and the ratios of the rounds are not.
+  // Value and limit are each within a factor of 2, and the ratios of the rounds are not.
   result.value = samples_of({2, 3});
   result.limit = samples_of({6, 4});
   EXPECT_DOUBLE_EQ(result.spread(), 2.25);

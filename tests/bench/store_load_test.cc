@@ -43,7 +43,7 @@ TEST_F(StoreLoadTest, TimesItsRequests) {
   }
 }
 
-// It would go on for longer than a test may.
+// Without the stop, the run would go on for longer than a test may.
 TEST_F(StoreLoadTest, AStopEndsIt) {
   StoreLoad load(options(), log_);
   std::stop_source stop;

@@ -5,7 +5,8 @@
 
 #include "tests/capi/trained_session.h"
 
-// Steps that begin before their gradients are complete, against whole steps of the same gradients.
+// Compares steps that begin before their gradients are complete with whole steps of the same
+// gradients.
 namespace terrace::test {
 namespace {
 
@@ -114,7 +115,7 @@ TEST(CapiArrivingStep, LeavesTensorsWithoutGradient) {
   EXPECT_EQ(updates, 0);
 }
 
-// What a reader sees after the wait is what the step leaves, while other gradients arrive.
+// After the wait a reader sees the values that the step leaves, while other gradients still arrive.
 TEST(CapiArrivingStep, ParametersAreReadWhileGradientsArrive) {
   TrainedSession whole;
   whole_step(whole, 1);
@@ -158,7 +159,7 @@ TEST(CapiArrivingStep, CallsOutOfOrderAreRefused) {
   expect_error(terrace_gradients_discard(session.get()), TERRACE_ERROR_ORDER, "under way");
   expect_error(terrace_step_begin(session.get(), &options), TERRACE_ERROR_ORDER, "under way");
   EXPECT_DONE(terrace_step_end(session.get(), nullptr));
-  // One that gets nothing does not count.
+  // A step that gets no gradient does not count.
   ASSERT_DONE(terrace_step_begin(session.get(), &options));
   expect_error(terrace_step_end(session.get(), nullptr), TERRACE_ERROR_MISSING_GRADIENT, "step 2");
   std::int64_t steps = 0;
@@ -253,7 +254,7 @@ TEST(CapiArrivingStep, SquareSumsMakeTheNorm) {
       exact += double{gradient[e]} * gradient[e];
     }
   }
-  // An addition errs by 2^-53 of the sum at most; there are 3.2 million.
+  // Each of 3.2 million additions errs by 2^-53 of the sum at most.
   EXPECT_NEAR(squares, exact, exact * 3.2e6 * 0x1p-53);
   expect_error(terrace_gradient_square_sum(session.get(), 99, &sum), TERRACE_ERROR_ARGUMENT, "99");
   expect_error(terrace_gradient_square_sum(session.get(), 0, nullptr), TERRACE_ERROR_ARGUMENT,

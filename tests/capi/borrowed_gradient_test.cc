@@ -3,11 +3,12 @@
 
 #include "tests/capi/trained_session.h"
 
-// Gradients that a session reads where their owner has them, against the same gradients copied.
+// Compares gradients that a session reads in their owner's memory with copies of the same
+// gradients.
 namespace terrace::test {
 namespace {
 
-constexpr std::size_t kBorrowed = 3;  // a tensor of which one more thing happens to the gradient
+constexpr std::size_t kBorrowed = 3;  // the tensor whose gradient gets special treatment
 
 class CapiBorrowedGradient : public testing::Test {
  protected:

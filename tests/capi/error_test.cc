@@ -10,7 +10,8 @@
 
 #include "tests/capi/trained_session.h"
 
-// What a caller, or its machine, may do wrong: each ends in an error, and what can go on goes on.
+// Mistakes of a caller, and failures of its machine. Each ends in an error, and a session that can
+// go on goes on.
 namespace terrace::test {
 namespace {
 
@@ -64,7 +65,7 @@ TEST(CapiLibrary, RefusesOptions) {
   expect_error(terrace_session_create(nullptr, &session), TERRACE_ERROR_ARGUMENT, "NULL");
   options.threads = -1;
   expect_error(terrace_session_create(&options, &session), TERRACE_ERROR_ARGUMENT, "threads");
-  // As the command line has it: --threads.
+  // The limit is the same as on the command line: --threads.
   const auto processors = static_cast<std::int32_t>(std::thread::hardware_concurrency());
   options.threads = std::max(256, 4 * processors) + 1;
   expect_error(terrace_session_create(&options, &session), TERRACE_ERROR_ARGUMENT, "threads");
@@ -87,7 +88,7 @@ TEST(CapiLibrary, RefusesOptions) {
   expect_error(terrace_session_prepare(nullptr), TERRACE_ERROR_ARGUMENT, "session");
 }
 
-// A struct of a newer header: what this library does not know is refused, if it is set.
+// A struct of a newer header: fields that this library does not know are refused if they are set.
 TEST(CapiLibrary, KnowsItsStructs) {
   struct Newer {
     terrace_session_options known;
@@ -142,7 +143,7 @@ TEST_F(CapiError, Tensors) {
   options_ = good;
   options_.parameter.element_count = std::numeric_limits<std::int64_t>::max();
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "elements");
-  // As other libraries describe an empty tensor.
+  // Other libraries describe an empty tensor in this way.
   options_.parameter.element_count = 0;
   options_.parameter.data = nullptr;
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "weight has no elements");
@@ -169,7 +170,7 @@ TEST_F(CapiError, Tensors) {
   EXPECT_DONE(add());
 }
 
-// A text that has no room ends with a whole character, wherever its end falls.
+// A text that is too long ends with a whole character, wherever it is cut.
 TEST_F(CapiError, ALongTextIsCutBetweenCharacters) {
   for (std::string name : {"", "a"}) {
     for (int i = 0; i < 3000; ++i) name += "\xc3\xa9";
@@ -252,7 +253,7 @@ TEST_F(CapiError, StepOptions) {
   step_.flags = 4;
   expect_error(step(), TERRACE_ERROR_ARGUMENT, "flags");
   step_ = good;
-  // Finite, but not in fp32.
+  // The value is finite, but not in fp32.
   rate_ = 1e39;
   expect_error(step(), TERRACE_ERROR_ARGUMENT, "learning rate");
   rate_ = 0.1;
@@ -288,7 +289,7 @@ TEST_F(CapiError, AGradientThatIsNotFinite) {
   EXPECT_EQ(steps, 1);
 }
 
-// The gradients and their scale are fp32's each, and their product is not.
+// The gradients and their scale each fit fp32, but their product does not.
 TEST_F(CapiError, AScaledGradientThatIsNotFinite) {
   prepare();
   ASSERT_DONE(add_gradient());
@@ -301,7 +302,7 @@ TEST_F(CapiError, AScaledGradientThatIsNotFinite) {
   EXPECT_EQ(values_, (std::array<float, 20>{}));
 }
 
-// Whoever waits is told, too.
+// Every waiting thread gets the error, too.
 TEST_F(CapiError, AFailedStepEndsEveryWait) {
   prepare();
   gradient_[3] = std::nanf("");
@@ -337,7 +338,7 @@ TEST(CapiFailure, BudgetsThatAreTooSmall) {
     expect_error(terrace_session_prepare(session.get()), TERRACE_ERROR_ORDER, "another session");
   }
   {
-    // Without room for the gradients no drive helps.
+    // If there is no room for the gradients, no drive helps.
     const TrainedSession session(
         {.tier = TERRACE_TIER_NVME, .nvme = drive.path(), .host_bytes = 1 << 20});
     EXPECT_EQ(session.prepared(), TERRACE_ERROR_DOES_NOT_FIT);
@@ -416,8 +417,8 @@ TEST(CapiReport, LedgerAndMetrics) {
 
 using LogCallback = void (*)(std::int32_t level, const char* line, void* user);
 
-// Makes a session, sets `session`, and prepares it, which it has something to say about. `user` is
-// handed to the callback.
+// Makes a session, sets `session`, and prepares it, which writes to the log. `user` is handed to
+// the callback.
 void prepare_with_log(const TemporaryDirectory& drive, LogCallback log, void* user,
                       terrace_session*& session) {
   drive.write("terrace-4242-0123456789abcdef/lock", "");
@@ -453,8 +454,8 @@ TEST(CapiReport, TheLogIsTold) {
   EXPECT_DONE(terrace_session_destroy(session));
 }
 
-// While terrace_session_prepare() is at work, from another thread than its own: a wait that stood
-// behind it would never return.
+// Waits on another thread while terrace_session_prepare() is at work. A wait that had to wait for
+// that call would never return.
 TEST(CapiReport, WaitsRunBesideOtherCalls) {
   const TemporaryDirectory drive;
   struct Waits {

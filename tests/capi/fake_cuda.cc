@@ -37,7 +37,8 @@ struct Context {
   int retained = 0;
 };
 
-// Work in order. What waits for an event runs the event's stream first, as far as it was recorded.
+// Work in order. A wait for an event first runs the event's stream up to the point where the event
+// was recorded.
 struct Stream {
   explicit Stream(int of) : device(of) {}
 
@@ -69,7 +70,7 @@ struct Event {
 
 struct Allocation {
   int device = 0;
-  std::vector<std::byte> bytes;  // that the host's address stands for
+  std::vector<std::byte> bytes;  // the content behind the host's address
   std::size_t mapped = 0;
 };
 
@@ -91,13 +92,13 @@ struct Driver {
 };
 
 Driver& driver() {
-  static Driver* const kDriver = new Driver;  // outlives who is still to end
+  static Driver* const kDriver = new Driver;  // outlives everything that ends later
   return *kDriver;
 }
 
 thread_local std::vector<Context*> current;
 
-// Whether this call is the one that fails.
+// Returns whether this call is the one that fails.
 bool fails(const char* function) {
   ++driver().calls[function];
   if (!driver().is_started && std::strcmp(function, "cuInit") != 0) misuse("cuInit was not called");
@@ -121,7 +122,7 @@ std::shared_ptr<Stream> stream_of(int device, void* handle) {
   return found->second;
 }
 
-// Where the bytes are; null where not all are of one allocation.
+// Returns where the bytes are; null where they are not all in one allocation.
 std::byte* bytes_at(const void* address, std::size_t size, int* device = nullptr) {
   const auto* const at = static_cast<const std::byte*>(address);
   auto found = driver().memory.upper_bound(at);

@@ -3,8 +3,8 @@
 #
 #   fetch_test.sh SOURCE CXX_COMPILER
 #
-# It is configured and not built: tests/examples builds what add_subdirectory gives, and the targets
-# here are the same. That project's own settings stay as they are.
+# The project is configured but not built: tests/examples builds the targets that add_subdirectory gives, and the
+# targets here are the same. The test also checks that the project's own settings stay as they are.
 set -euo pipefail
 source_dir=$1
 compiler=$2

@@ -2,14 +2,14 @@
 
 #include "tests/capi/gpu_session.h"
 
-// What is no memory of a GPU, and a CUDA driver that fails.
+// Memory that is no GPU's, and a CUDA driver that fails.
 namespace terrace::test {
 namespace {
 
-constexpr std::int64_t kLarge = 1048576 + 5;  // more than a piece of staging has room for
+constexpr std::int64_t kLarge = 1048576 + 5;  // more than fits a piece of staging
 constexpr std::int64_t kSmall = 3000;
 
-// Of parameters and gradients; none is zero.
+// Returns values for parameters and gradients; none is zero.
 const std::vector<float>& small_values() {
   static const std::vector<float> kValues = [] {
     std::vector<float> values;
@@ -19,7 +19,7 @@ const std::vector<float>& small_values() {
   return kValues;
 }
 
-// A session of an fp32 and of a bf16 parameter on GPU 0. Nothing is expected of its calls.
+// A session with an fp32 and a bf16 parameter on GPU 0. Its calls return their errors.
 class SmallSession {
  public:
   SmallSession() {
@@ -64,7 +64,7 @@ class SmallSession {
     return terrace_tensor_add(session_, 0, &options, &number);
   }
 
-  // Returns what the first call that failed has returned.
+  // Returns the error of the first call that failed.
   terrace_error prepare() {
     for (const std::size_t tensor : {0, 1}) {
       const terrace_error error = add(tensor, parameter(tensor));
@@ -95,14 +95,14 @@ class SmallSession {
     return error == TERRACE_OK ? end() : error;
   }
 
-  // A step with both gradients, of which nothing is to fail.
+  // Makes a step with both gradients, in which nothing must fail.
   void train() {
     EXPECT_DONE(add_gradient(0));
     EXPECT_DONE(add_gradient(1));
     EXPECT_DONE(step());
   }
 
-  // What is in a parameter's memory, and the squares of a gradient's sum.
+  // Return the bytes in a parameter's memory, and the sum of squares of a gradient's sum.
   std::vector<std::byte> bytes(std::size_t tensor) const {
     std::vector<std::byte> bytes(tensor == 0 ? kLarge * 4 : kSmall * 2);
     fake_cuda_peek(bytes.data(), memory_[tensor], bytes.size());
@@ -179,7 +179,7 @@ TEST_F(GpuErrors, GradientsAndStateThatAreElsewhere) {
                TERRACE_ERROR_UNSUPPORTED, "copy it to the host");
   expect_error(terrace_state_write(session.get(), 0, "master", 0, &buffer),
                TERRACE_ERROR_UNSUPPORTED, "copy it to the host");
-  // A gradient may be on the host where the parameter is a GPU's.
+  // A gradient may be on the host when the parameter is on a GPU.
   std::vector<float> gradient(kLarge, 1);
   buffer = buffer_of(gradient.data(), kLarge, TERRACE_DTYPE_FP32);
   EXPECT_DONE(terrace_gradient_add(session.get(), 0, &buffer));
@@ -196,7 +196,7 @@ TEST_F(GpuErrors, StagingIsInTheBudget) {
   EXPECT_DONE(host.prepared());
 }
 
-// Neither a tensor that was refused nor one that is frozen makes a session pay for copies.
+// Neither a refused tensor nor a frozen one makes a session take memory for copies.
 TEST_F(GpuErrors, StagingIsForTensorsThatAreTrained) {
   SmallSession session;
   std::vector<float> host(kSmall, 1);
@@ -222,7 +222,7 @@ TEST_F(GpuErrors, StagingIsForTensorsThatAreTrained) {
   EXPECT_NE(host[0], 1);
 }
 
-// The session is in order with one stream for each tensor.
+// A session works in the order of one stream for each tensor.
 TEST_F(GpuErrors, TiedTensorsHaveOneStream) {
   SmallSession session;
   EXPECT_DONE(session.add(0, session.parameter(0)));
@@ -239,7 +239,7 @@ TEST_F(GpuErrors, TiedTensorsHaveOneStream) {
   fake_cuda_stream_free(stream);
 }
 
-// Every call that is made until the session is prepared fails once.
+// Every driver call that is made until the session is prepared fails once.
 TEST_F(GpuErrors, ADriverThatFailsBeforeTheFirstStep) {
   const char* const functions[] = {"cuInit",
                                    "cuDeviceGet",
@@ -277,8 +277,8 @@ TEST_F(GpuErrors, ADriverThatFailsBeforeTheFirstStep) {
   }
 }
 
-// Every call that an addition makes fails once: the sum that it was added to is forgotten, and may
-// be made again. Other tensors keep theirs.
+// Every driver call that an addition makes fails once. The sum that was added to is forgotten, and
+// may be made again. Other tensors keep their sums.
 TEST_F(GpuErrors, ADriverThatFailsUnderAGradient) {
   SmallSession session;
   ASSERT_DONE(session.prepare());
@@ -309,8 +309,8 @@ TEST_F(GpuErrors, ADriverThatFailsUnderAGradient) {
   EXPECT_DONE(session.step());
 }
 
-// Every call that a step makes fails once. What begins a step changes nothing where it fails; a
-// step that fails later ends the session, until a state is loaded.
+// Every driver call that a step makes fails once. If the begin of a step fails, nothing has
+// changed. A step that fails later ends the session, until a state is loaded.
 TEST_F(GpuErrors, ADriverThatFailsUnderAStep) {
   const TemporaryDirectory directory;
   SmallSession other;
@@ -354,7 +354,7 @@ TEST_F(GpuErrors, ADriverThatFailsUnderAStep) {
   }
 }
 
-// The end of a step completes the gradients that nobody has said to be complete.
+// The end of a step completes the gradients that were not completed before.
 TEST_F(GpuErrors, ADriverThatFailsUnderTheEndOfAnArrivingStep) {
   const TemporaryDirectory directory;
   SmallSession other;
@@ -400,7 +400,7 @@ TEST_F(GpuErrors, ADriverThatFailsUnderSavedState) {
   EXPECT_DONE(terrace_load(session.get(), directory.path().c_str()));
 }
 
-// A load and a write that come to nothing have changed nothing.
+// A load and a write that fail at the start have changed nothing.
 TEST_F(GpuErrors, ADriverThatFailsBeforeStateIsChanged) {
   const TemporaryDirectory directory;
   SmallSession session;
@@ -423,7 +423,7 @@ TEST_F(GpuErrors, ADriverThatFailsBeforeStateIsChanged) {
   session.train();
 }
 
-// Masters and what rules keep of a 16-bit parameter are on the host: they outlive the GPU.
+// The master and the rule's slots of a 16-bit parameter are on the host: they outlive the GPU.
 TEST_F(GpuErrors, StateOf16BitParametersIsSavedWhenTheGpuIsLost) {
   const TemporaryDirectory directory;
   SmallSession session;

@@ -6,8 +6,7 @@
 #include "tests/capi/fake_cuda.h"
 #include "tests/capi/trained_session.h"
 
-// The session of trained_session.h with parameters and gradients in memory of two GPUs, which
-// pretend.
+// The session of trained_session.h with parameters and gradients in memory of two fake GPUs.
 namespace terrace::test {
 
 inline int gpu_of(std::size_t tensor) { return tensor < 4 ? 0 : 1; }
@@ -25,7 +24,7 @@ inline std::size_t width_of(std::int32_t dtype) { return dtype == TERRACE_DTYPE_
 
 class GpuSession {
  public:
-  // Parameters have the values of a TrainedSession, once their streams come to it.
+  // Gives the parameters the values of a TrainedSession, once their streams come to that.
   explicit GpuSession(const SessionChoice& choice = {}) {
     for (int device = 0; device < 2; ++device) {
       streams_[device] = fake_cuda_stream(device);
@@ -61,7 +60,7 @@ class GpuSession {
   terrace_session* get() const { return session_; }
   terrace_error prepared() const { return prepared_; }
   void* parameter(std::size_t tensor) const { return parameters_[tensor]; }
-  // The first tensors' is their GPU's default stream.
+  // Returns a tensor's stream; the first two tensors use their GPU's default stream.
   void* stream(std::size_t tensor) const { return tensor < 2 ? nullptr : streams_[gpu_of(tensor)]; }
 
   static std::size_t size_of_parameter(std::size_t tensor) {
@@ -69,7 +68,7 @@ class GpuSession {
     return static_cast<std::size_t>(of.elements) * width_of(of.dtype);
   }
 
-  // What is in a parameter's memory now.
+  // Returns the bytes that are in a parameter's memory now.
   std::vector<std::byte> bytes(std::size_t tensor) const {
     std::vector<std::byte> bytes(size_of_parameter(tensor));
     fake_cuda_peek(bytes.data(), parameters_[tensor], bytes.size());
@@ -101,7 +100,7 @@ class GpuSession {
     return error;
   }
 
-  // Those of TrainedSession::add_gradients().
+  // Adds the gradients of TrainedSession::add_gradients().
   void add_gradients(int step) {
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
       for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -152,7 +151,7 @@ class GpuSession {
   terrace_error prepared_ = TERRACE_ERROR_INTERNAL;
 };
 
-// Parameters and state, bit by bit.
+// Compares parameters and state, bit by bit.
 inline void expect_same(TrainedSession& host, GpuSession& gpu) {
   for (std::size_t i = 0; i < test_tensors().size(); ++i) {
     const TestTensor& tensor = test_tensors()[i];

@@ -2,7 +2,7 @@
 
 #include "tests/capi/gpu_session.h"
 
-// Parameters and gradients in memory of GPUs give the bits that those of the host give.
+// Parameters and gradients in memory of GPUs give the same bits as on the host.
 namespace terrace::test {
 namespace {
 
@@ -35,7 +35,7 @@ TEST(GpuTensors, StepWithStateOnNvme) {
 
 TEST(GpuTensors, StepWithOneThread) { expect_steps({.threads = 1}); }
 
-// What waits returns has come, before the step has ended.
+// When a wait returns, its parameter has come, although the step has not ended.
 TEST(GpuTensors, ParametersComeOneByOne) {
   TrainedSession host;
   GpuSession gpu;
@@ -66,14 +66,14 @@ TEST(GpuTensors, GradientsArriveWhileTheStepUpdates) {
     ASSERT_DONE(terrace_step_begin(gpu.get(), &options));
     options.flags = 0;
     for (std::size_t i = test_tensors().size(); i-- > 0;) {
-      // The last of the caller's work that reads the parameter.
+      // The caller's last work that reads the parameter.
       std::vector<std::byte> read(GpuSession::size_of_parameter(i));
       const std::vector<std::byte> old = gpu.bytes(i);
       fake_cuda_read_later(gpu_of(i), gpu.stream(i), read.data(), gpu.parameter(i), read.size());
       EXPECT_DONE(gpu.add_gradient(i, number, 0));
       EXPECT_DONE(gpu.add_gradient(i, number, 1));
       const auto tensor = static_cast<std::int32_t>(i);
-      if (i != 2) {  // which is completed by the end of the step
+      if (i != 2) {  // tensor 2 is completed by the end of the step
         EXPECT_DONE(terrace_gradient_complete(gpu.get(), tensor));
         EXPECT_DONE(terrace_wait_parameter(gpu.get(), tensor));
       }
@@ -85,7 +85,7 @@ TEST(GpuTensors, GradientsArriveWhileTheStepUpdates) {
   }
 }
 
-// What the caller's stream was given before a step reads the parameters as they were.
+// Work that the caller's stream was given before a step reads the parameters as they were.
 TEST(GpuTensors, AStepComesAfterWhatTheStreamHas) {
   GpuSession gpu;
   ASSERT_DONE(gpu.prepared());
@@ -134,7 +134,7 @@ TEST(GpuTensors, AreSavedAndLoaded) {
   gpu.step(1);
   ASSERT_DONE(terrace_save(host.get(), (directory.path() + "/host").c_str()));
   ASSERT_DONE(terrace_save(gpu.get(), (directory.path() + "/gpu").c_str()));
-  // Each goes on from what the other has saved.
+  // Each session goes on from the state that the other has saved.
   host.step(2);
   gpu.step(2);
   ASSERT_DONE(terrace_load(host.get(), (directory.path() + "/gpu").c_str()));
@@ -168,7 +168,7 @@ TEST(GpuTensors, ArePaused) {
   expect_same(host, gpu);
 }
 
-// A new master changes the parameter, in part and whole.
+// A new master, in part or whole, changes the parameter.
 TEST(GpuTensors, StateIsWritten) {
   TrainedSession host;
   GpuSession gpu;
@@ -178,7 +178,7 @@ TEST(GpuTensors, StateIsWritten) {
   std::vector<float> values(1200);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = drawn(77, 1, i);
   const terrace_buffer buffer = buffer_of(values.data(), 1200, TERRACE_DTYPE_FP32);
-  for (const std::int32_t tensor : {1, 3}) {  // bf16, over the end of a chunk, and fp32
+  for (const std::int32_t tensor : {1, 3}) {  // bf16, across the end of a chunk, and fp32
     const std::int64_t first = tensor == 1 ? 1048000 : 1047000;
     for (const char* const field : {"master", "exp_avg"}) {
       EXPECT_DONE(terrace_state_write(host.get(), tensor, field, first, &buffer));
@@ -191,7 +191,7 @@ TEST(GpuTensors, StateIsWritten) {
   expect_same(host, gpu);
 }
 
-// The first 4 KiB of a million elements are looked at.
+// Only the first 4 KiB of a million elements are looked at.
 TEST(GpuTensors, AChangedParameterIsSeenAndAdopted) {
   TrainedSession host;
   GpuSession gpu;
@@ -214,7 +214,8 @@ TEST(GpuTensors, AChangedParameterIsSeenAndAdopted) {
   expect_same(host, gpu);
 }
 
-// An fp32 parameter is its own master: what is written into it between steps is trained on from.
+// An fp32 parameter is its own master: training goes on from the values that are written into it
+// between steps.
 TEST(GpuTensors, AnFp32ParameterMayBeChanged) {
   TrainedSession host;
   GpuSession gpu;
@@ -229,8 +230,8 @@ TEST(GpuTensors, AnFp32ParameterMayBeChanged) {
   expect_same(host, gpu);
 }
 
-// A 16-bit parameter passes the link once in a step and a gradient once, beside the sample that is
-// looked at; an fp32 parameter passes twice.
+// A 16-bit parameter crosses the link once in a step, and a gradient once, besides the sample that
+// is looked at. An fp32 parameter crosses it twice.
 TEST(GpuTensors, NoMoreIsCopiedThanIsSaid) {
   GpuSession gpu;
   ASSERT_DONE(gpu.prepared());

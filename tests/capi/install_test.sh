@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/c" --component c >/dev/null
 cmake --install "$build" --prefix "$work/all" --component c >/dev/null
 cmake --install "$build" --prefix "$work/all" --component cpp >/dev/null
-# What is installed does not lead back to where it was built.
+# The installed files do not refer to the place where they were built.
 if grep -rqF -e "$source_dir" -e "$build" --include='*.cmake' --include='*.pc' "$work/all"; then
   echo "the package names the sources or the build" >&2
   exit 1
@@ -34,7 +34,7 @@ rm -r "$work/drive/state"
 "$work/build/store" "$work/drive"
 "$work/build/rules"
 
-# The C library alone is found without any package of its dependencies; what is not there is named.
+# The C library alone is found without any package of its dependencies. The error names a component that is not there.
 mkdir "$work/alone"
 cat >"$work/alone/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.24)

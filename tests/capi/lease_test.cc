@@ -8,8 +8,8 @@
 #include "tests/capi/trained_session.h"
 #include "tests/capi/unit_training.h"
 
-// As dmlc/dlpack has them in include/dlpack/dlpack.h, by themselves: what a consumer is compiled
-// with. NOLINTBEGIN(readability-identifier-naming)
+// The structs of dmlc/dlpack, include/dlpack/dlpack.h, written out here as a consumer is compiled
+// with them. NOLINTBEGIN(readability-identifier-naming)
 struct DLPackVersion {
   std::uint32_t major, minor;
 };
@@ -170,7 +170,7 @@ TEST(CapiLease, APauseWaitsForItsEnd) {
   session.add_gradients(1);
   DLManagedTensorVersioned* const lease = gradient_lease(session.get(), kHead);
   expect_error(terrace_pause(session.get(), drive.path().c_str()), TERRACE_ERROR_ORDER, "lease");
-  // What another thread has written is there for who sees the end of the lease.
+  // A thread that sees the end of the lease sees what another thread has written.
   std::thread other([&] {
     static_cast<float*>(lease->dl_tensor.data)[5] = 42;
     lease->deleter(lease);

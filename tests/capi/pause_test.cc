@@ -8,7 +8,8 @@
 namespace terrace::test {
 namespace {
 
-// Too little for all on the host: a window for the drives and a part of the state are there.
+// Too little to have everything on the host, which has a window for the drives and a part of the
+// state.
 constexpr std::uint64_t kTightBytes = 40 << 20;
 
 std::int64_t host_bytes(terrace_session* session) {
@@ -36,7 +37,7 @@ TEST(CapiPause, GivesMemoryBackAndGoesOnWithTheSameBits) {
   std::vector<double> norms;
   for (int step = 1; step <= 3; ++step) norms.push_back(same.step(step).gradient_norm);
   for (const std::int32_t engine : {TERRACE_IO_AUTO, TERRACE_IO_POSIX}) {
-    // The budget of the last leaves a part of the state on the host.
+    // The last one's budget leaves a part of the state on the host.
     for (const SessionChoice& choice :
          {SessionChoice{.engine = engine},
           SessionChoice{.tier = TERRACE_TIER_NVME, .nvme = drive.path(), .engine = engine},
@@ -144,7 +145,7 @@ TEST(CapiPause, LosesNothingWhereThereIsNoRoom) {
   expect_same_end(session, other);
 }
 
-// The session's own directory counts what is there already.
+// The budget of the session's own directory includes what is there already.
 TEST(CapiPause, HeedsTheBudgetOfTheDirectories) {
   const TemporaryDirectory drive;
   TrainedSession other;

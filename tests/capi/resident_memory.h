@@ -11,7 +11,7 @@
 #include "base/function_ref.h"
 #include "tests/sanitized.h"
 
-// How much memory a process has, and how much of it is a session's.
+// The memory that a process has, and the part of it that is a session's.
 namespace terrace::test {
 
 // Returns the resident bytes of this process.
@@ -34,7 +34,8 @@ inline std::int64_t host_bytes_of(
   return std::stoll(text.substr(text.find(key, text.find("\"host\"")) + key.size()));
 }
 
-// The sanitizers keep what they know of memory that was given back, and memory that was freed.
+// Expects that memory was given back. Sanitizers keep freed memory and their own data about memory
+// that was given back, so nothing is checked with them.
 inline void expect_given_back(std::int64_t before, std::int64_t held) {
   if (!kSanitized) {
     EXPECT_LT(resident_bytes(), before - held / 10 * 9) << held;

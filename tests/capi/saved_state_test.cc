@@ -33,7 +33,7 @@ std::int64_t steps_of(TrainedSession& session) {
   return steps;
 }
 
-// Wherever the state lives, before and after.
+// This holds wherever the state lives, before and after.
 TEST(CapiSavedState, GoesOnWithTheSameBits) {
   const TemporaryDirectory drive;
   const TemporaryDirectory kept;
@@ -60,7 +60,7 @@ TEST(CapiSavedState, GoesOnWithTheSameBits) {
   }
 }
 
-// A tensor counts its own updates, which AdamW's correction of the moments depends on.
+// Each tensor counts its own updates. AdamW's correction of the moments depends on that count.
 TEST(CapiSavedState, KeepsTheUpdatesOfEachTensor) {
   const TemporaryDirectory kept;
   TrainedSession plain;
@@ -96,7 +96,8 @@ TEST(CapiSavedState, TheDirectoryHasTheLastStateAlone) {
   EXPECT_EQ(other.parameters(), session.parameters());
 }
 
-// Saves where that fails as `expected` while `limit` holds, and expects the old state to be whole.
+// Saves while `limit` holds, expects that it fails with `expected`, and that the old state is
+// whole.
 template <typename Limit, typename Lift>
 void expect_old_state(const std::string& state, terrace_error expected, Limit limit, Lift lift) {
   TrainedSession session;
@@ -132,7 +133,7 @@ TEST(CapiSavedState, AFailedWriteLeavesTheOldState) {
   std::signal(SIGXFSZ, handler);
 }
 
-// On a file system with room for one state and a half.
+// Saves on a file system with room for one and a half states.
 TEST(CapiSavedState, AFullDiskLeavesTheOldState) {
   const TemporaryDirectory kept;
   const std::string disk = kept.path("disk");
@@ -201,7 +202,7 @@ TEST(CapiSavedState, ACheckpointIsRefused) {
   EXPECT_EQ(names_in(kept.path("checkpoint")), std::vector<std::string>{"manifest.json"});
 }
 
-// It had listed what it was about to write.
+// The killed save had listed the files that it was about to write.
 TEST(CapiSavedState, WhatAKilledSaveHasLeftIsRemoved) {
   const TemporaryDirectory kept;
   const std::string state = kept.path("state");
@@ -240,7 +241,7 @@ TEST(CapiSavedState, OneSessionSavesIntoADirectoryAtATime) {
   EXPECT_DONE(terrace_save(session.get(), state.c_str()));
 }
 
-// As ranks do that all save: whoever was told that it has saved, has.
+// All ranks may save at the same time. A rank that was told that it has saved, has saved.
 TEST(CapiSavedState, SavesAtOnceLeaveAWholeState) {
   const TemporaryDirectory kept;
   TrainedSession first;

@@ -16,11 +16,11 @@
 #include "runtime/session/unit_session.h"
 #include "tests/runtime/temporary_directory.h"
 
-// A drive that fails under a session: whoever waits is told, and nothing hangs.
+// A drive that fails under a session. Every waiting thread gets the error, and nothing hangs.
 namespace terrace {
 namespace {
 
-// Refuses all reads from a certain one on.
+// Refuses all reads after a certain number of them.
 class FailingReads final : public SystemFaults {
  public:
   SystemFault fate_of(const SystemCall& call) noexcept override {
@@ -143,7 +143,8 @@ struct SmallSession {
   ParameterSession session = ParameterSession({.threads = 1}, std::make_unique<SilentLog>());
 };
 
-// Whoever waits for a step is told of that step, however soon it is ended and another one begun.
+// A thread that waits for a step gets that step's error, however soon it is ended and another step
+// is begun.
 TEST(SessionFaults, AFailedStepIsToldToAllWhoWaitForIt) {
   SmallSession small;
   UpdateThread& updates = small.session.updates_for(0);

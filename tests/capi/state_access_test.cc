@@ -24,7 +24,8 @@ const char* const kFields[][3] = {{"master", "exp_avg", "exp_avg_sq"},
                                   {"master", "exp_avg", nullptr},
                                   {"master", "momentum_buffer", nullptr}};
 
-// What was read of one session makes another that goes on with the same bits, wherever each has it.
+// State that is read from one session and written to another goes on with the same bits, wherever
+// each session has it.
 TEST(CapiStateAccess, WrittenStateGoesOnWithTheSameBits) {
   const TemporaryDirectory drive;
   TrainedSession first;
@@ -45,7 +46,7 @@ TEST(CapiStateAccess, WrittenStateGoesOnWithTheSameBits) {
   EXPECT_EQ(second.state(1, "exp_avg_sq"), first.state(1, "exp_avg_sq"));
 }
 
-// Over the end of a chunk; all else stays.
+// The part reaches over the end of a chunk; everything else stays.
 TEST(CapiStateAccess, APartIsWritten) {
   TrainedSession session;
   session.step(1);

@@ -8,7 +8,7 @@
 #include "memory/host/host_memory.h"
 #include "offload/nvme_store.h"
 
-// The window over extents of a store: content, order, and what a failing drive does.
+// The window over extents of a store: content, order, and the effects of a failing drive.
 namespace terrace {
 namespace {
 
@@ -66,7 +66,7 @@ TEST(StateWindow, KeepsWhatWasWrittenWithAnyNumberOfSlots) {
     store.pass(StateAccess::kRead, [](std::size_t i, std::span<std::byte> bytes) {
       for (std::byte& byte : bytes) {
         ASSERT_EQ(byte, std::byte(100 + i));
-        byte = std::byte{0};  // is not written
+        byte = std::byte{0};  // not written back
       }
     });
     store.pass(StateAccess::kRead, [](std::size_t i, std::span<std::byte> bytes) {

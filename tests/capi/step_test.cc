@@ -6,13 +6,13 @@
 #include "optim/update_rules.h"
 #include "tests/capi/trained_session.h"
 
-// Steps of a session against the same steps by the rules' definitions, element by element.
+// Compares steps of a session with the same steps by the rules' definitions, element by element.
 namespace terrace::test {
 namespace {
 
 constexpr int kSteps = 3;
 
-// A tensor and its state, whole.
+// A whole tensor and its state.
 struct DefinedTensor {
   std::vector<float> master;
   std::vector<float> slots[2];
@@ -115,7 +115,7 @@ void expect_defined(TrainedSession& session, const DefinedTraining& defined) {
   }
 }
 
-// By the ledger.
+// Returns whether a tier has state, by the ledger.
 bool has_state_on(TrainedSession& session, const std::string& tier) {
   std::string text(4096, ' ');
   std::uint64_t size = 0;
@@ -136,7 +136,7 @@ void expect_steps(const SessionChoice& choice) {
     const terrace_step_result result = session.step(number);
     EXPECT_EQ(result.step, number);
     EXPECT_EQ(result.skipped_tensors, 0U);
-    // Some 3.2 million squares are added in another order: each addition errs by 2^-53 of the sum
+    // About 3.2 million squares are added in another order. Each addition errs by 2^-53 of the sum
     // at most, and the root halves that.
     EXPECT_NEAR(result.gradient_norm, norm, norm * 3.2e6 * 0x1p-53);
     EXPECT_LT(result.clip_coefficient, 1);
@@ -173,7 +173,7 @@ TEST(CapiStep, WithOneThreadAndWithFive) {
   expect_steps({.threads = 5});
 }
 
-// What is read after the wait is what the whole step leaves.
+// A read after the wait gives the values that the whole step leaves.
 TEST(CapiStep, ParametersComeOneByOne) {
   const TemporaryDirectory drive;
   TrainedSession whole;
@@ -248,8 +248,8 @@ TEST(CapiStep, SkipsTensorsWithoutGradient) {
   EXPECT_NE(session.state(0, "exp_avg"), moment);
 }
 
-// An fp32 parameter is its own master: what the caller writes is trained on. In a bf16 parameter it
-// is, when it was adopted.
+// An fp32 parameter is its own master: training goes on from the values that the caller writes. For
+// a bf16 parameter it does so once they are adopted.
 TEST(CapiStep, TrainsOnFromChangedParameters) {
   TrainedSession session;
   session.step(1);
@@ -259,7 +259,8 @@ TEST(CapiStep, TrainsOnFromChangedParameters) {
   EXPECT_EQ(session.state(0, "master")[7], 42);
   EXPECT_EQ(session.state(5, "master")[7], 42);
   session.step(2);
-  // A step of AdamW is about its rate, and one of SGD about that times the gradient.
+  // A step of AdamW is about as large as its learning rate, and a step of SGD about as large as
+  // that times the gradient.
   EXPECT_NEAR(session.state(0, "master")[7], 42, 0.1);
   EXPECT_NEAR(session.state(5, "master")[7], 42, 0.1);
   EXPECT_NE(session.state(0, "master")[7], 42);

@@ -21,7 +21,7 @@ namespace terrace::test {
 #define EXPECT_DONE(call) EXPECT_EQ(call, TERRACE_OK) << terrace_last_error()
 #define ASSERT_DONE(call) ASSERT_EQ(call, TERRACE_OK) << terrace_last_error()
 
-// Expects an error, and in its text a word that says what it is about.
+// Expects an error, and in its text a word that names the cause.
 inline void expect_error(terrace_error given, terrace_error expected, const std::string& word) {
   EXPECT_EQ(given, expected) << terrace_error_name(given) << ": " << terrace_last_error();
   const std::string text = terrace_last_error();
@@ -38,7 +38,7 @@ struct TestTensor {
 inline const std::vector<TestTensor>& test_tensors() {
   static const std::vector<TestTensor> kTensors = {
       {"embedding", 5000, TERRACE_DTYPE_BF16, 0},
-      // More than two chunks.
+      // It has more than two chunks.
       {"wide", 2 * 1048576 + 777, TERRACE_DTYPE_BF16, 0},
       {"norm", 1, TERRACE_DTYPE_FP32, 1},
       {"head", 1048576, TERRACE_DTYPE_FP32, 1},
@@ -47,7 +47,7 @@ inline const std::vector<TestTensor>& test_tensors() {
   return kTensors;
 }
 
-// A number in (-1, 1) that depends on all of these.
+// Returns a number in (-1, 1) that depends on all arguments.
 inline float drawn(std::uint64_t a, std::uint64_t b, std::uint64_t i) {
   std::uint64_t x = (a * 0x9E3779B97F4A7C15U) ^ (b * 0xC2B2AE3D27D4EB4FU) ^ (i + 1);
   x ^= x >> 33;
@@ -56,13 +56,14 @@ inline float drawn(std::uint64_t a, std::uint64_t b, std::uint64_t i) {
   return static_cast<float>(static_cast<double>(x >> 11) * 0x1p-52 - 1.0);
 }
 
-// A gradient in both of the forms in which it is given.
+// A gradient in both forms in which it is given to a session.
 struct TestGradient {
   std::vector<float> values;
   std::vector<Bf16> halves;
 };
 
-// Drawn once for each: under the sanitizers drawing takes longer than the step.
+// Returns a gradient. Each is drawn only once, because with sanitizers drawing takes longer than
+// the step.
 inline TestGradient& test_gradient(std::size_t tensor, int step, int micro_batch) {
   static std::mutex mutex;
   static std::map<std::tuple<std::size_t, int, int>, TestGradient> drawn_ones;
@@ -71,7 +72,7 @@ inline TestGradient& test_gradient(std::size_t tensor, int step, int micro_batch
   if (!gradient.values.empty()) return gradient;
   const auto key = static_cast<std::uint64_t>(100 * step + micro_batch);
   for (std::int64_t i = 0; i < test_tensors()[tensor].elements; ++i) {
-    // Both are exact in bf16, so that one may be given as the other.
+    // Both forms are exact in bf16, so that either may be given.
     const Bf16 half =
         to_bf16_nearest_even(0.01F * drawn(tensor + 7, key, static_cast<std::uint64_t>(i)));
     gradient.halves.push_back(half);
@@ -124,7 +125,7 @@ inline terrace_error add_group(terrace_session* session, const char* rule, doubl
   return terrace_group_add(session, &options, &group);
 }
 
-// Of one dimension; where its size is, the caller sets.
+// Returns options for a tensor of one dimension. The caller sets the pointer to its size.
 inline terrace_tensor_options tensor_options(const char* name, const terrace_buffer& parameter) {
   terrace_tensor_options options = {};
   options.struct_size = sizeof options;
@@ -154,12 +155,12 @@ class TrainedSession {
   std::vector<std::byte>& bytes(std::size_t tensor) { return parameters_[tensor]; }
   const std::vector<std::vector<std::byte>>& parameters() const { return parameters_; }
 
-  // Every second gradient as bf16; what is left out is in `without`.
+  // Adds all gradients, every second one as bf16, except the gradient of tensor `without`.
   void add_gradients(int step, std::int32_t without = -1) {
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
       for (std::size_t i = 0; i < parameters_.size(); ++i) {
         if (static_cast<std::int32_t>(i) == without) continue;
-        // The session only reads them, but a buffer's data is of no const type.
+        // The session only reads them, but a buffer's data is not const.
         TestGradient& gradient = test_gradient(i, step, micro_batch);
         const std::int64_t count = test_tensors()[i].elements;
         const bool is_half = (i + static_cast<std::size_t>(micro_batch)) % 2 == 1;

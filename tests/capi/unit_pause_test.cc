@@ -25,7 +25,7 @@ TEST(CapiUnitPause, GivesMemoryBackAndGoesOnWithTheSameBits) {
         undisturbed.begin();
         paused.begin();
         for (std::int32_t step = 1; step <= kUnitSteps; ++step) {
-          // Where updates are deferred, those of the last step are still to come.
+          // Where updates are deferred, the last step's updates are still to come.
           ASSERT_DONE(terrace_units_pause(paused.get(), on_drive ? nullptr : drive.path().c_str()));
           ASSERT_DONE(terrace_units_resume(paused.get()));
           EXPECT_EQ(paused.step(step).gradient_norm, undisturbed.step(step).gradient_norm);
@@ -37,7 +37,7 @@ TEST(CapiUnitPause, GivesMemoryBackAndGoesOnWithTheSameBits) {
   EXPECT_TRUE(std::filesystem::is_empty(drive.path()));
 }
 
-// One unit that is large enough to be seen among all that a process has.
+// One unit that is large enough to be seen in the memory of a process.
 class WideUnit {
  public:
   static constexpr std::int64_t kElements = std::int64_t{4} << 20;
@@ -158,7 +158,7 @@ TEST(CapiUnitPause, LosesNothingWhereThereIsNoRoom) {
   EXPECT_EQ(training.step(2).gradient_norm, other.step(2).gradient_norm);
   EXPECT_EQ(training.state(), other.state());
 
-  // All of it is on the host, and the budget of the drive is less.
+  // The whole unit is on the host, and the budget of the drive is smaller.
   WideUnit wide(8 << 20, drive.path());
   expect_error(terrace_units_pause(wide.get(), nullptr), TERRACE_ERROR_DOES_NOT_FIT, drive.path());
   EXPECT_EQ(wide.masters(), std::vector<float>(WideUnit::kElements, 0.5F));

@@ -4,11 +4,11 @@
 #include "optim/update_rules.h"
 #include "tests/capi/unit_training.h"
 
-// Units that a trainer acquires and releases, against the same training by AdamW's definition.
+// Compares units that a trainer acquires and releases with the same training by AdamW's definition.
 namespace terrace::test {
 namespace {
 
-// A unit by the definition; `clips` has each step's coefficient.
+// Returns the state of the units by the definition; `clips` has each step's coefficient.
 UnitState defined_state(std::int32_t dtype, const std::vector<double>& clips) {
   const UpdateRule& rule = *find_update_rule("adamw");
   UnitState state;
@@ -19,7 +19,7 @@ UnitState defined_state(std::int32_t dtype, const std::vector<double>& clips) {
     std::vector<float> gradient(count);
     for (std::size_t i = 0; i < count; ++i) {
       master[i] = first_parameter(u, static_cast<std::int64_t>(i));
-      // What is frozen is kept in the type that computes.
+      // A frozen unit is kept in the compute type.
       if (u == kFrozen && dtype == TERRACE_DTYPE_BF16) {
         master[i] = to_float(to_bf16_ties_away(master[i]));
       }

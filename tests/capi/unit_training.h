@@ -35,7 +35,7 @@ inline std::vector<UnitTask> usual_order() {
   return tasks;
 }
 
-// Unit by unit for all micro-batches.
+// Returns an order that goes unit by unit through all micro-batches.
 inline std::vector<UnitTask> layer_order() {
   std::vector<UnitTask> tasks;
   for (std::int32_t u = 0; u < kUnits; ++u) {
@@ -47,7 +47,8 @@ inline std::vector<UnitTask> layer_order() {
   return tasks;
 }
 
-// The frozen unit comes last, behind the last gradient of each micro-batch.
+// Returns an order in which the frozen unit comes last, behind the last gradient of each
+// micro-batch.
 inline std::vector<UnitTask> frozen_last_order() {
   std::vector<UnitTask> tasks;
   for (std::int32_t m = 0; m < kMicroBatches; ++m) {
@@ -64,7 +65,7 @@ inline float first_parameter(std::int32_t unit, std::int64_t i) {
   return drawn(static_cast<std::uint64_t>(unit), 77, static_cast<std::uint64_t>(i));
 }
 
-// What a micro-batch adds, given the parameter that computes.
+// Returns the gradient that a micro-batch adds, given the parameter that a step computes with.
 inline float toy_gradient(float parameter, const UnitTask& task, std::int32_t step,
                           std::int64_t i) {
   const auto key = static_cast<std::uint64_t>(10 * step + task.micro_batch);
@@ -194,8 +195,8 @@ class UnitTraining {
     EXPECT_DONE(terrace_unit_release(units_, task.unit));
   }
 
-  // Gives a step up before its task of this number, and goes through what is left. The gradients
-  // are to come, each element once.
+  // Gives a step up before the task with the index `before`, and goes through the remaining tasks.
+  // Expects the gradients at the sink, each element once.
   void abandon(std::size_t before, std::int32_t number) {
     using Gradients = std::map<std::int32_t, std::vector<float>>;
     Gradients told;

@@ -14,7 +14,7 @@
 #include "offload/nvme_store.h"
 #include "tests/offload/store_fixture.h"
 
-// What every block store does, whatever it is made of.
+// Tests the behaviour of every block store, whatever it is made of.
 namespace terrace {
 namespace {
 
@@ -52,7 +52,8 @@ std::vector<StoreCase> store_cases() {
              plan.short_rate = 0.3;
              return make_faulty_store(plan);
            }},
-      // The engine that the machine allows: io_uring, or posix where that is forbidden.
+      // auto_engine is the engine that the machine allows: io_uring, or posix where that is
+      // forbidden.
       nvme_case("auto_engine", IoEngineKind::kAuto, 1, 32),
       nvme_case("posix", IoEngineKind::kPosix, 1, 32),
       nvme_case("auto_engine_striped", IoEngineKind::kAuto, 3, 4),
@@ -105,7 +106,8 @@ TEST_P(BlockStoreConformance, BytesComeBackFromExtentsOfEverySize) {
     written[i].fill(i);
     write(extents[i], 0, written[i].span());
   }
-  // Read only when all are written: an extent that lies on another would show.
+  // Reads begin only when all extents are written, so that an extent that overlaps another would
+  // show.
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     AlignedMemory back = memory(sizes[i]);
     back.clear();
@@ -122,7 +124,7 @@ TEST_P(BlockStoreConformance, WhatIsSetToZeroReadsAsZerosUntilItIsWritten) {
   AlignedMemory expected = memory(size);
   expected.fill(3);
   write(extent, 0, expected.span());
-  // Blocks 1 and 2, and then the tail; what the device has of them does not matter.
+  // Sets blocks 1 and 2 to zero, and then the tail. The device's bytes there do not matter.
   store_->set_zero(extent, block, 2 * block);
   std::memset(expected.span().data() + block, 0, 2 * block);
   AlignedMemory back = memory(size);
@@ -133,7 +135,7 @@ TEST_P(BlockStoreConformance, WhatIsSetToZeroReadsAsZerosUntilItIsWritten) {
   back.fill(4);
   read(extent, 0, back.span());
   EXPECT_TRUE(back == expected);
-  // Checksums that the caller compares are those of zeros.
+  // The checksums that the caller compares then match zeros.
   EXPECT_EQ(store_->compare_checksums(extent, 0, back.span()).kind, IoOutcome::Kind::kDone);
   back.span()[2 * block] = std::byte{1};
   EXPECT_EQ(store_->compare_checksums(extent, 0, back.span()).kind, IoOutcome::Kind::kCorrupt);
@@ -172,7 +174,7 @@ TEST_P(BlockStoreConformance, PartsOfAnExtent) {
   AlignedMemory expected = memory(size);
   expected.fill(5);
   write(extent, 0, expected.span());
-  // Blocks 1 and 2 are written anew, then the tail.
+  // Blocks 1 and 2 are written again, and then the tail.
   AlignedMemory middle = memory(2 * block);
   middle.fill(6);
   write(extent, block, middle.span());
@@ -203,7 +205,7 @@ TEST_P(BlockStoreConformance, TheLastWriteCounts) {
 }
 
 TEST_P(BlockStoreConformance, TwoThreadsWithManyInFlight) {
-  constexpr std::size_t kExtents = 12;  // of each thread
+  constexpr std::size_t kExtents = 12;  // per thread
   const std::size_t size = store_->block_bytes() + 100;
   std::vector<ExtentId> extents;
   for (std::size_t i = 0; i < 2 * kExtents; ++i) extents.push_back(store_->create_extent(size));
@@ -296,7 +298,7 @@ TEST_P(BlockStoreConformance, RegisteredMemoryIsUsedLikeOther) {
   EXPECT_TRUE(other == registered);
 }
 
-// Pages that the system takes away and gives again are not those that were registered.
+// Pages that the system takes away and gives again are not the pages that were registered.
 TEST_P(BlockStoreConformance, RegisteredMemoryIsForgotten) {
   const std::size_t size = 3 * store_->block_bytes();
   const ExtentId extent = store_->create_extent(size);
@@ -336,7 +338,7 @@ TEST_P(BlockStoreConformance, ABlockThatWasNeverWrittenIsNotData) {
   read(extent, 0, bytes.span().first(block));
 }
 
-// An extent that ends within a block and within a checksum, and one behind it.
+// Has an extent that ends within a block and within a checksum, and another extent after it.
 class ChecksumsByTheCaller : public BlockStoreConformance {
  protected:
   void SetUp() override {
@@ -359,7 +361,7 @@ class ChecksumsByTheCaller : public BlockStoreConformance {
                                  .extent = extent,
                                  .memory = bytes});
   }
-  // All bytes, a part at a time.
+  // Takes the checksums of all bytes, a part at a time.
   void take(std::span<const std::byte> bytes, std::size_t part) {
     for (std::size_t at = 0; at < bytes.size(); at += part) {
       store_->take_checksums(extent_, at, bytes.subspan(at, std::min(part, bytes.size() - at)));
@@ -421,7 +423,7 @@ TEST_P(ChecksumsByTheCaller, AreNotTakenByTheStore) {
   bytes.fill(8);
   write(extent_, 0, bytes.span());
   bytes.span()[size_ / 2] ^= std::byte{1};
-  write_taken(bytes.span()).throw_if_failed();  // of what was there before
+  write_taken(bytes.span()).throw_if_failed();  // with the checksums of the old bytes
   AlignedMemory back = memory(size_);
   EXPECT_EQ(read_bytes(*store_, extent_, 0, back.span()).kind, IoOutcome::Kind::kCorrupt);
   read_uncompared(extent_, back.span()).throw_if_failed();

@@ -21,11 +21,13 @@ namespace {
 
 using testing::HasSubstr;
 
-// Around the pieces that implementations may cut: nothing, one, odd, lines, blocks, megabytes.
+// Counts around the pieces that implementations may cut: nothing, one, odd, lines, blocks,
+// megabytes.
 constexpr auto kCounts =
     std::to_array<std::size_t>({0, 1, 3, 63, 64, 65, 1023, 1025, 4096, 140009});
 
-// Cheap, and different for every rank, index and seed (the finaliser of splitmix64).
+// Returns bits that are cheap to compute and differ for every rank, index and seed (the finaliser
+// of splitmix64).
 std::uint32_t bits_of(int rank, std::size_t i, std::uint64_t seed) {
   std::uint64_t x =
       (i + 1) * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(rank) * 0x10001U + (seed << 40);
@@ -34,7 +36,7 @@ std::uint32_t bits_of(int rank, std::size_t i, std::uint64_t seed) {
   return static_cast<std::uint32_t>(x >> 32);
 }
 
-// A number whose sums over ranks round differently in every order.
+// Returns a number whose sums over ranks round differently in every order.
 float number_of(int rank, std::size_t i, std::uint64_t seed) {
   constexpr auto kScales =
       std::to_array<float>({0.0625F, 0.125F, 0.25F, 0.5F, -0.0625F, -1.0F, 2.0F, -4.0F});
@@ -69,7 +71,7 @@ std::byte element_of<std::byte>(int rank, std::size_t i, std::uint64_t seed) {
   return static_cast<std::byte>(bits_of(rank, i, seed));
 }
 
-// The contract, word by word: in rank order; narrow types in fp32, rounded once.
+// Follows the contract word by word: reduces in rank order, narrow types in fp32, rounded once.
 template <typename T>
 T reduced(int ranks, std::size_t i, std::uint64_t seed, ReduceOp op) {
   const auto join = [op](auto a, auto b) { return op == ReduceOp::kSum ? a + b : (b > a ? b : a); };
@@ -87,7 +89,7 @@ T reduced(int ranks, std::size_t i, std::uint64_t seed, ReduceOp op) {
     for (int rank = 1; rank < ranks; ++rank) {
       all = join(all, std::int64_t{element_of<T>(rank, i, seed)});
     }
-    return static_cast<std::int32_t>(all);  // which wraps
+    return static_cast<std::int32_t>(all);  // the conversion wraps
   } else {
     T all = element_of<T>(0, i, seed);
     for (int rank = 1; rank < ranks; ++rank) all = join(all, element_of<T>(rank, i, seed));
@@ -147,7 +149,7 @@ TEST_P(CommunicatorConformanceTest, AllReducesInRankOrder) {
   });
 }
 
-// More than any piece, also of what goes from host to host.
+// The data is larger than any piece, also than any piece sent between hosts.
 TEST_P(CommunicatorConformanceTest, MovesManyPieces) {
   run([](Communicator& communicator) {
     constexpr std::size_t kCount = 600'011;
@@ -266,7 +268,7 @@ TEST_P(CommunicatorConformanceTest, AllToAllTransposesTheParts) {
   });
 }
 
-// Round a ring and back: even ranks send first.
+// Sends around a ring and back: even ranks send first.
 TEST_P(CommunicatorConformanceTest, SendsToNeighbours) {
   run([](Communicator& communicator) {
     const int size = communicator.size();
@@ -291,7 +293,8 @@ TEST_P(CommunicatorConformanceTest, SendsToNeighbours) {
   });
 }
 
-// A rank that is late may not see the buffers of the next call, one that is early must wait.
+// A rank that is late must not see the buffers of the next call, and a rank that is early must
+// wait.
 TEST_P(CommunicatorConformanceTest, BuffersAreFreeWhenACallReturns) {
   run([](Communicator& communicator) {
     for (std::uint64_t round = 0; round < 200; ++round) {
@@ -347,7 +350,7 @@ TEST_P(CommunicatorConformanceTest, CountsTheBytesItSends) {
   });
 }
 
-// Even and odd ranks, each ordered backwards.
+// Splits into even and odd ranks, each ordered backwards.
 TEST_P(CommunicatorConformanceTest, SplitsByColorAndOrdersByKey) {
   run([](Communicator& communicator) {
     const int color = communicator.rank() % 2;
@@ -383,7 +386,7 @@ TEST_P(CommunicatorConformanceTest, CommunicatorsWorkAtTheSameTime) {
   });
 }
 
-// Calls `body`, which must throw CommError, and gives its words.
+// Calls `body`, which must throw CommError, and returns the error's text.
 std::string error_of(const std::function<void()>& body) {
   try {
     body();
@@ -399,7 +402,7 @@ constexpr CommunicatorOptions kShort = {.timeout = std::chrono::seconds(1)};
 TEST_P(CommunicatorConformanceTest, TimeoutNamesTheCallAndWhoDidNotArrive) {
   if (GetParam().ranks == 1) return;
   runner_->run(kShort, [this](Communicator& communicator) {
-    runner_->meet();  // nobody is late by having begun late
+    runner_->meet();  // so that no rank is late because it began late
     const int last = communicator.size() - 1;
     if (communicator.rank() != last) {
       std::vector<float> data(96);
@@ -410,7 +413,7 @@ TEST_P(CommunicatorConformanceTest, TimeoutNamesTheCallAndWhoDidNotArrive) {
       EXPECT_THAT(what, HasSubstr("rank " + std::to_string(last) + " did not arrive"));
     }
     runner_->meet();
-    // Who comes late learns the same.
+    // The rank that comes late gets the same error.
     if (communicator.rank() == last) {
       std::vector<float> data(96);
       EXPECT_THAT(
@@ -434,7 +437,7 @@ TEST_P(CommunicatorConformanceTest, RecvTimesOutWhenNobodySends) {
   });
 }
 
-// Also on a communicator that has nothing to do with the one that is aborted.
+// The abort also ends calls on a communicator that has nothing to do with the aborted one.
 TEST_P(CommunicatorConformanceTest, AbortEndsEveryCallOfEveryRank) {
   run([this](Communicator& communicator) {
     const auto half = communicator.split(communicator.rank() % 2, 0, "half");
@@ -461,7 +464,7 @@ TEST_P(CommunicatorConformanceTest, AbortEndsEveryCallOfEveryRank) {
   });
 }
 
-// An abort may come while some ranks have done their part of a call and others have not.
+// An abort may come when some ranks have done their part of a call and others have not.
 TEST_P(CommunicatorConformanceTest, ACallThatReturnsIsWhole) {
   constexpr int kAborts = 20;
   constexpr std::size_t kPart = 3000;
@@ -491,7 +494,7 @@ TEST_P(CommunicatorConformanceTest, ACallThatReturnsIsWhole) {
   }
 }
 
-// A rank that makes no call can ask.
+// A rank that makes no call can ask whether there was an abort.
 TEST_P(CommunicatorConformanceTest, AnAbortIsKnownWithoutACall) {
   run([this](Communicator& communicator) {
     const auto half = communicator.split(communicator.rank() % 2, 0, "half");

@@ -9,8 +9,9 @@
 
 #include "parallel/communicator.h"
 
-// What every Communicator must do. The tests are in communicator_conformance.cc; each
-// implementation names itself with INSTANTIATE_TEST_SUITE_P(..., CommunicatorConformanceTest, ...).
+// The behaviour required of every Communicator. The tests are in communicator_conformance.cc; each
+// implementation registers itself with INSTANTIATE_TEST_SUITE_P(..., CommunicatorConformanceTest,
+// ...).
 namespace terrace {
 
 // Runs a body once per rank, on communicators made for this run, and returns when this process's
@@ -20,12 +21,13 @@ class RankRunner {
   virtual ~RankRunner() = default;
   virtual void run(const CommunicatorOptions& options,
                    const std::function<void(Communicator&)>& body) = 0;
-  // What a body that throws CommError on purpose ends with: holds this rank back until all ranks
-  // have come here, without the communicator, which is aborted.
+  // Called at the end of a body that throws CommError on purpose. Holds this rank back until all
+  // ranks have come here. It does not use the communicator, which is aborted.
   virtual void meet() = 0;
 };
 
-// More than a power of two, and odd. Not under the sanitizers: every rank makes the numbers of all.
+// An odd number above a power of two. Not used with sanitizers, because every rank makes the
+// numbers of all ranks.
 constexpr int kManyRanks = 7;
 
 struct CommunicatorFactory {

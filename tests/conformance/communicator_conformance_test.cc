@@ -61,7 +61,7 @@ std::unique_ptr<RankRunner> threads(int ranks) {
   });
 }
 
-// What processes run, between threads.
+// Runs between threads the code that processes run.
 template <int ranks_per_host, PeerReads reads = PeerReads::kNone>
 std::unique_ptr<RankRunner> staged(int ranks) {
   return std::make_unique<ThreadRunner>(ranks, [ranks](const CommunicatorOptions& options) {
@@ -87,7 +87,7 @@ std::vector<CommunicatorFactory> communicators() {
                                           {"3_that_read", 3, staged<3, PeerReads::kWork>},
                                           {"3_on_two_hosts", 3, staged<2>},
                                           {"3_on_three_hosts", 3, staged<1>}};
-  // The more wait for each other on few processors, the longer all takes.
+  // The more ranks wait for each other on few processors, the longer everything takes.
   if (!kSanitized) {
     all.push_back({"4_threads", 4, threads});
     all.push_back({"many_threads", kManyRanks, threads});
@@ -100,7 +100,8 @@ INSTANTIATE_TEST_SUITE_P(Communicator, CommunicatorConformanceTest,
                          testing::ValuesIn(communicators()),
                          [](const auto& info) { return info.param.name; });
 
-// A process that may not be read any more, or that has ended in the middle of a call.
+// The test stands for a process that may not be read any more, or that has ended in the middle of a
+// call.
 TEST(StagedCommunicator, ReadsThatFailEndAllRanks) {
   constexpr std::size_t kElements = kMiB;
   const auto runner = staged<2, PeerReads::kFail>(2);
@@ -116,7 +117,7 @@ TEST(StagedCommunicator, ReadsThatFailEndAllRanks) {
   });
 }
 
-// Whoever fails may give its buffers back while others read them.
+// A rank that fails may give its buffers back while other ranks read them.
 TEST(StagedCommunicator, WhatIsReadFromARankThatHasFailedIsNotTaken) {
   const auto runner = staged<2, PeerReads::kAfterFailure>(2);
   std::array<std::vector<float>, 2> buffers = {std::vector<float>(kMiB), std::vector<float>(kMiB)};

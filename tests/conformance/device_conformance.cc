@@ -18,8 +18,8 @@
 #include "memory/device.h"
 #include "memory/host/host_memory.h"
 
-// Nothing here reads device memory on the host: bytes go in and come out by copies, and what a task
-// does is seen only after the stream was waited for.
+// The host never reads device memory here: bytes go in and come out by copies, and the effect of a
+// task is examined only after the stream has been waited for.
 namespace terrace {
 namespace {
 
@@ -74,7 +74,8 @@ TEST_P(DeviceConformanceTest, RefusesPastItsCapacityAndRecovers) {
 TEST_P(DeviceConformanceTest, CapacityHoldsUnderConcurrentAllocation) {
   constexpr std::size_t kPiece = kCapacity / 4;
   const auto kept = device_->allocate(kPiece + 1);
-  // Counted after an allocation and before its end: never more than what is really given out.
+  // The count goes up after an allocation and down before its end, so it is never more than what
+  // the device has given out.
   std::atomic<std::size_t> held{0};
   std::atomic<std::size_t> held_at_most{0};
   const auto hold = [&](std::size_t size_bytes) {
@@ -126,7 +127,8 @@ TEST_P(DeviceConformanceTest, CopiesAnySizeAndOffset) {
   }
 }
 
-// Each copy reads what the one before wrote, and there are more of them than a queue has room for.
+// Each copy reads the bytes that the copy before wrote, and there are more copies than a queue has
+// room for.
 TEST_P(DeviceConformanceTest, RunsInOrderPastTheQueueBound) {
   constexpr std::size_t kSlots = 2000;
   const auto stream = device_->create_stream("chain");
@@ -316,10 +318,10 @@ TEST_P(DeviceConformanceTest, EachIssuingThreadWithItsStream) {
   EXPECT_EQ(right.load(), 4);
 }
 
-// A random program of copies between slots of host and device memory, on several streams. Two
-// copies that touch the same slot, and not both only read it, are ordered by an event where they
-// are on different streams; nothing else is. However the streams interleave, the slots must end as
-// if the copies had run one by one.
+// A random program of copies between slots of host and device memory, on several streams. If two
+// copies on different streams touch the same slot, and at least one writes it, an event orders
+// them. Nothing else is ordered. However the streams interleave, the slots must end as if the
+// copies had run one by one.
 class RandomGraph {
  public:
   static constexpr std::size_t kSlots = 12;
@@ -402,7 +404,8 @@ class RandomGraph {
   HostMemory host_memory_;
   std::vector<std::byte> expected_;
   std::vector<Copy> copies_;
-  // Last made, first destroyed: a stream runs what names the events and the memory.
+  // Declared last, so destroyed first: a stream runs commands that refer to the events and the
+  // memory.
   std::vector<std::unique_ptr<Event>> events_;
   std::vector<std::unique_ptr<Stream>> streams_;
 };

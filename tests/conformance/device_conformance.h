@@ -11,14 +11,14 @@
 #include "base/bytes.h"
 #include "memory/device.h"
 
-// What every Device must do. The tests are in device_conformance.cc; each implementation names
-// itself with INSTANTIATE_TEST_SUITE_P(..., DeviceConformanceTest, ...).
+// The behaviour required of every Device. The tests are in device_conformance.cc; each
+// implementation registers itself with INSTANTIATE_TEST_SUITE_P(..., DeviceConformanceTest, ...).
 namespace terrace {
 
 struct DeviceFactory {
   std::string name;
   std::unique_ptr<Device> (*make)(std::size_t capacity_bytes);
-  std::int64_t clock_slack_ns;  // how far the device's clock may be from the host's
+  std::int64_t clock_slack_ns;  // how far the device's clock may differ from the host's
 };
 
 // GoogleTest looks for this name. NOLINTNEXTLINE(readability-identifier-naming)

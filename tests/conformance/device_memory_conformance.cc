@@ -22,7 +22,7 @@ void append(std::vector<std::byte>& bytes, const T& value) {
   bytes.insert(bytes.end(), of_value.begin(), of_value.end());
 }
 
-// Different on every rank.
+// Returns numbers that differ on every rank.
 std::vector<std::byte> numbers(DType dtype, std::size_t count, int rank) {
   std::mt19937 random(static_cast<unsigned>(rank));
   std::uniform_int_distribution<int> whole(-1000, 1000);
@@ -56,7 +56,8 @@ std::vector<std::byte> numbers(DType dtype, std::size_t count, int rank) {
   return bytes;
 }
 
-// What a call may read and write. `whole` and `other` have as much for each rank as `part` has.
+// The views that a call may read and write. `whole` and `other` hold, for each rank, as many
+// elements as `part`.
 struct Views {
   TensorView whole, other, part;
 };
@@ -103,14 +104,14 @@ void expect_equal(const char* name, const BothMemories& both, DType dtype, std::
 void all_reduce(Communicator& ranks, const Views& views, NativeStream stream) {
   ranks.all_reduce(views.whole, ReduceOp::kSum, stream);
 }
-// Of elements that the ranks cannot divide.
+// Reduces a number of elements that the ranks cannot divide evenly.
 void all_reduce_part(Communicator& ranks, const Views& views, NativeStream stream) {
   ranks.all_reduce(views.part, ReduceOp::kSum, stream);
 }
 void reduce_scatter(Communicator& ranks, const Views& views, NativeStream stream) {
   ranks.reduce_scatter(views.part, views.whole, ReduceOp::kSum, stream);
 }
-// In place, and back.
+// Reduces in place, and gathers the result back.
 void to_own_part_and_back(Communicator& ranks, const Views& views, NativeStream stream) {
   const auto bytes = static_cast<std::size_t>(views.part.elements()) * size_of(views.part.dtype);
   const TensorView own = view(views.whole.data + static_cast<std::size_t>(ranks.rank()) * bytes,

@@ -13,7 +13,7 @@
 #include "tests/offload/store_fixture.h"
 #include "tests/sim/virtual_files.h"
 
-// What every file system under checkpoints does.
+// Tests the behaviour of every file system under checkpoints.
 namespace terrace {
 namespace {
 
@@ -129,7 +129,7 @@ TEST_P(FileSystemConformance, RemovingTakesWhatIsInsideAlong) {
   EXPECT_THAT(files().list(root_), IsEmpty());
 }
 
-// Of what nothing can be told, not even whether it is there.
+// Nothing can be found out about such a path, not even whether it exists.
 TEST(SystemFiles, WhatCannotBeLookedAtIsAnError) {
   const ScratchDirectory scratch;
   const std::string loop = (scratch.path() / "loop").string();
@@ -139,7 +139,7 @@ TEST(SystemFiles, WhatCannotBeLookedAtIsAnError) {
   EXPECT_THROW(system_files().list(loop), IoError);
 }
 
-// An open or a read would wait for whoever writes.
+// An open or a read would wait for a writer.
 TEST(SystemFiles, APipeIsNoFileToRead) {
   const ScratchDirectory scratch;
   const std::string pipe = (scratch.path() / "pipe").string();
@@ -154,11 +154,11 @@ INSTANTIATE_TEST_SUITE_P(Files, FileSystemConformance,
 
 // --- what only the virtual one has ---------------------------------------------------------------
 
-// Over many seeds: what is lost, and what is not.
+// Counts, over many seeds, what is lost and what is not.
 struct Left {
   int synced = 0;
-  int whole = 0;    // of a file that was not synced
-  int partial = 0;  // of it, less than all
+  int whole = 0;    // in a file that was not synced
+  int partial = 0;  // in such a file, less than all
   int none = 0;
 };
 

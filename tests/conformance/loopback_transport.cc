@@ -24,24 +24,24 @@ struct World {
 
   const PeerReads peer_reads;
   std::atomic<bool> is_aborted{false};
-  std::atomic<bool> has_failed{false};  // a rank's call
+  std::atomic<bool> has_failed{false};  // whether a rank's call has
   std::mutex mutex;
   std::string reason;  // guarded by mutex
-  // Of all transports, guarded by mutex. A transport holds its own while it reads another's
-  // buffers, so that nobody does after an abort.
+  // The read mutexes of all transports; the list is guarded by mutex. A transport holds its own
+  // while it reads another's buffers, so that no transport reads after an abort.
   std::vector<std::shared_ptr<std::mutex>> reads;
 };
 
 // A message that waits for its other side.
 struct Posted {
-  std::span<std::byte> target;        // of a receive
-  std::span<const std::byte> source;  // of a send
+  std::span<std::byte> target;        // for a receive
+  std::span<const std::byte> source;  // for a send
   std::shared_ptr<bool> is_done;      // guarded by the hub's mutex
 };
 
 using Route = std::tuple<int, int, MessageTag>;  // from, to
 
-// What the ranks of a group share.
+// The state that the ranks of a group share.
 struct Hub {
   Hub(std::shared_ptr<World> its_world, std::vector<int> its_hosts)
       : world(std::move(its_world)), hosts(std::move(its_hosts)), splits(hosts.size()) {
@@ -184,7 +184,7 @@ class LoopbackTransport final : public Transport {
     *message.is_done = true;
   }
 
-  // With the hub's mutex held.
+  // Called with the hub's mutex held.
   void make_parts() {
     std::map<int, std::vector<std::pair<int, int>>> parts;  // color: (key, rank)
     for (int rank = 0; rank < size(); ++rank) {
@@ -208,7 +208,7 @@ class LoopbackTransport final : public Transport {
   const int rank_;
   const std::shared_ptr<std::mutex> read_ = std::make_shared<std::mutex>();
   std::vector<int> locals_;
-  // By set, the peer and whether it is done.
+  // For each set, the peer of each message and whether the message is done.
   std::array<std::vector<std::pair<int, std::shared_ptr<bool>>>, 3> sets_;
 };
 

@@ -8,11 +8,11 @@
 
 namespace terrace {
 
-// Transports between threads of this process, one per rank: windows are plain memory, a message is
-// copied by whoever comes second. So the sanitizers see what processes do to each other. Every
-// `ranks_per_host` ranks are a host; where all ranks are of one, `reads` says whether they read
-// each other's buffers. kAfterFailure: a read aborts, and ends when another rank's call has failed
-// of that; buffers must outlive the run.
+// Makes transports between threads of this process, one per rank. Windows are plain memory, and a
+// message is copied by the side that comes second, so the sanitizers see what processes do to each
+// other. Every `ranks_per_host` ranks are a host. Where all ranks are on one host, `reads` says
+// whether they read each other's buffers. kAfterFailure: a read aborts, and ends when another
+// rank's call has failed because of that; buffers must outlive the run.
 enum class PeerReads : std::uint8_t { kNone, kWork, kFail, kAfterFailure };
 std::vector<std::unique_ptr<Transport>> make_loopback_transports(
     int ranks, int ranks_per_host, PeerReads reads = PeerReads::kNone);

@@ -22,16 +22,18 @@
 #include "tests/kernels/host_block.h"
 #include "tests/sanitized.h"
 
-// Narrow sums over ranks whose communicators cannot add them, with the kernel of GPUs on the host.
+// Tests narrow sums over ranks whose communicators cannot add them, with the kernel of GPUs on the
+// host.
 namespace terrace {
 namespace {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-// Little, so that most sums are in several pieces.
+// Small, so that most sums take several pieces.
 constexpr std::size_t kPieceBytes = 1024;
 
-// Adds no bf16 and fp16 over more than two ranks, as NCCL's must not be asked to.
+// Does not add bf16 and fp16 over more than two ranks: NCCL's communicators must not be asked to,
+// either.
 class CoarseCommunicator final : public Communicator {
  public:
   explicit CoarseCommunicator(std::unique_ptr<Communicator> threads)
@@ -131,8 +133,8 @@ INSTANTIATE_TEST_SUITE_P(RankOrderSums, CommunicatorConformanceTest,
                              {{"2_coarse", 2, coarse}, {"3_coarse", 3, coarse}})),
                          [](const auto& info) { return info.param.name; });
 
-// What ranks have after sums of so many numbers each: all_reduce of all of them, reduce_scatter of
-// all, and of all into a part of the source.
+// The results of each rank after sums of `part` numbers per rank: an all_reduce of all numbers, a
+// reduce_scatter of all numbers, and a reduce_scatter of all into a part of the source.
 using Bits = std::vector<std::vector<std::uint16_t>>;
 
 Bits sums_of(Communicators communicators, DType dtype, std::int64_t part) {
@@ -167,7 +169,8 @@ Bits sums_of(Communicators communicators, DType dtype, std::int64_t part) {
   return results;
 }
 
-// Fewer numbers than ranks, less than a piece, and several that are no whole number of pieces.
+// The cases have fewer numbers than ranks, less than a piece, and several pieces of which the last
+// is not whole.
 TEST(RankOrderSums, HaveTheBitsOfThreads) {
   for (const int ranks : {3, 4, 7}) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {

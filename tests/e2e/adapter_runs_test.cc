@@ -6,7 +6,8 @@
 
 #include "tests/e2e/tiny_training.h"
 
-// Runs that train an adapter: what they save, what they go on from, and what is refused.
+// Runs that train an adapter: the files that they save, the state that they go on from, and the
+// flags that are refused.
 namespace terrace {
 namespace {
 
@@ -57,7 +58,7 @@ TEST_F(AdapterRuns, LeaveAnAdapterWhateverTheTiers) {
   EXPECT_EQ(config["target_modules"], nlohmann::json({"down_proj", "q_proj"}));
 }
 
-// Magnitudes are saved, resumed, gone on from, merged and sampled like the matrices.
+// Magnitudes are saved, resumed, trained further, merged and sampled like the matrices.
 TEST_F(AdapterRuns, WithMagnitudesDoAllThatOthersDo) {
   const Arguments dora = adapted({"--lora-type", "dora", "--precision", "fp32"});
   training_.train("alone", dora);
@@ -94,7 +95,7 @@ TEST_F(AdapterRuns, WithMagnitudesDoAllThatOthersDo) {
   EXPECT_EQ(texts[1], texts[0]);
 }
 
-// B is zero at the start.
+// B is zero at the start, so the first loss is the base's.
 TEST_F(AdapterRuns, BeginWithTheLossOfTheirBase) {
   training_.train("run", adapted());
   training_.train("plain", from_base({"--trainable", "*.0.*"}));
@@ -115,7 +116,7 @@ TEST_F(AdapterRuns, GoOnFromCheckpointsThatHaveTheAdapterAlone) {
   }
   const std::uintmax_t of_base =
       std::filesystem::file_size(training_.path("base/final/model.safetensors"));
-  EXPECT_LT(bytes, of_base);  // though there are three of each of its numbers
+  EXPECT_LT(bytes, of_base);  // although each of its numbers is there three times
   training_.train("run", adapted({"--resume", "auto"}));
   training_.expect_same("run", "alone", "final");
   const Outcome other =
@@ -127,7 +128,7 @@ TEST_F(AdapterRuns, GoOnFromCheckpointsThatHaveTheAdapterAlone) {
   EXPECT_THAT(none.errors, HasSubstr("the adapter (none) is not that of the checkpoint"));
 }
 
-// The state of the optimizer is new, and the matrices are those that were saved.
+// The state of the optimizer is new, and the matrices are the saved ones.
 TEST_F(AdapterRuns, GoOnFromAnAdapter) {
   training_.train("first", adapted());
   const std::string adapter = training_.path("first/final");
@@ -166,7 +167,7 @@ TEST_F(AdapterRuns, RefuseWhatIsNotBuiltOrNotMeant) {
   expect_refused(model, "is an adapter, and no model");
 }
 
-// What the three of them write is the likeliest text of one model, to roundings of bf16.
+// All three write the likeliest text of one model, up to roundings of bf16.
 TEST_F(AdapterRuns, AreMergedAndSampled) {
   training_.train("run", adapted({"--checkpoint-every", "6", "--precision", "fp32"}));
   const auto merged = run_program({"merge", training_.path("base/final"),
@@ -188,7 +189,8 @@ TEST_F(AdapterRuns, AreMergedAndSampled) {
   EXPECT_EQ(run_program({"merge", training_.path("base/final")}).code, 2);
 }
 
-// Beside random weights: those are in the run directory, and the run says what that is good for.
+// The base has random weights. They are kept in the run directory, and the run says what that is
+// good for.
 TEST_F(AdapterRuns, OfRandomWeightsSayWhatTheyAreGoodFor) {
   const Arguments random = {"--lora-rank", "2", "--max-steps", "4"};
   training_.train("alone", random);

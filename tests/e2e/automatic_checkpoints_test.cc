@@ -50,7 +50,7 @@ TEST(AutomaticCheckpoints, AreSaidBeforeTheFirstStep) {
   EXPECT_THAT(training.train("dry", dry).output, HasSubstr("saves the state about every 15"));
 }
 
-// The steps are so short that none of a run of ten is due.
+// The steps are so short that no automatic checkpoint is due in a run of ten.
 TEST(AutomaticCheckpoints, TheirNumberOfStepsIsChosenOnceAndStays) {
   const TinyTraining training;
   const Arguments steps = {"--max-steps", "10", "--local-ranks", "2"};
@@ -64,14 +64,15 @@ TEST(AutomaticCheckpoints, TheirNumberOfStepsIsChosenOnceAndStays) {
   const std::string kept = "saves the state every " + chosen + " steps (--checkpoint-every auto)";
   EXPECT_THAT(resumed.output, HasSubstr(kept));
   EXPECT_EQ(interval_in(training, "run"), chosen);
-  // Without its configuration, too, unless another number is given.
+  // The number also stays without the run's configuration, unless another one is given.
   const Arguments more = {"--max-steps", "12", "--stop-after-step", "11", "--resume", "auto"};
   EXPECT_THAT(training.train("run", more).output, HasSubstr(kept));
   const Arguments named = {"--max-steps", "12", "--resume", "auto", "--checkpoint-every", chosen};
   EXPECT_THAT(training.train("run", named).output, HasSubstr("saves the state every " + chosen));
 }
 
-// Two of them stay, and all that was asked for: each start ends with a checkpoint of its own.
+// The last two automatic checkpoints stay, and so do all that were asked for: each start ends with
+// a checkpoint of its own.
 TEST(AutomaticCheckpoints, AreRemovedUpToTheLastTwoAndNoOthersAre) {
   const TinyTraining training;
   const Arguments common = {"--max-steps", "12", "--eval-every", "12", "--resume", "auto"};
@@ -83,7 +84,7 @@ TEST(AutomaticCheckpoints, AreRemovedUpToTheLastTwoAndNoOthersAre) {
   EXPECT_THAT(checkpoints(training, "run"),
               ElementsAre("checkpoint-1", "checkpoint-3", "checkpoint-5", "checkpoint-6",
                           "checkpoint-7", "checkpoint-8", "checkpoint-9"));
-  // A number that is named ends the automatic ones, which stay then.
+  // A number that is named ends the automatic checkpoints. The existing ones then stay.
   training.train("run", common + Arguments{"--checkpoint-every", "10"});
   EXPECT_EQ(checkpoints(training, "run").size(), 8U);
 }
@@ -124,7 +125,7 @@ TEST(AutomaticCheckpoints, OfAKilledRunAreGoneOnFrom) {
   training.expect_same("run", "alone", "checkpoint-" + last);
 }
 
-// The state is 216 MiB, and none of it has room in the budget on its way into a checkpoint.
+// The state is 216 MiB. The budget has no room for any of it on its way into a checkpoint.
 TEST(AutomaticCheckpoints, TakeNoMemoryThatTheBudgetDoesNotHave) {
   const TinyTraining training(/*layers=*/8, /*width=*/512);
   const Outcome dry =
@@ -136,12 +137,12 @@ TEST(AutomaticCheckpoints, TakeNoMemoryThatTheBudgetDoesNotHave) {
     training.train(run, steps + Arguments{"--checkpoint-every", every});
     return training.rows(run).back().columns.at("peak_rss_bytes");
   };
-  constexpr double kBuffers = 90 << 20;  // of the files, and of what is allocated beside them
+  constexpr double kBuffers = 90 << 20;  // for the files, and for allocations beside them
   EXPECT_LT(peak_of("saves", "auto:1"), peak_of("does-not", "0") + kBuffers);
 }
 
-// Mounts a file system of so many bytes that this process and its children see. False where that
-// is not allowed.
+// Mounts a file system of `size` that this process and its children see. Returns false if that is
+// not allowed.
 bool mount_private(const std::string& directory, const char* size) {
   fs::create_directory(directory);
   return ::unshare(CLONE_NEWNS) == 0 &&

@@ -15,7 +15,7 @@ using testing::Not;
 
 constexpr std::size_t kTokens = 6000;
 
-// Ids below 100 in two bytes each; `bad` of them is 300.
+// Returns ids below 100 in two bytes each, except for number `bad`, which is 300.
 std::string raw_tokens(std::size_t bad) {
   std::string bytes;
   for (std::size_t i = 0; i < kTokens; ++i) {
@@ -42,7 +42,7 @@ class BadData : public testing::TestWithParam<const char*> {
   const TinyTraining training_;
 };
 
-// Before it is needed, which is after the last step.
+// The id is found before it is needed, which would be after the last step.
 TEST_P(BadData, InTheValidationSplitIsFoundBeforeTheFirstStep) {
   const Outcome outcome = run_program(
       training_.command("run", with_tokens(kTokens - 1) + Arguments{"--max-steps", "3"}));
@@ -61,7 +61,7 @@ TEST_P(BadData, InTheMiddleSavesTheStepsBefore) {
   const std::string saved = "run/checkpoint-" + std::to_string(rows.back().step);
   EXPECT_THAT(outcome.output, HasSubstr("saved " + training_.path(saved) + "\n"));
 
-  // With the data mended the run goes on as if nothing had been.
+  // With the data mended, the run goes on as if nothing had happened.
   const std::string last = std::to_string(rows.back().step + 2);
   const Arguments mended = with_tokens(kTokens) + steps + Arguments{"--stop-after-step", last};
   training_.train("run", mended + Arguments{"--resume", "auto"});
@@ -69,7 +69,7 @@ TEST_P(BadData, InTheMiddleSavesTheStepsBefore) {
   training_.expect_same("run", "alone", "checkpoint-" + last);
 }
 
-// Two steps have been trained, and are kept, when the evaluation after them cannot be.
+// The steps that have been trained are kept when the evaluation after them cannot be done.
 TEST_P(BadData, InAnEvaluationSavesTheStepsBefore) {
   const std::string held = training_.directory().write("held.txt", generated_text(20'000, 3));
   const Arguments run = {"--max-steps",   "1000000", "--validation-data",  held,
@@ -98,7 +98,7 @@ TEST_P(BadData, InTheLastEvaluationKeepsTheResult) {
   EXPECT_EQ(training_.rows("run").size(), 1500U);
 }
 
-// As nanoGPT leaves it; the ids use the first 97 of 256.
+// The directory is as nanoGPT leaves it. The ids use the first 97 of 256.
 TEST(TokenDirectory, SaysWhatItLeavesOutAndWhatIsOdd) {
   const TinyTraining training;
   training.directory().write("d/train.bin", raw_tokens(kTokens));
@@ -122,7 +122,7 @@ TEST(TokenDirectory, SaysWhatItLeavesOutAndWhatIsOdd) {
   EXPECT_EQ(large.errors.find(doubt), large.errors.rfind(doubt)) << "once, whatever the ranks";
 }
 
-// A mask of which most windows have nothing to train on.
+// Under this mask most windows have nothing to train on.
 TEST_P(BadData, StepsWithoutATargetAreWarnedOfOnce) {
   std::string mask(kTokens, '\0');
   mask.back() = '\1';
@@ -135,7 +135,7 @@ TEST_P(BadData, StepsWithoutATargetAreWarnedOfOnce) {
   EXPECT_THAT(outcome.output, HasSubstr(" samples have no token to train on; the next begins:"));
 }
 
-// The last one alone has something to evaluate on.
+// Only the last sample has something to evaluate on.
 TEST_P(BadData, EvaluatedSamplesWithoutATargetAreRefused) {
   std::string mask(kTokens, '\1');
   std::fill(mask.begin() + 4000, mask.end() - 1, '\0');

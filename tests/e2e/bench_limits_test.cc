@@ -6,8 +6,8 @@
 
 #include "tests/e2e/program_run.h"
 
-// Benchmarks as users type them: of real sizes, ended by a time limit. Whether they run and what
-// they print is looked at, never how fast anything was.
+// Benchmarks as users type them: of real sizes, ended by a time limit. The tests look at whether
+// they run and at what they print, never at how fast anything was.
 namespace terrace {
 namespace {
 

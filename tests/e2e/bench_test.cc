@@ -14,8 +14,8 @@
 #include "tests/e2e/program_run.h"
 #include "tests/runtime/cli/process_state.h"
 
-// The benchmarks run, as small as can be, and print what interface.md says. What they measure is
-// not looked at: times are no test.
+// The benchmarks run, as small as possible, and print what interface.md says. Their measurements
+// are not checked: times are no test.
 namespace terrace {
 namespace {
 
@@ -26,7 +26,8 @@ Outcome run_bench(std::vector<std::string> arguments) {
   return run_program(arguments);
 }
 
-// The document of a benchmark that ends well, held to the contract; names its results.
+// Runs a benchmark that must end well, and holds its document to the contract. Returns the names of
+// its results.
 std::vector<std::string> names_of_results(
     const std::string& bench, const std::vector<std::string>& more = std::vector<std::string>()) {
   std::vector<std::string> arguments = {bench, "--small", "--json"};
@@ -179,7 +180,7 @@ TEST(BenchCommand, OverlapHasStepsWithClippingAndWithout) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
-// Before anything is measured, which is said line by line.
+// The directory is refused before anything is measured; measurements are announced line by line.
 TEST(BenchCommand, ADirectoryThatIsNotThereIsRefusedFirst) {
   const TemporaryDirectory directory;
   for (const char* const kind :
@@ -206,7 +207,7 @@ TEST(BenchCommand, ADirectoryThatCannotBeWrittenToIsRefusedFirst) {
   }
 }
 
-// Answers when it is tried, and then measures until it is ended.
+// Makes a fio that answers when it is tried, and then measures until it is ended.
 void make_endless_fio(const TemporaryDirectory& directory) {
   const std::string answer =
       R"({"jobs": [{"error": 0, "read": {"io_bytes": 1000, "runtime": 1}, )"
@@ -252,7 +253,7 @@ TEST_P(SignalledBench, LeavesNeitherFilesNorFio) {
 INSTANTIATE_TEST_SUITE_P(Signals, SignalledBench,
                          testing::Values(SIGHUP, SIGINT, SIGTERM, SIGKILL));
 
-// Whatever ends it, the system takes the space back.
+// Whatever ends a benchmark, the system takes the space back.
 TEST(BenchCommand, EnginesHaveNoFilesWithNames) {
   for (const char* const kind : {"optimizer", "overlap"}) {
     const TemporaryDirectory directory;
@@ -362,7 +363,7 @@ TEST(BenchCommand, RefusesWhatMeansNothingOnTheHost) {
   }
 }
 
-// The same flags do for all benchmarks.
+// All benchmarks accept the same flags.
 TEST(BenchCommand, SaysWhereADirectoryIsNotUsed) {
   const TemporaryDirectory directory;
   for (const char* const kind : {"copy", "collective"}) {
@@ -425,7 +426,7 @@ TEST(BenchCommand, RefusesWhatAnotherBenchmarkHas) {
   }
 }
 
-// As training does: a GPU that is not there.
+// A GPU that is not there is reported as in a training.
 TEST(BenchCommand, WithoutAGpuItSaysWhatIsMissing) {
   for (const char* const kind : {"copy", "kernel", "step"}) {
     const Outcome outcome = run_bench({kind, "--small", "--device", "cuda:1000"});

@@ -27,7 +27,8 @@ std::set<std::string> names_in(const json& results) {
 
 class TimedBench : public testing::TestWithParam<const char*> {};
 
-// Whatever it has come to, the document is whole: what is there is valid, and the rest is named.
+// However far the benchmark has come, its document is whole: the results in it are valid, and the
+// missing ones are named.
 TEST_P(TimedBench, EndsWithWhatItHas) {
   const TemporaryDirectory directory;
   const Outcome outcome = bench({GetParam(), "--small", "--repetitions", "1000", "--time-limit",
@@ -36,7 +37,7 @@ TEST_P(TimedBench, EndsWithWhatItHas) {
   EXPECT_EQ(document.at("complete"), false);
   EXPECT_EQ(document.at("cut_short").at("by"), "the time limit of 0.7 s");
   const std::set<std::string> names = names_in(document.at("results"));
-  // A table without rows is a failure, which is said.
+  // A table without rows is a failure, and a message says so.
   EXPECT_EQ(outcome.code, names.empty() ? 1 : 0) << outcome;
   EXPECT_EQ(outcome.errors.find("the table has no rows") != std::string::npos, names.empty());
   const json& missing = document.at("cut_short").at("missing");
@@ -54,8 +55,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TimedBench,
                          testing::Values("io", "copy", "optimizer", "kernel", "step", "collective",
                                          "simulator", "overlap"));
 
-// A run of bench optimizer that has everything but its last result, which it then measures for
-// long.
+// A run of bench optimizer that has everything except its last result, which it then measures for a
+// long time.
 class LongBench {
  public:
   explicit LongBench(const Arguments& output, const std::vector<std::string>& launcher = {})
@@ -102,7 +103,7 @@ TEST(BenchUse, ATableIsPrintedOfWhatIsThere) {
   EXPECT_THAT(outcome.output, HasSubstr("by signal 2 ("));
 }
 
-// As by nohup, or in a job that a script has put into the background.
+// They are ignored under nohup, or in a job that a script has put into the background.
 TEST(BenchUse, SignalsThatWereIgnoredStayIgnored) {
   LongBench bench({"--json"}, {"nohup"});
   bench.run().send(SIGHUP);
@@ -189,7 +190,7 @@ TEST(BenchUse, HelpOfAKindHasItsFlagsAlone) {
   }
 }
 
-// The same arguments do for all kinds.
+// All kinds accept the same arguments.
 TEST(BenchUse, SaysWhereThereIsNoGrid) {
   const Outcome outcome = bench({"copy", "--small", "--no-grid"});
   EXPECT_EQ(outcome.code, 0) << outcome;
@@ -201,7 +202,7 @@ TEST(BenchUse, SaysWhereThereIsNoGrid) {
   EXPECT_THAT(io.errors, Not(HasSubstr("trying shapes")));
 }
 
-// One block, whoever prints it.
+// The block is the same, whichever command prints it.
 TEST(HostBlock, IsTheSameInEveryDocument) {
   const TinyTraining training;
   ASSERT_EQ(training.train("run", {"--max-steps", "1"}).code, 0);

@@ -15,8 +15,8 @@ using testing::HasSubstr;
 using testing::Not;
 namespace fs = std::filesystem;
 
-// Runs that are evaluated on letters that the text does not have: the more is learned the less they
-// are expected.
+// Runs that are evaluated on letters that the text does not have: the more a run learns, the less
+// it expects them.
 class BestCheckpoint : public testing::Test {
  protected:
   void SetUp() override { training_.directory().write("zeros.txt", std::string(3000, '0')); }
@@ -27,7 +27,7 @@ class BestCheckpoint : public testing::Test {
            more;
   }
 
-  // The evaluated step of the lowest loss.
+  // Returns the evaluated step with the lowest loss.
   std::int64_t best_step(const std::string& run) const {
     std::int64_t best = 0;
     double lowest = 1e30;
@@ -93,7 +93,7 @@ TEST_F(BestCheckpoint, AResumeKnowsIt) {
   training_.train("run", saved + Arguments{"--resume", "auto"});
   training_.expect_same("run", "whole", "final");
   EXPECT_EQ(best_of("run"), best_of("whole"));
-  // From the best one, in another directory.
+  // Goes on from the best checkpoint, in another directory.
   const Outcome elsewhere = training_.train(
       "elsewhere", saved + Arguments{"--resume", training_.path("run/checkpoint-2")});
   EXPECT_THAT(elsewhere.output, HasSubstr("is not in " + training_.path("elsewhere")));
@@ -119,7 +119,7 @@ TEST_F(BestCheckpoint, PatienceEndsTheRunAsDone) {
                                         "validation_loss/odd than "));
   EXPECT_EQ(checkpoints("run"), std::set<std::string>{"checkpoint-6"});
   EXPECT_TRUE(training_.directory().has("run/final/model.safetensors"));
-  // Started again it has nothing to do; with more patience it goes on.
+  // If it is started again, it has nothing to do; with more patience it goes on.
   const Arguments again = {"--resume", "auto"};
   const Outcome complete = training_.train("run", evaluated(steps + Arguments{"2"} + again));
   EXPECT_THAT(complete.output, HasSubstr("is complete: its result, of 6 steps, is in final"));
@@ -135,7 +135,7 @@ TEST_F(BestCheckpoint, PatienceSurvivesAResume) {
   EXPECT_EQ(training_.rows("whole").size(), 8U);
   training_.train("run", steps + Arguments{"--stop-after-step", "5"});
   const fs::path left = training_.path("run");
-  // Elsewhere the checkpoint alone tells.
+  // In another directory only the checkpoint tells of earlier evaluations.
   training_.train("elsewhere", steps + Arguments{"--resume", left / "checkpoint-5"});
   EXPECT_EQ(training_.rows("elsewhere").back().step, 8);
   training_.train("run", steps + Arguments{"--resume", "auto"});

@@ -1,4 +1,4 @@
-// The paths that the build knows. They stand in one source file, so that every other file of the
+// The paths that the build knows. They are in one source file, so that every other file of the
 // tests compiles to the same bytes in any checkout and is found in the compiler's cache.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace terrace {
 // Returns the path of the built program.
 std::string program_path();
 
-// Returns the path of mpirun, empty where the build has no MPI.
+// Returns the path of mpirun, or an empty string if the build has no MPI.
 std::string mpirun_path();
 
 // Returns the path of README.md.

@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run with checkpoints of steps 3 and 6, of which the last is damaged.
+// A run with checkpoints of steps 3 and 6, the last of which is damaged.
 class CorruptCheckpoint : public testing::Test {
  protected:
   CorruptCheckpoint() {
@@ -30,7 +30,8 @@ class CorruptCheckpoint : public testing::Test {
         training_.command("run", Arguments{"--max-steps", "9", "--resume", from} + more));
   }
 
-  // The damage is found and named, changes nothing, and leaves the other checkpoint as it is.
+  // Expects the damage to be found and named, to change nothing, and to leave the other checkpoint
+  // as it is.
   void expect_refused(const std::string& named) const {
     const Outcome outcome = resume("auto");
     EXPECT_EQ(outcome.code, 5) << outcome;
@@ -128,8 +129,8 @@ TEST_F(CorruptCheckpoint, ABrokenModelConfig) {
   expect_refused("config.json");
 }
 
-// One stage of a pipeline reads the head's moments. What it finds ends all ranks before any of them
-// gives up the later checkpoint, or a row of the metrics.
+// Only one stage of a pipeline reads the head's moments. The damage that it finds ends all ranks
+// before any of them gives up the later checkpoint, or a row of the metrics.
 TEST_F(CorruptCheckpoint, DamageThatOneRankReadsEndsAllBeforeAnythingIsChanged) {
   const std::string file = "exp_avg-00003.safetensors";
   const std::string name = "run/checkpoint-3/" + file;
@@ -154,7 +155,8 @@ TEST_F(CorruptCheckpoint, ADirectoryThatIsNoCheckpointIsAUsageError) {
   EXPECT_NE(outcome.errors.find("is not a checkpoint"), std::string::npos) << outcome;
 }
 
-// The order of samples comes from the seed: the run would go on with data it has seen.
+// The order of samples comes from the seed. With another one the run would go on with data that it
+// has seen.
 TEST_F(CorruptCheckpoint, AnotherSeedIsAUsageError) {
   const Outcome outcome = run_program(
       training_.command("run", {"--max-steps", "9", "--resume", "auto", "--seed", "77"}));

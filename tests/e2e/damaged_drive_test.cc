@@ -8,8 +8,8 @@
 
 #include "tests/e2e/tiny_training.h"
 
-// What others do to a run's files while it trains, with each engine: the run ends as interface.md
-// says, naming the place, and goes on from its last checkpoint with the same bits.
+// Damage that others do to a run's files while it trains, with each engine. The run ends as
+// interface.md says and names the place. It goes on from its last checkpoint with the same bits.
 namespace terrace {
 namespace {
 
@@ -42,7 +42,7 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
   Arguments command(const std::string& run, const Arguments& more) const {
     return training_.command(run, state_on_drive() + Arguments{"--max-steps", "1000000"} + more);
   }
-  // A run without an end, of which a checkpoint was saved; null where the engine is refused.
+  // Returns a run without an end that has saved a checkpoint, or null if the engine is refused.
   std::unique_ptr<ProgramRun> start_and_save() const {
     auto run = std::make_unique<ProgramRun>(
         command("run", {"--checkpoint-every", "40", "--keep-last", "2"}));
@@ -52,7 +52,7 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
     return nullptr;
   }
 
-  // Again and again, as what is being written meanwhile may be whole again.
+  // Repeats the damage until the run ends, as data that is written meanwhile may be whole again.
   Outcome damage_until_it_ends(ProgramRun& run, void (*damage)(const fs::path& slot_file)) const {
     for (int i = 0; i < 1000 && !run.has_ended(); ++i) {
       run.send(SIGSTOP);
@@ -63,7 +63,7 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
     return run.wait();
   }
 
-  // As it is written at the end of "saved PATH\n".
+  // Returns the path in the last "saved PATH\n" of the output.
   static std::string last_saved(const Outcome& outcome) {
     const std::size_t at = outcome.output.rfind("\nsaved ") + 7;
     return outcome.output.substr(at, outcome.output.find('\n', at) - at);
@@ -75,8 +75,8 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
     EXPECT_THAT(outcome.errors, HasSubstr(" bytes"));
   }
 
-  // Going on from the last checkpoint gives the rows that an undisturbed run has there, and so do
-  // the rows that were written before the end.
+  // Expects that going on from the last checkpoint gives the rows that an undisturbed run has
+  // there, and that the rows that were written before the end are the same too.
   void expect_goes_on(const Outcome& outcome) const {
     EXPECT_TRUE(training_.nvme_is_empty());
     const std::string saved = last_saved(outcome);
@@ -105,7 +105,8 @@ TEST_P(DamagedDrive, ATruncatedSlotFileIs1Or5) {
     std::error_code gone;
     fs::resize_file(slot_file, 4096, gone);
   });
-  // What was cut off is read (1), or written behind first, and then a hole is read (5).
+  // Either the part that was cut off is read (1), or data is written behind it first, and then a
+  // hole is read (5).
   EXPECT_THAT(outcome.code, AnyOf(Eq(1), Eq(5))) << outcome;
   expect_place(outcome);
   expect_goes_on(outcome);
@@ -139,7 +140,7 @@ TEST_P(DamagedDrive, AWriteThatIsRefusedIs1) {
   expect_goes_on(outcome);
 }
 
-// The space of the slot files is taken before the first step.
+// The space of the slot files is allocated before the first step.
 TEST_P(DamagedDrive, ADriveThatFillsUpLaterDoesNotMatter) {
   if (!mount_small(training_.path("nvme"))) GTEST_SKIP() << "needs the right to mount";
   const auto run = start_and_save();
@@ -157,7 +158,7 @@ TEST_P(DamagedDrive, ADriveThatFillsUpLaterDoesNotMatter) {
 INSTANTIATE_TEST_SUITE_P(Engines, DamagedDrive, testing::Values("io_uring", "posix"),
                          [](const auto& info) { return std::string(info.param); });
 
-// The rows of the metrics or a checkpoint, whichever comes first.
+// The write of a row of the metrics or of a checkpoint fails, whichever comes first.
 TEST(DamagedRunDirectory, ThatFillsUpIs1AndGoesOnOnceThereIsRoom) {
   const TinyTraining training;
   fs::create_directory(training.path("run"));

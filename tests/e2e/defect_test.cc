@@ -4,14 +4,14 @@
 #include "tests/e2e/tiny_training.h"
 
 // Exceptions that no part of Terrace expects, planted into a library that every command calls
-// (planted_exception.cc): users are told that it is a defect, and not what the library says.
+// (planted_exception.cc). Users are told that it is a defect, and not what the library says.
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
 
-// Runs the program, whose call of that number throws.
+// Runs the program so that its call of that number throws.
 Outcome run_with_planted(int call, const Arguments& arguments) {
   const Arguments launcher = {"env", "LD_PRELOAD=" TERRACE_PLANTED_EXCEPTION,
                               "TERRACE_PLANTED_CALL=" + std::to_string(call)};
@@ -39,7 +39,7 @@ TEST(Defect, OfEveryCommandIsToldWithoutTheLibrarysText) {
   }
 }
 
-// Whatever call it is, of a rank's, of the lanes or at the end.
+// Whichever call it is: one of a rank, one of the lanes, or one at the end.
 TEST(Defect, WhereverATrainingIsNothingOfTheLibraryIsSaid) {
   const TinyTraining training;
   int defects = 0;

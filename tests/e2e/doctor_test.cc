@@ -14,14 +14,14 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Everything that the document holds, with which a machine in any state is described.
+// The whole document, which describes a machine in any state.
 class Report {
  public:
   explicit Report(const Outcome& outcome)
       : results_(nlohmann::json::parse(outcome.output, nullptr, false)
                      .value("results", nlohmann::json::array())) {}
 
-  // The check of that name; of the directory, where one is named.
+  // Returns the check of that name; if a directory is named, the check of that directory.
   nlohmann::json of(const std::string& name, const std::string& directory = "") const {
     for (const auto& result : results_) {
       if (result.value("name", "") != name) continue;
@@ -36,7 +36,7 @@ class Report {
     EXPECT_THAT(check.value("value", ""), HasSubstr(said));
     EXPECT_EQ(check.value("remedy", "").empty(), status == "ok") << check;
   }
-  // That what was found does not keep it from looking at the rest.
+  // Expects that whatever was found did not keep doctor from checking the rest.
   void expect_every_part() const {
     for (const char* name :
          {"cpu", "cpu_features", "cores", "threads", "memory", "huge_pages", "memlock", "numa",
@@ -103,12 +103,12 @@ TEST(Doctor, ANamedDirectoryThatIsNotThereIs2AfterTheReport) {
 }
 
 TEST(Doctor, ALimitOnThreadsIsOneLineOfTheReport) {
-  // To look for leaks takes a thread.
+  // The search for leaks takes a thread.
   const std::vector<std::string> limited = {"env", "ASAN_OPTIONS=detect_leaks=0", "prlimit",
                                             "--nproc=1"};
   const std::vector<std::string> nobody = {"setpriv", "--reuid=65534", "--regid=65534",
                                            "--clear-groups"};
-  // Root has as many as it likes.
+  // Root may have any number of threads.
   const std::vector<std::string> launcher = ::geteuid() == 0 ? nobody + limited : limited;
   if (!starts_by(launcher)) GTEST_SKIP() << "no other user can start the program";
   const TemporaryDirectory directory;
@@ -131,7 +131,7 @@ TEST(Doctor, DirectoriesAndSizesAreReadAsThoseOfTrain) {
   const Outcome fits = run_program(doctor({"--nvme", small + ":1KiB", "--nvme", large + ":2KiB"}));
   EXPECT_EQ(fits.code, 0) << fits;
   for (const std::string& one : {small, large}) {
-    // They are on one file system.
+    // Both are on one file system.
     EXPECT_THAT(Report(fits).of("free_space", one).value("value", ""), HasSubstr("3.00 KiB asked"));
     EXPECT_EQ(Report(fits).of("directory", one).value("status", ""), "ok");
     EXPECT_TRUE(std::filesystem::is_empty(one));
@@ -144,7 +144,8 @@ TEST(Doctor, DirectoriesAndSizesAreReadAsThoseOfTrain) {
   EXPECT_THAT(twice.errors, HasSubstr("names a directory twice"));
 }
 
-// A shell with mounts of its own, which are gone when it ends; `mounts` has DIR for the directory.
+// Returns a shell with mounts of its own, which are gone when it ends. In `mounts`, DIR stands for
+// the directory.
 std::vector<std::string> mounted(const std::string& directory, const std::string& mounts) {
   return {
       "unshare", "-m", "env", "DIR=" + directory, "sh", "-euc", mounts + "; exec \"$0\" \"$@\""};
@@ -190,14 +191,14 @@ TEST(Doctor, WithoutProcTheRestIsToldAllTheSame) {
   Report(outcome).expect("memory", "warn", "/proc/meminfo");
 }
 
-// With a limit on locked memory that is smaller than the arena.
+// Runs with a limit on locked memory that is smaller than the arena.
 class DoctorMemlock : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!is_ok_here("io_uring")) GTEST_SKIP() << "io_uring cannot be used here";
   }
 
-  // What training finds when it registers.
+  // Returns whether a training could register its buffers.
   bool registers(const std::vector<std::string>& launcher) {
     const Arguments on_drive = training_.nvme() + Arguments{"--place-optimizer", "nvme"};
     const std::string run = "run-" + std::to_string(runs_++);
@@ -227,7 +228,7 @@ TEST_F(DoctorMemlock, SaysWhatTrainingFinds) {
   expect_as_training(kWithoutIpcLock + small);
 }
 
-// Some kernels count the ring itself too, others only what it registers.
+// Some kernels also count the ring itself, others only the memory that it registers.
 TEST_F(DoctorMemlock, NoneAtAllIsToldWithItsRemedy) {
   const std::vector<std::string> none = {"prlimit", "--memlock=0"};
   const std::vector<std::string> launcher = ::geteuid() == 0 ? kWithoutIpcLock + none : none;

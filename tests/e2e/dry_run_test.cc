@@ -101,7 +101,7 @@ TEST(DryRun, NeedsTheDataAndTheWeights) {
     }
   };
   expect_usage_error({"--init", "weights"}, "has no weights");
-  // Seen before a step is compiled that does not fit.
+  // This is found before a step is compiled that does not fit.
   expect_usage_error({"--init", "weights", "--device-memory", "4KiB"}, "has no weights");
   fs::remove(training.path("text.txt"));
   expect_usage_error({}, "text.txt");
@@ -213,10 +213,9 @@ TEST(DryRun, JsonWithoutItIs2) {
   EXPECT_EQ(outcome.output, "");
 }
 
-// --- the least budgets
-// -----------------------------------------------------------------------------
+// --- the least budgets --------------------------------------------------------------------------
 
-// A training of nano without its budgets, and the flags of the tiers that have one.
+// A training of nano without its budgets, and the flags of the tiers that have a budget.
 struct Shape {
   Arguments flags;
   Arguments budgets;
@@ -265,8 +264,8 @@ std::string tier_of(const std::string& flag) {
   return flag == "--nvme" ? "nvme" : flag == "--device-memory" ? "device" : "host";
 }
 
-// The least budget of one tier beside plenty of the others, and what becomes of a run with it and
-// with clearly less.
+// Tries the least budget of one tier beside plenty of the others. Expects a run to be accepted with
+// it, and to be refused with clearly less.
 void expect_true_least(const TinyTraining& training, const Shape& shape, const std::string& flag) {
   const auto outcome_with = [&](const std::string& size, const Arguments& kind) {
     Arguments arguments = shape.flags;
@@ -311,8 +310,7 @@ TEST(DryRun, TheLeastBudgetsAreTrue) {
   }
 }
 
-// --- runs that are refused
-// -------------------------------------------------------------------------
+// --- runs that are refused ----------------------------------------------------------------------
 
 TEST(RefusedRun, LeavesNoRunDirectory) {
   const TinyTraining training;
@@ -324,7 +322,7 @@ TEST(RefusedRun, LeavesNoRunDirectory) {
   };
   const Arguments on_drive = {"--place-optimizer", "nvme"};
   expect_nothing_of(on_drive + Arguments{"--nvme", "/proc"});
-  // Blocks do not come in equal parts, which is seen only when the drives are opened.
+  // Blocks are not divided into equal parts, which is found only when the drives are opened.
   fs::create_directory(training.path("second"));
   const json document =
       document_of(training.train("x", kDryRunAsJson + on_drive + training.nvme() +

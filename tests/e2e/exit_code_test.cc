@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Usage errors come before anything is made.
+// Expects a usage error, before anything is made.
 void expect_usage_error(const TinyTraining& training, const Arguments& arguments,
                         const std::vector<std::string>& said) {
   const Outcome outcome =
@@ -31,7 +31,7 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
   expect_usage_error(training, {"--collective-timeout", "1e30"}, {"--collective-timeout", "1e9"});
   expect_usage_error(training, {"--nvme", training.path("nvme"), "--nvme", training.path("./nvme")},
                      {"names a directory twice"});
-  // Nothing of this run would go there.
+  // This directory is refused although the run would put nothing there.
   expect_usage_error(training, {"--nvme", training.path("none")},
                      {"--nvme " + training.path("none"), "No such file or directory"});
   expect_usage_error(training, {"--nvme", training.path("common.toml")}, {"not a directory"});
@@ -53,7 +53,7 @@ TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
 
 TEST(ExitCode, AGpuThatIsNotThereIs4AndSaysWhatIsMissing) {
   const TinyTraining training;
-  // No machine has so many, so it is the same with and without a driver.
+  // No machine has that many GPUs, so the result is the same with and without a driver.
   const Outcome outcome =
       run_program(training.command("refused", {"--max-steps", "2", "--device", "cuda:1000"}));
   EXPECT_EQ(outcome.code, 4) << outcome;
@@ -128,7 +128,7 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
                      {"--precision fp16", "GPUs", "--precision bf16"});
 }
 
-// How many there are is known when the data is.
+// The number of steps is known only when the data is.
 TEST(ExitCode, StepsThatTheEpochsDoNotHaveAre2) {
   const TinyTraining training;
   const std::vector<Arguments> steps = {
@@ -142,7 +142,7 @@ TEST(ExitCode, StepsThatTheEpochsDoNotHaveAre2) {
   }
 }
 
-// ulimit -s, of which threads too have their stacks: a library, or a buffer of ours, may need more.
+// ulimit -s also limits the stacks of threads. A library, or a buffer of ours, may need more.
 TEST(ExitCode, OfARunWithASmallStackIs0) {
   const TinyTraining training;
   const Arguments run =
@@ -158,7 +158,8 @@ TEST(ExitCode, OfARunWithASmallStackIs0) {
   training.expect_same("32", "200", "final");
 }
 
-// ulimit -v, which batch systems set: the budget is of what it leaves, and refusals name it.
+// Batch systems set ulimit -v. The budget is a part of the addresses that it leaves, and refusals
+// name it.
 TEST(ExitCode, OfARunWithFewAddressesIs0OrNamesTheLimit) {
   const TinyTraining training;
   const auto run_with = [&](const std::string& kib, const Arguments& more) {
@@ -168,8 +169,8 @@ TEST(ExitCode, OfARunWithFewAddressesIs0OrNamesTheLimit) {
     return ProgramRun(run + more, {}, {"sh", "-c", "ulimit -v " + kib + "; exec \"$@\"", "sh"})
         .wait();
   };
-  // With room for what malloc reserves for each thread, and with less, where it depends on the
-  // moment whether another thread's reservation is in the way.
+  // The first limit has room for the addresses that malloc reserves for each thread. The second has
+  // less: there it depends on the moment whether another thread's reservation is in the way.
   const Outcome fits = run_with("1500000", {});
   EXPECT_EQ(fits.code, 0) << fits;
   EXPECT_THAT(fits.output, testing::ContainsRegex("host +[0-9.]+ MiB"));
@@ -202,7 +203,7 @@ TEST(ExitCode, AFinishedRunIsNotTrainedOver) {
   EXPECT_EQ(training.rows("run"), rows);
 }
 
-// Several times, as the lanes are at other places each time when the step fails.
+// Runs several times, as the lanes are at different places each time the step fails.
 TEST(ExitCode, NotANumberIs6AndKeepsTheLastGoodCheckpoint) {
   const TinyTraining training;
   const Arguments steps = {"--max-steps", "12", "--checkpoint-every", "3"};
@@ -221,13 +222,13 @@ TEST(ExitCode, NotANumberIs6AndKeepsTheLastGoodCheckpoint) {
     EXPECT_TRUE(training.files("run", "checkpoint-6") == saved);
     EXPECT_FALSE(training.directory().has("run/final"));
   }
-  // No checkpoint holds what came of it.
+  // No checkpoint holds the state after the failed step.
   const Outcome good = training.train("run", steps + Arguments{"--resume", "auto"});
   EXPECT_THAT(good.output, HasSubstr("resumed after step 6\n"));
 }
 
-// The second step after the resume is no number; the row of the first has no room, if it comes to
-// it.
+// The second step after the resume gives no number. The row of the first has no room, if the run
+// gets as far as writing it.
 TEST(ExitCode, WhatEndsAStepIsToldAlsoWhereTheRowBeforeItIsLost) {
   const TinyTraining training;
   const Arguments steps = {"--max-steps", "30"};
@@ -285,7 +286,7 @@ TEST(ExitCode, ASwitchCanBeTurnedOffAgain) {
   expect_usage_error(training, {"--dry-run=nearly"}, {"--dry-run", "off, on"});
 }
 
-// Whoever reads what it says may leave.
+// The reader of the output may go away.
 TEST(ExitCode, AClosedPipeDoesNotEndATraining) {
   const TinyTraining training;
   const Outcome outcome = run_program(training.command("run", {"--max-steps", "3"}),

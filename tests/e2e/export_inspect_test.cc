@@ -131,7 +131,7 @@ TEST_F(ExportOfJsonLines, HasTheTokenizerOfTheModel) {
   EXPECT_EQ(files.at("tokenizer.json"), small_tokenizer() + "\n");
 }
 
-// The prompt is one that the small tokenizer has no token for, and bytes have.
+// The small tokenizer has no token for this prompt, but bytes do.
 TEST_F(ExportOfJsonLines, IsSampledFromTheCheckpointByTheTokenizerOfItsRun) {
   const auto sample = [&](const Arguments& more) {
     return run("sample", Arguments{"--model", training_.path("run/checkpoint-2"), "--prompt", "%",

@@ -15,8 +15,8 @@ namespace {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-// Mounts a file system of so many bytes that only this process and its children see, and that goes
-// with them. False where that is not allowed.
+// Mounts a file system of `bytes` that only this process and its children see, and that ends with
+// them. Returns false if that is not allowed.
 bool mount_private(const std::string& directory, const std::string& bytes) {
   fs::create_directory(directory);
   return ::unshare(CLONE_NEWNS) == 0 &&
@@ -35,7 +35,7 @@ TEST(FailedDisk, AFullRunDirectoryIs1AndKeepsTheEarlierCheckpoint) {
   EXPECT_THAT(outcome.output, HasSubstr("saved " + training.path("run/checkpoint-2\n")));
   EXPECT_THAT(outcome.errors, HasSubstr("checkpoint-40 is not saved"));
   EXPECT_TRUE(training.directory().has("run/final/model.safetensors")) << "it is smaller, and fits";
-  // Going on elsewhere from the last checkpoint that was saved.
+  // Goes on in another directory from the last checkpoint that was saved.
   const std::size_t at = outcome.output.rfind("saved " + training.path("run/checkpoint-")) + 6;
   const std::string saved = outcome.output.substr(at, outcome.output.find('\n', at) - at);
   training.train("elsewhere", {"--max-steps", "40", "--resume", saved});
@@ -44,8 +44,8 @@ TEST(FailedDisk, AFullRunDirectoryIs1AndKeepsTheEarlierCheckpoint) {
   ::umount2(training.path("run").c_str(), MNT_DETACH);
 }
 
-// The steps of a run's complete checkpoints. A run that has not ended may have another one, in a
-// directory whose name ends in ".writing" and the like; an ended one must not.
+// Returns the steps of a run's complete checkpoints. A run that has not ended may have another one,
+// in a directory whose name ends in ".writing" and the like; an ended run must not.
 std::vector<int> saved_steps(const std::string& run, bool has_ended) {
   std::vector<int> steps;
   for (const auto& entry : fs::directory_iterator(run)) {
@@ -61,7 +61,8 @@ std::vector<int> saved_steps(const std::string& run, bool has_ended) {
   return steps;
 }
 
-// The drive is full when a checkpoint after the first is due, and has room again when the last is.
+// The drive is full when a checkpoint after the first one is due, and has room again when the last
+// one is due.
 void expect_to_outlive_a_full_disk(const Arguments& more) {
   const TinyTraining training;
   const std::string run_dir = training.path("run");
@@ -70,14 +71,14 @@ void expect_to_outlive_a_full_disk(const Arguments& more) {
   ProgramRun run(training.command("run", steps));
   const auto has_rows = [&](std::ptrdiff_t rows) {
     if (!training.directory().has("run/metrics.jsonl")) return false;
-    // Whole lines: the last one may be in the middle of its write.
+    // Counts whole lines, as the last one may be in the middle of its write.
     return std::ranges::count(training.directory().read("run/metrics.jsonl"), '\n') >= rows;
   };
   ASSERT_TRUE(run.wait_for("\nsaved ")) << run.wait();
   run.send(SIGSTOP);
   const std::vector<int> before = saved_steps(run_dir, /*has_ended=*/false);
   const auto free_bytes = fs::space(run_dir).available;
-  // Room for rows, and not for a checkpoint.
+  // There is room for rows, but not for a checkpoint.
   training.directory().write("run/filler", std::string(free_bytes - 200'000, 'x'));
   run.send(SIGCONT);
   const auto behind = before.back() + 50;
@@ -138,7 +139,7 @@ TEST(FailedDisk, ARunThatEndsEarlyKeepsItsResultWhereItsCheckpointDoesNotFit) {
   ::umount2(run_dir.c_str(), MNT_DETACH);
 }
 
-// An export that was begun is no result.
+// An export that was only begun is no result.
 TEST(FailedDisk, AFullRunDirectoryAtTheEndSaysBothAndCanBeRunAgain) {
   const TinyTraining training;
   const std::string run = training.path("run");
@@ -190,7 +191,7 @@ TEST(FailedDisk, AReadOnlyRunDirectoryIs1) {
   EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\nstep ")));
 }
 
-// The run directory is not made anew behind the user's back, half of its files missing.
+// The run directory is not made again behind the user's back, with half of its files missing.
 TEST(FailedDisk, AVanishedRunDirectoryIs1) {
   const TinyTraining training;
   ProgramRun run(training.command("run", {"--max-steps", "3000", "--checkpoint-every", "1000"}));
@@ -205,7 +206,7 @@ TEST(FailedDisk, AVanishedRunDirectoryIs1) {
   EXPECT_FALSE(training.directory().has("run"));
 }
 
-// A run directory is named that cannot be: under a file.
+// The named run directory cannot be made, as it is under a file.
 TEST(FailedDisk, ARunDirectoryThatCannotBeMadeIs2) {
   const TinyTraining training;
   const Outcome outcome = run_program(training.command("text.txt/run", {"--max-steps", "4"}));

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-// Bytes of the tensors of a safetensors file, by name.
+// Returns the bytes of the tensors of a safetensors file, by name.
 std::map<std::string, std::string> tensors_of(const std::string& file) {
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
@@ -37,7 +37,7 @@ class FrozenRuns : public testing::Test {
     training_.train("first", {"--max-steps", "2", "--precision", "fp32"});
   }
 
-  // From weights in fp32, which compute in bf16.
+  // Returns arguments that start from weights in fp32 and compute in bf16.
   Arguments tuned(const Arguments& more = {}) const {
     return Arguments{"--model",     training_.path("first/final"),
                      "--init",      "weights",
@@ -87,7 +87,7 @@ TEST_F(FrozenRuns, LeaveTheOtherTensorsByteForByte) {
     EXPECT_EQ(result.at(name) != bytes, trains(name)) << name;
 }
 
-// What moves is what trains.
+// Only bytes of tensors that train move.
 TEST_F(FrozenRuns, WriteAndSendNoMoreThanTheirShare) {
   const Arguments ranks =
       training_.nvme() +
@@ -106,7 +106,7 @@ TEST_F(FrozenRuns, WriteAndSendNoMoreThanTheirShare) {
   const auto part = training_.rows("part");
   const auto full = training_.rows("full");
   for (const char* column : {"nvme_write_bytes", "collective_bytes"}) {
-    // Units are padded to whole blocks for each rank, which is much for units as small as these.
+    // Units are padded to whole blocks for each rank, which is a lot for such small units.
     EXPECT_LT(sum_of(part, column) / sum_of(full, column), trained / all + 0.1) << column;
   }
 }
@@ -150,7 +150,7 @@ TEST_F(FrozenRuns, RefuseToGoOnWithoutTheirWeights) {
   EXPECT_EQ(run("run", tuned({"--resume", "auto"})).code, 0);
 }
 
-// What trains may change: its tensors are the checkpoint's own.
+// The tensors that train may differ in the copy, as the checkpoint has its own.
 TEST_F(FrozenRuns, FindACopyOfTheirWeightsAsTheModel) {
   training_.train("alone", tuned());
   training_.train("run", tuned({"--stop-after-step", "3"}));
@@ -162,7 +162,7 @@ TEST_F(FrozenRuns, FindACopyOfTheirWeightsAsTheModel) {
   training_.expect_same("run", "alone", "final");
 }
 
-// Later checkpoints name the directory that had them.
+// Later checkpoints name the directory from which the frozen weights were read.
 TEST_F(FrozenRuns, TakeACopyWhereTheirWeightsHaveChanged) {
   training_.train("alone", tuned());
   training_.train("run", tuned({"--stop-after-step", "3"}));
@@ -205,7 +205,7 @@ TEST_F(FrozenRuns, StoreRandomParametersOnce) {
   const Outcome changed = run("second", random + Arguments{"--resume", "auto"});
   EXPECT_EQ(changed.code, 5) << changed;
   EXPECT_THAT(changed.errors, HasSubstr("frozen-00000.safetensors"));
-  // An earlier checkpoint has the same frozen parameters.
+  // An earlier checkpoint would not help, as it has the same frozen parameters.
   EXPECT_THAT(changed.errors, HasSubstr("bring back the folder"));
   EXPECT_THAT(changed.errors, Not(HasSubstr("--resume")));
 }

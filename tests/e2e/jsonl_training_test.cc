@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Lines of a conversation's turns: words, and the same words backwards.
+// Returns lines of a conversation's turns: words, and the same words backwards.
 std::string turns(std::size_t count, unsigned seed) {
   constexpr const char* kWords[] = {"red", "blue", "small", "big", "cat", "dog", "runs", "sleeps"};
   std::mt19937 random(seed);
@@ -38,7 +38,8 @@ class JsonlTraining : public testing::Test {
     training_.directory().write("held.jsonl", turns(30, 2));
   }
 
-  // `train` on the turns in place of the text. A later flag wins over an earlier one.
+  // Returns flags that train on the turns instead of the text. A later flag wins over an earlier
+  // one.
   Arguments on_turns(const Arguments& more = {}) const {
     return Arguments{"--data",
                      training_.path("turns.jsonl"),
@@ -88,7 +89,7 @@ TEST_F(JsonlTraining, TakesTheTokenizerOfTheModelOrTheOneThatIsNamed) {
   training_.train("still_bytes", on_turns(kSteps) + Arguments{"--tokenizer", "bytes"});
   EXPECT_EQ(training_.rows("still_bytes"), training_.rows("bytes"));
 
-  // Text that only validates has the same ids.
+  // Text that is only validated on has the same ids.
   const std::string held = training_.directory().write("held.txt", generated_text(5'000, 3));
   training_.train("mixed",
                   kSteps + Arguments{"--data", training_.path("turns.jsonl"), "--sequence-length",
@@ -118,7 +119,7 @@ TEST_F(JsonlTraining, RanksTrainAsOne) {
   training_.train("data", on_turns(two) + Arguments{"--local-ranks", "2", "--zero-stage", "3"});
   training_.train("tensor",
                   on_turns(four) + Arguments{"--local-ranks", "2", "--tensor-parallel", "2"});
-  // The bounds of local_ranks_test.cc and tensor_ranks_test.cc.
+  // These are the bounds of local_ranks_test.cc and tensor_ranks_test.cc.
   expect_near(training_.rows("data"), training_.rows("one"), 1e-4);
   expect_near(training_.rows("tensor"), training_.rows("one"), 1e-3);
   training_.train("recomputed", on_turns(four) + Arguments{"--recompute", "full",
@@ -126,7 +127,7 @@ TEST_F(JsonlTraining, RanksTrainAsOne) {
   training_.expect_same("recomputed", "one", "final");
 }
 
-// One of them tokenizes, the other reads what it has written.
+// One process tokenizes, and the other reads what that one has written.
 TEST_F(JsonlTraining, ProcessesTrainAsThreads) {
   if (!has_mpirun()) GTEST_SKIP() << "this build has no MPI";
   training_.train("threads", on_turns(kSteps) + Arguments{"--local-ranks", "2"});
@@ -136,7 +137,7 @@ TEST_F(JsonlTraining, ProcessesTrainAsThreads) {
   training_.expect_same("processes", "threads", "final");
 }
 
-// Updates of this learning rate change no parameter.
+// With this learning rate updates change no parameter.
 TEST_F(JsonlTraining, PackingDoesNotChangeTheLossOfTheDocuments) {
   const Arguments still = {"--max-steps", "1", "--learning-rate", "1e-30", "--eval-samples", "0"};
   const auto loss = [&](const std::string& packing) {
@@ -145,7 +146,7 @@ TEST_F(JsonlTraining, PackingDoesNotChangeTheLossOfTheDocuments) {
   };
   const double documents = loss("documents");
   EXPECT_NEAR(documents / loss("none"), 1, 1e-6);              // sums of another order
-  EXPECT_GT(std::abs(documents / loss("windows") - 1), 1e-5);  // which sees other documents
+  EXPECT_GT(std::abs(documents / loss("windows") - 1), 1e-5);  // windows see other documents
 }
 
 TEST_F(JsonlTraining, ADryRunHasTheCounts) {
@@ -193,8 +194,8 @@ TEST_F(JsonlTraining, MasksOfOneKindAreRefused) {
   EXPECT_THAT(outcome.errors, HasSubstr("--loss-on all"));
 }
 
-// dynamic and longrope rotate longer documents otherwise. A document's own length counts, and not
-// what is packed or padded around it.
+// dynamic and longrope rotate longer documents differently. Only a document's own length counts,
+// not the documents or the padding around it.
 TEST(JsonlDocuments, HaveOneLossHoweverTheyArePacked) {
   std::string lines;
   for (int i = 0; i < 16; ++i) {

@@ -27,8 +27,8 @@ std::vector<std::string> entries(const std::string& directory) {
   return names;
 }
 
-// Where in a run it is killed. One quarter of the kills each, as checkpoints would otherwise take
-// most of them.
+// Where in a run it is killed. Each place gets one quarter of the kills, as otherwise checkpoints
+// would take most of them.
 enum class Moment { kStart, kSteps, kCheckpoint, kBehindCheckpoint };
 
 class KilledTraining {
@@ -97,21 +97,22 @@ class KilledTraining {
     }
   }
 
-  // Whether a checkpoint is being written, or was when the run was killed.
+  // Returns whether a checkpoint is being written, or was being written when the run was killed.
   bool is_writing() const {
     const std::vector<std::string> names = entries(training_.path("killed"));
     return std::any_of(names.begin(), names.end(),
                        [](const std::string& name) { return name.ends_with(".writing"); });
   }
 
-  // What a killed run left on the drive; empty if nothing.
+  // Returns the directory that a killed run left on the drive, or an empty string if there is none.
   std::string stale_job_directory() const {
     const std::vector<std::string> left = entries(training_.path("nvme"));
     EXPECT_LE(left.size(), 1U);
     return left.empty() ? std::string() : training_.path("nvme/" + left.front());
   }
 
-  // A start goes on from the last committed checkpoint, and removes what the killed run left.
+  // Expects a start to go on from the last committed checkpoint, and to remove the files that the
+  // killed run left.
   void expect_start(const Outcome& outcome, const std::string& stale) const {
     const std::string resumed = fmt::format("\nresumed after step {}\n", committed_);
     EXPECT_EQ(outcome.output.find(resumed) != std::string::npos, committed_ > 0) << outcome;

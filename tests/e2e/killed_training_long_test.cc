@@ -16,7 +16,8 @@ class KilledTrainingLong : public testing::TestWithParam<Way> {};
 TEST_P(KilledTrainingLong, FiftyKills) {
   const Kills kills = expect_kills_leave_no_trace(5, 50, GetParam().options);
   EXPECT_EQ(kills.in_starts + kills.in_steps + kills.in_checkpoints, 50);
-  // All over the run. Steps beside which a checkpoint is written count as checkpoints.
+  // The kills are spread all over the run. Steps beside which a checkpoint is written count as
+  // checkpoints.
   EXPECT_GT(kills.in_starts, 3);
   EXPECT_GT(kills.in_steps, 3);
   EXPECT_GT(kills.in_checkpoints, 3);

@@ -11,7 +11,7 @@ TEST(KilledTraining, GoesOnFromTheLastCommittedCheckpoint) {
   expect_kills_leave_no_trace(3, 4, {"--place-optimizer", "nvme"});
 }
 
-// What a crash can leave beside complete checkpoints is never taken for one.
+// A directory that a crash leaves beside complete checkpoints is never taken for a checkpoint.
 TEST(KilledTraining, PartsOfCheckpointsAreNotPicked) {
   const TinyTraining training;
   const Arguments steps = {"--max-steps", "8"};

@@ -40,7 +40,7 @@ TEST(DryRun, SaysWhoWritesToHowManyDrives) {
   EXPECT_THAT(outcome.output, HasSubstr("\nwritten to the drives together by this rank: "));
 }
 
-// Too small a budget is found before anything is made, and the answer says what would do.
+// Too small a budget is found before anything is made, and the message says which budget would do.
 TEST(DoesNotFit, Is3BeforeAnythingIsMade) {
   const TinyTraining training;
   const std::vector<Arguments> cases = {
@@ -85,7 +85,8 @@ TEST(DoesNotFit, WhatItSaysWouldFitFits) {
   }
 }
 
-// Every remedy helps: fewer threads are named where they do, and nothing that is as low as can be.
+// Every remedy that is named helps. Fewer threads are named only if they help, and a value that
+// cannot be lowered is not named.
 TEST(DoesNotFit, NothingIsNamedThatCannotBeLowered) {
   const TinyTraining training;
   const Arguments small = {
@@ -125,7 +126,7 @@ TEST(Ledger, TellsBytesPerParameter) {
   }
 }
 
-// What the ledger promises is what is used.
+// The memory in use is within what the ledger promises.
 TEST(Ledger, PeaksOfTheMetricsAreWithinTheBudgets) {
   const TinyTraining training;
   training.train("run", training.nvme() + Arguments{"--max-steps", "3", "--device-memory", "8MiB",

@@ -36,8 +36,9 @@ TEST(LocalRanks, StagesAndTiersDoNotChangeBits) {
   }
 }
 
-// The same samples of a step, divided differently: sums are taken in another order. fp32 products
-// of such a model are within a few hundred roundings of each other after eight steps.
+// The samples of a step are the same, but divided differently, so sums are taken in another order.
+// After eight steps, fp32 products of such a model are within a few hundred roundings of each
+// other.
 TEST(LocalRanks, AsManySamplesOnFewerRanksGiveNearlyTheSame) {
   const TinyTraining training;
   const Arguments fp32 = kSteps + Arguments{"--precision", "fp32"};
@@ -64,14 +65,14 @@ TEST(LocalRanks, ResumeOnOtherRanksAndStages) {
   training.train("run", with(1, 0, 6) + resume);
   expect_near(training.rows("run"), training.rows("alone"), 1e-4);
 
-  // Stopped and resumed on the same ranks: the same bits, also of the state.
+  // A run that is stopped and resumed on the same ranks has the same bits, also in its state.
   training.train("two", with(2, 2, 3));
   training.train("again", with(2, 3, 3) + stop);
   training.train("again", with(2, 1, 3) + resume);
   training.expect_same("again", "two", "final");
 }
 
-// Two data-parallel ranks of two stages each, with everything that can be on the drive there.
+// Two data-parallel ranks of two stages each, with everything on the drive that can be there.
 TEST(LocalRanks, PipelinesHaveTheBitsOfOneStage) {
   const TinyTraining training(4);
   const Arguments more = kSteps + Arguments{"--gradient-accumulation-steps", "3"};
@@ -83,7 +84,7 @@ TEST(LocalRanks, PipelinesHaveTheBitsOfOneStage) {
   training.expect_same("pipeline", "flat", "final");
   EXPECT_TRUE(training.nvme_is_empty());
 
-  // What stages have saved, others go on with.
+  // A run of other stages goes on with the state that these stages have saved.
   const Arguments stages = more + Arguments{"--pipeline-schedule", "gpipe"};
   training.train("again", stages + ranks(2, 0) +
                               Arguments{"--pipeline-parallel", "2", "--stop-after-step", "4"});
@@ -93,8 +94,9 @@ TEST(LocalRanks, PipelinesHaveTheBitsOfOneStage) {
   training.expect_same("again", "alone", "final");
 }
 
-// Two pieces to each of two stages, saved in the middle, go on as four data-parallel ranks and as
-// one: the bits of two ranks up to there, and nearly the same after.
+// A run with two pieces in each of two stages is saved in the middle. It goes on as four
+// data-parallel ranks and as one. It has the bits of two ranks up to there, and nearly the same
+// values after that.
 TEST(LocalRanks, InterleavedStagesHaveTheBitsOfOneAndResumeOnOtherRanks) {
   const TinyTraining training(4);
   const auto with = [](int micro_batches) {
@@ -129,7 +131,8 @@ TEST(LocalRanks, MoreMemoryThanTheHostHasIs3) {
   EXPECT_NE(outcome.errors.find("for each of 64 ranks"), std::string::npos) << outcome;
 }
 
-// The second stage has the head, and so the most memory: what the rows say is enough for it.
+// The second stage has the head, so it needs the most memory. The peak in the rows is enough for
+// it.
 TEST(LocalRanks, RowsHaveThePeakOfTheRankWithTheLargest) {
   const TinyTraining training;
   const Arguments stages = kSteps + Arguments{"--local-ranks", "2", "--pipeline-parallel", "2"};
@@ -142,7 +145,7 @@ TEST(LocalRanks, RowsHaveThePeakOfTheRankWithTheLargest) {
   EXPECT_EQ(outcome.code, 3) << outcome;
 }
 
-// Updates run under the step behind theirs; what they move counts to their own.
+// Updates run under the step after theirs. The bytes that they move count for their own step.
 TEST(LocalRanks, ARowHasTheBytesOfItsStepsOps) {
   const TinyTraining training;
   training.train("run", kSteps + ranks(2, 1) + training.nvme() +
@@ -169,7 +172,8 @@ TEST(LocalRanks, AllStopOnASignal) {
   EXPECT_TRUE(training.directory().has("run/checkpoint-" + saved + "/manifest.json"));
 }
 
-// The drive of every rank fails; what is told is the drive, not that ranks were ended.
+// The drive of every rank fails. The message names the drive, and does not say that ranks were
+// ended.
 TEST(LocalRanks, WhatFailsOneEndsAllWithItsCause) {
   const TinyTraining training(3, 96);
   ProgramRun run(training.command("run", Arguments{"--max-steps", "1000000"} + ranks(2, 3) +
@@ -183,15 +187,15 @@ TEST(LocalRanks, WhatFailsOneEndsAllWithItsCause) {
   EXPECT_TRUE(training.nvme_is_empty());
 }
 
-// The rank that finds the damage may be between steps, where it is told that calls were ended: by
-// itself.
+// The rank that finds the damage may be between steps. There it hears that calls were ended, but it
+// has ended them itself.
 TEST(LocalRanks, WhatIsWrongOnTheDriveOfOneIsTold) {
   const TinyTraining training(3, 96);
   ProgramRun run(training.command("run", Arguments{"--max-steps", "1000000"} + ranks(2, 1) +
                                              training.nvme() +
                                              Arguments{"--place-optimizer", "nvme"}));
   ASSERT_TRUE(run.wait_for("\nstep ", 3)) << run.wait();
-  while (!run.has_ended()) {  // what is written over is as good as new
+  while (!run.has_ended()) {  // data that is written over is whole again
     for (const std::string& drive : run.open_files("slots.bin")) {
       std::error_code gone;
       const std::uintmax_t size = std::filesystem::file_size(drive, gone);
@@ -206,8 +210,8 @@ TEST(LocalRanks, WhatIsWrongOnTheDriveOfOneIsTold) {
   EXPECT_NE(outcome.errors.find("slots.bin"), std::string::npos) << outcome;
 }
 
-// While the last evaluation goes on, which does not need them, the drives lose what final/ is made
-// of. No rank can save it in another form, and none waits for others to do so.
+// While the last evaluation goes on, which does not need the drives, they lose the state that
+// final/ is made of. No rank can save it in another form, and no rank waits for others to do so.
 TEST(LocalRanks, StateThatCannotBeReadForTheResultEndsAll) {
   const TinyTraining training;
   const std::string held =

@@ -11,7 +11,8 @@ constexpr int kRunsOfShard = 250;
 class MeshBitsLong : public testing::TestWithParam<int> {};
 
 TEST_P(MeshBitsLong, RandomRunsHaveTheBitsOfThePlainRun) {
-  // The seeds of a shard follow the ones before it; the first are those of the short test.
+  // The seeds of a shard follow the seeds of the shard before it. The first ones are the short
+  // test's.
   const MeshTally tally =
       expect_matrix_holds(1000 * static_cast<std::uint64_t>(GetParam()), kRunsOfShard);
   EXPECT_GT(tally.without_clipping * 10, kRunsOfShard * 3);

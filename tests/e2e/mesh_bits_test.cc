@@ -7,7 +7,7 @@ namespace {
 
 TEST(MeshBits, RandomRunsHaveTheBitsOfThePlainRun) {
   const MeshTally tally = expect_matrix_holds(0, 40);
-  // Updates crossed a step's border here once, and no other test saw it.
+  // Here updates once crossed a step's border, and no other test noticed it.
   EXPECT_GT(tally.corner_head_alone, 0);
   EXPECT_GT(tally.resumed, 0);
 }

@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-// Threads of a run grow with its ranks, and its time with them.
+// The number of threads of a run grows with its ranks, and so does its time.
 constexpr int kMostRanks = 12;
 constexpr int kMostProcesses = 6;
 constexpr int kSequenceLength = 16;
@@ -212,15 +212,15 @@ MeshGroup draw_group(std::uint64_t seed) {
   Draw draw(seed);
   MeshGroup group;
   group.seed = seed;
-  // The last digit deals out what must not be left to chance: every second group is without
-  // clipping, every second has one micro-batch, and three of ten are corner groups.
+  // The last digit decides what must not be left to chance: every second group has no clipping,
+  // every second one has one micro-batch, and three of ten are corner groups.
   const std::uint64_t digit = seed % 10;
   const bool alone = digit == 0 || digit == 3 || digit == 4 || digit == 7 || digit == 8;
   group.max_grad_norm = digit % 2 == 0 ? "0" : draw.text({"0.05", "0.05", "1.0"});
   group.micro_batches = alone ? 1 : draw.between(2, 4);
   group.mesh = draw_mesh(draw, group.is_corner() ? 4 : 6);
-  // A corner group's model is small enough for a stage to each unit. With one layer the head's
-  // update is always left to the next step; with more it is where the planner wants it so.
+  // A corner group's model is small enough to give each unit a stage. With one layer the head's
+  // update is always left to the next step. With more layers the planner decides where it is.
   const bool corner = group.is_corner();
   const int most_layers = corner ? kMostRanks / group.mesh.ranks() - 2 : 4;
   group.layers =

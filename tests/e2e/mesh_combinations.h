@@ -7,11 +7,11 @@
 
 #include "tests/e2e/tiny_training.h"
 
-// Draws whole runs of the program from a seed. A group fixes everything that may change the bits of
-// a run; its variants differ only in what must not.
+// Draws whole runs of the program from a seed. A group fixes every setting that may change the bits
+// of a run. Its variants differ only in settings that must not change them.
 namespace terrace {
 
-// Ranks by what may change bits. Pipeline stages multiply them and change none.
+// The ranks that may change bits. Pipeline stages multiply the ranks and change no bits.
 struct RankMesh {
   int data = 1;
   int tensor = 1;
@@ -37,21 +37,21 @@ struct MeshGroup {
   int steps = 4;
   int warmup_steps = 1;
   std::string lr_scheduler;
-  // All runs of the group stop after this step and go on with the other mesh; 0: none does.
+  // All runs of the group stop after this step and go on with the other mesh; 0: they do not stop.
   int handover_after_step = 0;
   RankMesh mesh_after;
 
   bool clips() const { return max_grad_norm != "0"; }
-  // No clipping and one micro-batch: updates run as soon as they can, and nothing else separates
-  // the steps.
+  // Returns whether there is no clipping and only one micro-batch. Updates then run as soon as they
+  // can, and nothing else separates the steps.
   bool is_corner() const { return !clips() && micro_batches == 1; }
-  // The model's config.json.
+  // Returns the model's config.json.
   std::string config() const;
-  // All flags that may change bits, but the ranks.
+  // Returns all flags that may change bits, except the ranks.
   Arguments arguments() const;
 };
 
-// One start of the program. Budgets are left to the one who runs it.
+// One start of the program. Its budgets are chosen by the caller that runs it.
 struct MeshVariant {
   RankMesh mesh;
   int stages = 1;
@@ -64,7 +64,7 @@ struct MeshVariant {
   std::string activations;
   bool has_device = false;  // a budget of its own; else unified mode
   bool has_drive = false;
-  // The budget is the smallest that the program accepts, times this; none: much more than that.
+  // The budget is this times the smallest one that the program accepts; unset: much more than that.
   std::optional<double> device_room;
   std::optional<double> host_room;
   std::string lookahead;
@@ -77,7 +77,7 @@ struct MeshVariant {
   bool as_processes = false;
 
   int ranks() const { return mesh.ranks() * stages; }
-  // Without budgets, drive and run directory.
+  // Returns the flags without budgets, drive and run directory.
   Arguments arguments() const;
 };
 
@@ -90,9 +90,10 @@ struct MeshRun {
 };
 
 MeshGroup draw_group(std::uint64_t seed);
-// The runs of the group's seed. Corner groups begin with one whose last stage has the head alone.
+// Returns the runs of the group's seed. Corner groups begin with one whose last stage has only the
+// head.
 std::vector<MeshRun> draw_runs(const MeshGroup& group, int count);
-// As many ranks as threads, no stages, everything in memory and ZeRO stage 0.
+// Returns a variant with these ranks as threads, no stages, everything in memory and ZeRO stage 0.
 MeshVariant plain_variant(const RankMesh& mesh);
 
 }  // namespace terrace

@@ -19,9 +19,9 @@ constexpr std::uint64_t kMatrixSeed = 1;
 constexpr int kVariantsOfGroup = 4;
 constexpr int kMostFailures = 5;
 constexpr int kMostRefusedPercent = 15;
-// A run takes a tenth of a second; this one hangs.
+// A run takes a tenth of a second. One that takes this long hangs.
 constexpr auto kMeshHangsAfter = std::chrono::seconds(60);
-// Each stage of a pipeline may ask for more than the one that was refused before it.
+// Each stage of a pipeline may ask for more than the stage that was refused before it.
 constexpr int kMostRaises = 12;
 
 const char* const kRoomy = "64MiB";
@@ -32,7 +32,7 @@ std::uint64_t matrix_seed() {
   return given != nullptr ? std::stoull(given) : kMatrixSeed;
 }
 
-// The largest size that a refusal names for the flag, in bytes; 0 if it names none.
+// Returns the largest size, in bytes, that a refusal names for the flag; 0 if it names none.
 double size_to_raise_to(const std::string& errors, const std::string& flag) {
   double largest = 0;
   const std::string before = fmt::format("raise {} to ", flag);
@@ -47,7 +47,7 @@ double size_to_raise_to(const std::string& errors, const std::string& flag) {
   return largest;
 }
 
-// The first clause of a message, without its numbers.
+// Returns the first clause of a message, without its numbers.
 std::string reason_of(const Outcome& outcome) {
   const std::string before = "error: ";
   const std::size_t at = outcome.errors.find(before);
@@ -65,7 +65,7 @@ std::string command_text(const Arguments& launcher, const Arguments& arguments) 
   return fmt::format("{}", fmt::join(launcher + Arguments{program_path()} + arguments, " "));
 }
 
-// Whether the last of several stages has nothing but the head, as the program tells it.
+// Returns whether the program says that the last of several stages has only the head.
 bool has_head_alone(const std::string& output, int head) {
   return output.find(fmt::format(", {} on; what follows", head)) != std::string::npos;
 }
@@ -78,8 +78,8 @@ class GroupRuns {
   GroupRuns(const MeshGroup& group, MeshTally& tally)
       : group_(group), tally_(tally), training_(group.config()) {}
 
-  // Returns false where there is nothing to compare with. Each step must have a learning rate of
-  // its own, or those of another step would not show.
+  // Returns false if there is nothing to compare with. Each step must have a learning rate of its
+  // own, as otherwise the use of another step's rate would not show.
   bool train_reference() {
     const bool handed_over = group_.handover_after_step > 0;
     MeshRun plain;
@@ -127,7 +127,8 @@ class GroupRuns {
     return fmt::format("TERRACE_MATRIX_SEED={}, model: {}\n", group_.seed, group_.config());
   }
 
-  // Runs all pieces into the run directory `name` or, the second, beside it.
+  // Runs all pieces. The first goes into the run directory `name`, the second into the same one or
+  // one beside it.
   Verdict execute(const MeshRun& run, const std::string& name) {
     story_.clear();
     Arguments more;
@@ -158,7 +159,7 @@ class GroupRuns {
     return verdict_of(variant, run_with_enough(variant, name, more, budgets));
   }
 
-  // Starts the program until its budgets are enough: each refusal tells the next ones.
+  // Starts the program until its budgets are enough: each refusal names the next ones.
   Outcome run_with_enough(const MeshVariant& variant, const std::string& name,
                           const Arguments& more, Budgets& budgets) {
     Arguments launcher;
@@ -178,7 +179,7 @@ class GroupRuns {
     }
   }
 
-  // Returns whether a budget was raised. Those that are roomy already are not.
+  // Returns whether a budget was raised. Budgets that are roomy already are not raised.
   static bool raise(const MeshVariant& variant, const std::string& errors, Budgets& budgets) {
     const auto raise_one = [&](const char* flag, const std::optional<double>& room,
                                std::string& size) {

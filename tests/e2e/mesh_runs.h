@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-// Runs what mesh_combinations.h draws, and compares it.
+// Runs the runs that mesh_combinations.h draws, and compares them.
 namespace terrace {
 
 struct MeshTally {
@@ -20,7 +20,7 @@ struct MeshTally {
   int resumed = 0;
   int on_another_mesh = 0;  // resumed with other data- or tensor-parallel ranks
   int failures = 0;
-  // Why runs were refused, by message without numbers, and of each the first.
+  // Refusals of one reason, which is the message without numbers, with the first example.
   struct Refusals {
     int times = 0;
     std::string example;
@@ -30,9 +30,9 @@ struct MeshTally {
   std::string text() const;
 };
 
-// Runs `count` variants, 4 to a group, and expects of each the rows and the final model of its
-// group's plain run. A few may be refused. Each group has a seed of its own; the first one's is
-// `offset` behind 1, or behind TERRACE_MATRIX_SEED where that is set.
+// Runs `count` variants, 4 to a group, and expects each to have the rows and the final model of its
+// group's plain run. A few may be refused. Each group has a seed of its own. The first group's seed
+// is `offset` above 1, or above TERRACE_MATRIX_SEED if that is set.
 MeshTally expect_matrix_holds(std::uint64_t offset, int count);
 
 }  // namespace terrace

@@ -5,8 +5,9 @@
 namespace terrace {
 namespace {
 
-// With accumulation over A micro-batches, micro-batch-major fetches the parameters for each of
-// them, forward and backward, and layer-major once each: about a factor of A less.
+// With accumulation over A micro-batches, the micro-batch-major order fetches the parameters for
+// each of them, in the forward and in the backward. The layer-major order fetches them once in
+// each: about a factor of A less.
 TEST(MicroBatchOrder, LayerMajorMovesAThirdOfTheParameterBytes) {
   const TinyTraining training(8, 64);
   const Arguments micro_batches = {"--gradient-accumulation-steps", "4"};
@@ -16,7 +17,7 @@ TEST(MicroBatchOrder, LayerMajorMovesAThirdOfTheParameterBytes) {
                                      "--place-optimizer",   "host", "--recompute",       "full",
                                      "--micro-batch-order", order};
   };
-  // Room for the unit that computes and the one that is fetched beside it.
+  // The budget has room for the unit that computes and for the one that is fetched beside it.
   const std::string least = training.least_device_memory(with_order("layer-major"));
   training.train("plain", micro_batches + steps);
   for (const std::string order : {"layer-major", "micro-batch-major"}) {

@@ -61,7 +61,7 @@ TEST_F(MovedRuns, CopiesAreRunsOfTheirOwn) {
   EXPECT_EQ(training_.directory().read("old/metrics.jsonl"), before);
 }
 
-// A checkpoint that is named lies in the copy, and so does what the run writes.
+// The named checkpoint is in the copy, and so are the files that the run writes.
 TEST_F(MovedRuns, GoOnFromACheckpointThatIsNamedInTheCopy) {
   copy("old", "copy");
   const Outcome outcome = run_program({"train", "--config", path("copy/config.toml"), "--resume",
@@ -71,7 +71,7 @@ TEST_F(MovedRuns, GoOnFromACheckpointThatIsNamedInTheCopy) {
   EXPECT_FALSE(has("old/checkpoint-5"));
 }
 
-// The directory is told by its checkpoints alone, too.
+// The directory can also be recognized by its checkpoints alone.
 TEST_F(MovedRuns, AreKnownWithoutTheRecordOfTheRun) {
   fs::rename(path("old"), path("new"));
   fs::remove(path("new/run.json"));
@@ -101,7 +101,8 @@ TEST_F(MovedRuns, ADirectoryThatIsNamedWins) {
   EXPECT_FALSE(has("copy/checkpoint-5"));
 }
 
-// As when the whole project was moved: what the file names is refused by its name.
+// This happens if the whole project was moved. A path in the file that no longer exists is refused
+// by its name.
 TEST_F(MovedRuns, WhatDidNotMoveAlongIsNamed) {
   fs::rename(path("text.txt"), path("elsewhere.txt"));
   const Outcome data = run_program(resume("old/config.toml"));
@@ -128,7 +129,7 @@ TEST_F(MovedRuns, AResumeThatStartsOverSaysSo) {
   EXPECT_TRUE(has("old/metrics.jsonl.before"));
 }
 
-// A link to the run directory is no other place.
+// A link to the run directory is not another place.
 TEST_F(MovedRuns, ALinkIsTheSameDirectory) {
   fs::create_directory_symlink(path("old"), path("latest"));
   const Outcome outcome = run_program(resume("latest/config.toml", {"--stop-after-step", "5"}));
@@ -138,7 +139,7 @@ TEST_F(MovedRuns, ALinkIsTheSameDirectory) {
               HasSubstr("run_dir = \"" + path("old") + "\""));
 }
 
-// What a user wrote there before the first run is not lost.
+// A file that a user wrote there before the first run is not lost.
 TEST_F(MovedRuns, AConfigurationOfTheUsersOwnIsKept) {
   training_.directory().write("mine/config.toml", "# mine\nmax_steps = 1\n");
   const Outcome outcome = training_.train("mine", {"--max-steps", "1"});
@@ -154,7 +155,7 @@ class RunsAmongTheData : public testing::Test {
     training_.directory().write("texts/below/b.txt", generated_text(20'000, 8));
   }
 
-  // As a user types it who has changed to the directory of the texts.
+  // Runs the program as a user does who has changed to the directory of the texts.
   Outcome run_in_texts(const Arguments& more) const {
     const Arguments common = {
         "train",    "--model", training_.path("model"), "--init", "random", "--data", ".",

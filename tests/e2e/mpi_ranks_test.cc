@@ -67,7 +67,7 @@ TEST(MpiRanks, ResumeAsThreadsAndAlone) {
   training.expect_same("run", "alone", "final");
 }
 
-// As if each had a disk of its own under the name of the run directory.
+// This happens if each rank has a disk of its own under the name of the run directory.
 TEST(MpiRanks, ThatFindDifferentCheckpointsGoOnWithNeither) {
   const TinyTraining training;
   training.train("run", kSteps + Arguments{"--checkpoint-every", "2", "--stop-after-step", "4"});
@@ -83,7 +83,7 @@ TEST(MpiRanks, ThatFindDifferentCheckpointsGoOnWithNeither) {
   EXPECT_EQ(training.rows("run").size(), 4U);
 }
 
-// As if the copy on one host were an old one. Nothing is made for such a run.
+// This happens if the copy on one host is an old one. Nothing is made for such a run.
 TEST(MpiRanks, ThatFindDifferentDataDoNotTrain) {
   const TinyTraining training;
   const TinyTraining with_old_copy;
@@ -102,7 +102,7 @@ TEST(MpiRanks, ThatFindDifferentDataDoNotTrain) {
   EXPECT_NE(as_many.errors.find("different data"), std::string::npos) << as_many;
 }
 
-// As if a flag had been changed on one host.
+// This happens if a flag has been changed on one host.
 TEST(MpiRanks, ThatWereStartedWithOtherFlagsDoNotTrain) {
   const TinyTraining training;
   for (const Arguments& other : {Arguments{"--seed", "7"}, Arguments{"--zero-stage", "3"}}) {
@@ -130,7 +130,7 @@ TEST(MpiRanks, MayHavePathsAndBudgetsOfTheirOwn) {
   EXPECT_EQ(outcome.code, 0) << outcome;
 }
 
-// As if each host had a copy of its own, and one were of another model.
+// This happens if each host has a copy of its own and one copy is of another model.
 TEST(MpiRanks, ThatFindDifferentWeightsDoNotTrain) {
   const TinyTraining training;
   for (const char* seed : {"1", "2"}) {
@@ -148,7 +148,8 @@ TEST(MpiRanks, ThatFindDifferentWeightsDoNotTrain) {
   EXPECT_FALSE(training.directory().has("run"));
 }
 
-// Where not every byte of the files is compared: between the places of the largest tensor that are.
+// Not every byte of the files is compared. The damage is between the places of the largest tensor
+// that are compared.
 TEST(MpiRanks, ThatHaveReadDifferentParametersDoNotTrain) {
   const TinyTraining training(1, 512);
   training.train("first", {"--max-steps", "1"});
@@ -174,7 +175,7 @@ TEST(MpiRanks, ThatHaveReadDifferentParametersDoNotTrain) {
   EXPECT_FALSE(training.directory().has("run"));
 }
 
-// One rank prints the document, of all.
+// One rank prints the document, which is about all ranks.
 TEST(MpiRanks, SayInADryRunWhatThreadsSay) {
   const TinyTraining training(4);
   const Arguments mesh = kSteps + Arguments{"--pipeline-parallel", "2", "--threads", "1"};
@@ -206,8 +207,8 @@ TEST(MpiRanks, AWrongFlagEndsTheJobWithAnError) {
   EXPECT_NE(outcome.errors.find("3 pipeline stages"), std::string::npos) << outcome;
 }
 
-// Token 3000 is one that the model does not have, and one of the ranks has to train on it. Whoever
-// starts jobs again that were saved on a signal (75) would start this one for ever.
+// Token 3000 has an id that the model does not have, and one of the ranks has to train on it. A
+// scheduler that restarts jobs that were saved on a signal (75) would restart this one for ever.
 TEST(MpiRanks, BadDataOfOneEndsAllOfThem) {
   const TinyTraining training;
   std::string tokens(2 * 6000, '\0');
@@ -226,7 +227,7 @@ TEST(MpiRanks, BadDataOfOneEndsAllOfThem) {
   EXPECT_NE(outcome.output.find("\nsaved "), std::string::npos) << outcome;
 }
 
-// mpirun makes a terminal for its ranks though it writes to a file.
+// mpirun makes a terminal for its ranks even if it writes to a file itself.
 TEST(MpiRanks, DrawNoProgressBarInAFile) {
   const TinyTraining training;
   for (const int ranks : {1, 2}) {
@@ -236,8 +237,8 @@ TEST(MpiRanks, DrawNoProgressBarInAFile) {
   }
 }
 
-// A rank dies in the middle of a step: the others do not wait for it, nothing is saved and nothing
-// left on the drive. Fewer ranks go on from the last checkpoint.
+// A rank dies in the middle of a step. The others do not wait for it, nothing is saved, and nothing
+// is left on the drive. Fewer ranks go on from the last checkpoint.
 TEST(MpiRanks, AKilledRankEndsTheJobAndFewerGoOn) {
   const TinyTraining training(4);
   const Arguments common =
@@ -253,7 +254,7 @@ TEST(MpiRanks, AKilledRankEndsTheJobAndFewerGoOn) {
   EXPECT_FALSE(training.directory().has("run/final"));
   EXPECT_TRUE(training.nvme_is_empty());
 
-  // As many samples on half as many ranks.
+  // There are as many samples on half as many ranks.
   const Arguments resume = {"--resume", "auto", "--gradient-accumulation-steps", "4"};
   const int saved = training.last_committed("run");
   const Outcome resumed = train_job(
@@ -266,7 +267,7 @@ TEST(MpiRanks, AKilledRankEndsTheJobAndFewerGoOn) {
   EXPECT_TRUE(training.nvme_is_empty());
 }
 
-// In a shell of srun --pty the one process that runs is the first.
+// In a shell of srun --pty only one process runs, and it is the first.
 TEST(MpiRanks, OnlyTheFirstTellsWhatIsDoubtful) {
   const TinyTraining training;
   for (const char* rank : {"0", "1"}) {
@@ -284,8 +285,8 @@ TEST(MpiRanks, OnlyTheFirstTellsWhatIsDoubtful) {
   }
 }
 
-// What other launchers, or Open MPI's without its mpirun, tell each of their processes. Each would
-// find itself alone, and train alone.
+// Other launchers set these variables for each of their processes, and so does Open MPI without its
+// mpirun. Each process would find itself alone, and would train alone.
 TEST(MpiRanks, ThatMpiDoesNotFindDoNotTrainAlone) {
   const TinyTraining training;
   const auto environments = std::to_array<Arguments>(
@@ -302,7 +303,7 @@ TEST(MpiRanks, ThatMpiDoesNotFindDoNotTrainAlone) {
   }
 }
 
-// One document on standard output, whatever starts it.
+// There must be one document on standard output, whatever starts the program.
 TEST(MpiRanks, ABenchmarkOfOneProcessIsRefused) {
   const Outcome outcome = ProgramRun({"bench", "copy", "--small", "--json"}, {}, mpirun(2)).wait();
   EXPECT_EQ(outcome.code, 2) << outcome;

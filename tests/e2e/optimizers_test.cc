@@ -6,7 +6,7 @@
 
 #include "tests/e2e/tiny_training.h"
 
-// Runs with each value of --optimizer: what they save, and what goes on with it.
+// Runs with each value of --optimizer: the files that they save, and the runs that go on with them.
 namespace terrace {
 namespace {
 
@@ -42,7 +42,8 @@ TEST_P(OptimizerRuns, GoOnFromACheckpointWithTheSameBits) {
   training_.expect_same("stopped", "whole", "final");
 }
 
-// Also where other ranks have saved it; then sums over ranks have another order.
+// A run can also go on from a state that other ranks have saved. Its sums over ranks then have
+// another order.
 TEST_P(OptimizerRuns, GoOnOnOtherRanks) {
   const Arguments exact = {"--precision", "fp32"};
   training_.train("whole", arguments(exact + Arguments{"--gradient-accumulation-steps", "4"}));

@@ -1,5 +1,5 @@
-// Is loaded in front of the library fmt, whose vformat() it replaces: one call throws what a
-// library may throw, in whatever command is run. TERRACE_PLANTED_CALL says which call.
+// Is loaded in front of the library fmt and replaces its vformat(). One call throws what a library
+// may throw, whatever command is run. TERRACE_PLANTED_CALL says which call.
 
 #include <fmt/format.h>
 

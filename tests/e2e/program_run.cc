@@ -24,7 +24,7 @@ namespace {
 
 constexpr auto kPollEvery = std::chrono::milliseconds(1);
 
-// In the child: takes away what is denied. Returns false where that is not possible.
+// Runs in the child. Takes away what is denied. Returns false if that is not possible.
 bool apply(const Denied& denied) {
   if (denied.file_bytes_above.has_value()) {
     const rlimit limit = {*denied.file_bytes_above, *denied.file_bytes_above};
@@ -42,7 +42,7 @@ bool apply(const Denied& denied) {
   return true;
 }
 
-// In the child: replaces standard stream `number` by a file.
+// Runs in the child. Replaces standard stream `number` by a file.
 bool redirect(int number, const std::string& path, int flags) {
   const int file = ::open(path.c_str(), flags, 0600);
   return file >= 0 && ::dup2(file, number) == number;
@@ -193,7 +193,7 @@ Outcome ProgramRun::wait(std::chrono::seconds limit) {
 
 bool has_mpirun() { return !mpirun_path().empty(); }
 
-// A rank that waits lets others run; Open MPI leaks.
+// A rank that waits lets others run. Leaks are not looked for, as Open MPI has some.
 std::vector<std::string> mpirun(int ranks) {
   return {"env",
           "ASAN_OPTIONS=detect_leaks=0",

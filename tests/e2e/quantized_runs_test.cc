@@ -5,8 +5,8 @@
 
 #include "tests/e2e/tiny_training.h"
 
-// Runs that train an adapter over a quantised base: tiers, ranks, stops, what they leave, and what
-// is refused.
+// Runs that train an adapter over a quantised base: tiers, ranks, stops, the files that they leave,
+// and the flags that are refused.
 namespace terrace {
 namespace {
 
@@ -70,7 +70,7 @@ TEST_P(QuantizedRuns, OfRanksThatShareAllHaveTheBitsOfRanksThatShareNothing) {
   training_.expect_same("shared", "whole", "final");
 }
 
-// An adapter over random weights keeps those, exact, in its run directory.
+// An adapter over random weights keeps these weights, exactly, in its run directory.
 TEST_P(QuantizedRuns, OverRandomWeightsGoOn) {
   const Arguments random = {"--lora-rank",         "2",       "--max-steps", "4",
                             "--base-quantization", GetParam()};
@@ -80,7 +80,8 @@ TEST_P(QuantizedRuns, OverRandomWeightsGoOn) {
   training_.expect_same("run", "alone", "final");
 }
 
-// The adapter is added to the base that there is, not to what the run computed with.
+// The adapter is added to the base as it is in its directory, not to the quantised one that the run
+// computed with.
 TEST_P(QuantizedRuns, AreMergedWithTheUnquantizedBase) {
   training_.train("run", quantized());
   const auto merged = run_program({"merge", training_.path("base/final"),

@@ -4,8 +4,8 @@
 
 #include "tests/e2e/tiny_training.h"
 
-// Another number of data-parallel ranks adds gradients in another order: losses differ by
-// roundings, and what training makes of them. How far they may is written in docs/numerics.md.
+// Another number of data-parallel ranks adds gradients in another order. Losses then differ by
+// roundings and by their effect on the training. docs/numerics.md says how far they may differ.
 namespace terrace {
 namespace {
 
@@ -56,8 +56,9 @@ double mean_of_last(const std::vector<MetricsRow>& rows, std::ptrdiff_t count) {
   return sum / static_cast<double>(count);
 }
 
-// A gradient is rounded by at most 2^-9 of it, to either side, before and after ranks add it: what
-// is learned is the same within 2^-8. Likewise where micro-batches are reduced one by one.
+// A gradient is rounded by at most 2^-9 of its value, to either side, before and after ranks add
+// it, so the result of learning is the same within 2^-8. The same holds if micro-batches are
+// reduced one by one.
 TEST(RankGradients, OfTwoBytesOrByMicroBatchTrainAsWell) {
   for (const char* precision : {"fp32", "bf16"}) {
     const TinyTraining training(4, 64);

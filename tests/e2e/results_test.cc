@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Trained until it has learned the words of the text.
+// A model that is trained until it has learned the words of the text.
 class Results : public testing::Test {
  protected:
   Results() {
@@ -39,7 +39,8 @@ TEST_F(Results, TrainingLearnsAndTheFinalModelHasWhatWasLearned) {
   ASSERT_EQ(files.count("model.safetensors"), 1U);
   EXPECT_EQ(nlohmann::json::parse(files.at("config.json")).value("model_type", ""), "llama");
 
-  // A run that starts from it starts where this one ended; asked to, it starts afresh.
+  // A run that starts from this result starts where this run ended. If it is asked to, it starts
+  // afresh.
   const Arguments again = {"train",
                            "--model",
                            training_.path("run/final"),
@@ -55,7 +56,8 @@ TEST_F(Results, TrainingLearnsAndTheFinalModelHasWhatWasLearned) {
       run_program(again + Arguments{"--run-dir", training_.path("weights")});
   ASSERT_EQ(from_weights.code, 0) << from_weights;
   const double first = training_.rows("weights").front().columns.at("loss");
-  // The same text distribution; a step of 8 x 32 tokens scatters by a few tenths around it.
+  // The text has the same distribution. The loss of a step of 8 x 32 tokens scatters by a few
+  // tenths around it.
   EXPECT_NEAR(first, validation_loss, 0.4);
   const Outcome from_random =
       run_program(again + Arguments{"--run-dir", training_.path("random"), "--init", "random"});

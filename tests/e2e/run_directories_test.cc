@@ -6,7 +6,7 @@
 
 #include "tests/e2e/tiny_training.h"
 
-// What a run finds in its directory of the runs before it.
+// The files of earlier runs that a run finds in its directory.
 namespace terrace {
 namespace {
 
@@ -31,7 +31,7 @@ TEST(RunDirectories, OfACompleteRunAreLeftAsTheyAre) {
   }
 }
 
-// A flag that was forgotten or changed is seen before hours have gone by with it.
+// A flag that was forgotten or changed is noticed before hours have been spent with it.
 TEST(RunDirectories, TellWhatAResumedRunComputesOtherwise) {
   const TinyTraining training;
   const Arguments first = {"--max-steps", "6", "--stop-after-step", "2"};
@@ -54,8 +54,8 @@ TEST(RunDirectories, TellWhatAResumedRunComputesOtherwise) {
   EXPECT_THAT(elsewhere.output, HasSubstr("max_steps 8 -> 6"));
 }
 
-// What is left to do depends on what was done: samples that are left, by those of a step from now
-// on.
+// The number of steps that are left depends on what was done: it is the number of samples that are
+// left, divided by the samples of a step from now on.
 TEST(RunDirectories, GoOnForTheSamplesThatAreLeftOfTheirEpochs) {
   const TinyTraining training;
   training.directory().write("text.txt", generated_text(203 * 32 + 1, 7));  // 203 samples
@@ -67,7 +67,7 @@ TEST(RunDirectories, GoOnForTheSamplesThatAreLeftOfTheirEpochs) {
     Arguments more;
     std::int64_t last_step;
   };
-  // 240 samples of 406 are used up, with two micro-batches a step.
+  // 240 samples of 406 are used up. There are two micro-batches a step.
   const auto runs = std::to_array<Resumed>({{"2", {}, 102},
                                             {"5", {}, 77},
                                             {"1", {}, 143},
@@ -87,7 +87,7 @@ TEST(RunDirectories, GoOnForTheSamplesThatAreLeftOfTheirEpochs) {
   }
 }
 
-// Their bits are the same.
+// The bits of both forms are the same.
 TEST(RunDirectories, OfACompleteRunAreTheSameWithTheOtherFormOfMasters) {
   const TinyTraining training;
   const Arguments steps = Arguments{"--max-steps", "3"} + kResume;
@@ -96,7 +96,7 @@ TEST(RunDirectories, OfACompleteRunAreTheSameWithTheOtherFormOfMasters) {
               HasSubstr("is complete"));
 }
 
-// As many tokens, and other ones: another edition of a file.
+// The file has as many tokens, but other ones, like another edition of it.
 TEST(RunDirectories, AreNotGoneOnWithOnOtherData) {
   const TinyTraining training;
   training.train("run", {"--max-steps", "4", "--stop-after-step", "2"});
@@ -116,7 +116,7 @@ TEST(RunDirectories, OfACompleteRunAreFoundSoByAllRanks) {
   EXPECT_THAT(training.train("run", steps).output, HasSubstr("is complete"));
 }
 
-// A scheduler must not take another run's result for that of this one.
+// A scheduler must not take another run's result for this one's.
 TEST(RunDirectories, OfACompleteRunAreNoResultOfAnother) {
   const TinyTraining training;
   training.train("run", Arguments{"--max-steps", "3"} + kResume);
@@ -140,8 +140,8 @@ TEST(RunDirectories, WhoseResultCannotBeNotedAreNamedByAllRanks) {
   EXPECT_TRUE(training.directory().has("run/final/config.json"));
 }
 
-// What a crash in the middle of a save moved aside is the checkpoint, by whatever name it is asked
-// for.
+// If a crash in the middle of a save has moved a checkpoint aside, that is still the checkpoint, by
+// whatever name it is asked for.
 TEST(RunDirectories, AreClearedBeforeACheckpointOfTheirsIsOpened) {
   const TinyTraining training;
   training.train("run", {"--max-steps", "4", "--stop-after-step", "2"});
@@ -151,7 +151,7 @@ TEST(RunDirectories, AreClearedBeforeACheckpointOfTheirsIsOpened) {
   EXPECT_THAT(outcome.output, HasSubstr("resumed after step 2\n"));
 }
 
-// What is in final while more steps run is the result of fewer.
+// While more steps run, final has the result of fewer steps.
 TEST(RunDirectories, OfACompleteRunTakeMoreSteps) {
   const TinyTraining training;
   const Arguments saves = Arguments{"--checkpoint-every", "2", "--lr-scheduler-type", "constant"};
@@ -178,7 +178,7 @@ TEST(RunDirectories, OfACompleteRunWithoutACheckpointTakeNoMoreSteps) {
   EXPECT_TRUE(training.files("run", "final") == first);
 }
 
-// It had saved nothing, but somebody may want to see how far it had come.
+// The run had saved nothing, but somebody may want to see how far it had come.
 TEST(RunDirectories, KeepTheRowsOfARunThatHasNoCheckpoint) {
   const TinyTraining training;
   ProgramRun run(training.command("run", {"--max-steps", "1000000"}));
@@ -191,7 +191,7 @@ TEST(RunDirectories, KeepTheRowsOfARunThatHasNoCheckpoint) {
   EXPECT_EQ(training.rows("run").size(), 2U);
 }
 
-// Permissions may come back; what was saved would not.
+// Permissions may come back. Saved files that were removed would not.
 TEST(RunDirectories, ThatCannotBeReadAreNotTakenForEmptyOnes) {
   const TinyTraining training;
   const Denied as_a_user = {.file_bytes_above = {}, .write_permission_of_root = true};
@@ -227,7 +227,7 @@ TEST(RunDirectories, AreNotMadeForARunThatCannotStart) {
   }
 }
 
-// TOML is UTF-8.
+// TOML must be UTF-8.
 TEST(RunDirectories, WhosePathCannotStandInTheConfigurationAreRefused) {
   const TinyTraining training;
   const Outcome outcome = run_program(training.command("caf\xe9", {"--max-steps", "2"}));

@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// With its streams redirected as a shell does it.
+// Runs the program with its streams redirected as a shell does it.
 Outcome run_with(const std::string& redirections, const Arguments& arguments) {
   return ProgramRun(arguments, {}, {"sh", "-c", "exec \"$@\" " + redirections, "sh"}).wait();
 }
@@ -37,7 +37,8 @@ TEST(StandardStreams, AWarningThatCannotBeSaidEndsNothing) {
   EXPECT_EQ(training.last_committed("run"), 2);
 }
 
-// The files that a run opens would get their numbers, and what is said to the console.
+// Otherwise the files that a run opens would get the numbers of closed streams, and so the messages
+// to the console.
 TEST(StandardStreams, WhatIsSaidToClosedOnesGoesToNoFile) {
   const TinyTraining training;
   const Arguments run = {"--max-steps",       "6",   "--place-parameters", "nvme",
@@ -53,7 +54,7 @@ TEST(StandardStreams, WhatIsSaidToClosedOnesGoesToNoFile) {
   }
 }
 
-// As a terminal that was paused, or a pager at its first page.
+// Such a reader is a terminal that was paused, or a pager at its first page.
 TEST(StandardStreams, AReaderThatStandsStillStopsNothing) {
   const TinyTraining training;
   const std::string fifo = training.path("console");
@@ -68,7 +69,7 @@ TEST(StandardStreams, AReaderThatStandsStillStopsNothing) {
   EXPECT_TRUE(training.directory().has("run/final/config.json"));
 }
 
-// What the pipe does not hold, and comes before its reader.
+// The output is more than the pipe holds, and comes before its reader.
 TEST(StandardStreams, AReaderThatComesLateReadsAll) {
   const TinyTraining training;
   const Outcome outcome = ProgramRun(training.command("run", {"--max-steps", "200"}), {},

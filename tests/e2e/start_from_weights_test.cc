@@ -19,7 +19,7 @@ class StartFromWeights : public testing::Test {
  protected:
   StartFromWeights() { training_.train("first", {"--max-steps", "1", "--precision", "fp32"}); }
 
-  // Flags of a run that starts from them.
+  // Returns the flags of a run that starts from them.
   Arguments flags(const std::string& steps = "1") const {
     return {"--max-steps", steps, "--model", training_.path("first/final"), "--init", "auto"};
   }
@@ -44,7 +44,7 @@ TEST_F(StartFromWeights, OfBytesIsNothingToWarnOf) {
   EXPECT_EQ(outcome.errors, "");
 }
 
-// Bytes are other ids than those that the weights were trained with.
+// Bytes are not the ids that the weights were trained with.
 TEST_F(StartFromWeights, WithATokenizerOfTheirOwnWarnsOfText) {
   training_.directory().write("first/final/tokenizer.json", "{}");
   const Outcome outcome = run_program(command() + Arguments{"--tokenizer", "bytes"});
@@ -67,7 +67,7 @@ TEST_F(StartFromWeights, WithATokenizerOfTheirOwnWarnsOfText) {
   EXPECT_EQ(training_.directory().read("of_ids/final/tokenizer.json"), "{}");
 }
 
-// The run goes on without what only its users need.
+// The run goes on without the files that only its users need.
 TEST_F(StartFromWeights, WithATokenizerThatCannotBeReadSaysSo) {
   std::filesystem::create_directory(training_.path("first/final/merges.txt"));
   const std::string tokens = training_.directory().write("ids.u16", std::string(20'000, '\0'));
@@ -85,7 +85,7 @@ TEST_F(StartFromWeights, WithDropoutSaysThatThereIsNone) {
   EXPECT_THAT(outcome.errors, HasSubstr("attention_dropout 0.25: nothing is dropped"));
 }
 
-// Else the first step would, with advice about the learning rate.
+// Otherwise the first step would fail, with advice about the learning rate.
 TEST_F(StartFromWeights, ThatAreNotFiniteIs5AndNamesTheTensor) {
   std::string bytes = training_.directory().read("first/final/model.safetensors");
   const float infinite = std::numeric_limits<float>::infinity();
@@ -97,7 +97,7 @@ TEST_F(StartFromWeights, ThatAreNotFiniteIs5AndNamesTheTensor) {
   EXPECT_THAT(outcome.errors, HasSubstr("not finite"));
 }
 
-// Random ones in their place would train without a word.
+// Random weights in their place would train without a word.
 TEST_F(StartFromWeights, ThatAreNotThereIs2AndNamesWhatIs) {
   std::filesystem::rename(path("model.safetensors"), path("model.fp16.safetensors"));
   for (const Arguments& more : {Arguments{}, Arguments{"--dry-run"}}) {
@@ -141,7 +141,7 @@ TEST_F(StartFromWeights, KeepsTheirPrecisionUnlessToldOtherwise) {
   }
 }
 
-// The checkpoint tells how the weights were stored: they may be gone.
+// The checkpoint records how the weights were stored, as they may be gone.
 TEST_F(StartFromWeights, KeepsTheirPrecisionAcrossAResume) {
   training_.train("whole", flags("2"));
   training_.train("parts", flags("2") + Arguments{"--stop-after-step", "1"});

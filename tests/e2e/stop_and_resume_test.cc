@@ -14,7 +14,8 @@
 namespace terrace {
 namespace {
 
-// A run of 16 steps that was left alone, and the same stopped after 10 of them, on `first`.
+// A run of 16 steps that was left alone, and the same run stopped after 10 of them, with the flags
+// `first`.
 class StopAndResume : public testing::TestWithParam<const char*> {
  protected:
   void stop(const Arguments& first) {
@@ -95,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Bf16, StopAndResumeMasters, testing::Values("bf16"),
 INSTANTIATE_TEST_SUITE_P(Precisions, StopAndResume, testing::Values("bf16", "fp32"),
                          [](const auto& instance) { return std::string(instance.param); });
 
-// What is saved does not depend on where it lived.
+// The bytes that are saved do not depend on where the state lived.
 TEST(Checkpoints, HaveTheSameBytesFromEveryTier) {
   const TinyTraining training;
   const Arguments steps = {"--max-steps", "9", "--stop-after-step", "4"};
@@ -115,7 +116,7 @@ TEST(Checkpoints, KeepLastKeepsTheLatest) {
   }
 }
 
-// A checkpoint that is named is the one that is used, and later rows go.
+// A checkpoint that is named is used, and later rows are removed.
 TEST(Checkpoints, ResumeFromANamedOne) {
   const TinyTraining training;
   const Arguments steps = {"--max-steps", "9", "--checkpoint-every", "3"};
@@ -130,7 +131,7 @@ TEST(Checkpoints, ResumeFromANamedOne) {
             std::string::npos);
   EXPECT_EQ(training.rows("run"), rows);
   EXPECT_TRUE(training.files("run", "final") == files);
-  // As a shell completes its name.
+  // A shell completes the name like this.
   training.train("run", steps + Arguments{"--resume", training.path("run/checkpoint-3/"),
                                           "--overwrite-later"});
   EXPECT_EQ(training.rows("run"), rows);
@@ -201,7 +202,7 @@ TEST(Signals, AreAnsweredWithTheCommandThatGoesOn) {
   EXPECT_EQ(training.rows("run").back().step, step + 2);
 }
 
-// A step of so many sequences takes so long that both signals come within it.
+// A step of this many sequences takes so long that both signals come within it.
 constexpr const char* kLongStepSequences = kSanitized ? "200" : "4000";
 
 TEST(Signals, ASecondInterruptEndsTheRunAtOnce) {
@@ -217,7 +218,7 @@ TEST(Signals, ASecondInterruptEndsTheRunAtOnce) {
   EXPECT_EQ(training.last_committed("run"), 0);
 }
 
-// As a launcher passes on what the terminal has sent to the run, too.
+// This happens if a launcher passes on a signal that the terminal has also sent to the run.
 TEST(Signals, AnInterruptThatComesTwiceAtOnceIsOne) {
   const TinyTraining training;
   ProgramRun run(training.command("run", {"--max-steps", "1000000"}));
@@ -229,7 +230,7 @@ TEST(Signals, AnInterruptThatComesTwiceAtOnceIsOne) {
   EXPECT_LT(0, training.last_committed("run"));
 }
 
-// As nohup and the shell that starts a job in the background leave them.
+// nohup, and a shell that starts a job in the background, leave signals ignored.
 TEST(Signals, ThatWereIgnoredAtTheStartStayIgnored) {
   for (const int number : {SIGHUP, SIGINT, SIGTERM}) {
     const TinyTraining training;
@@ -244,8 +245,8 @@ TEST(Signals, ThatWereIgnoredAtTheStartStayIgnored) {
   }
 }
 
-// The terminal of script(1) closes when script dies: the run gets SIGHUP, and what it prints from
-// then on goes nowhere.
+// The terminal of script(1) closes when script dies. The run then gets SIGHUP, and whatever it
+// prints from then on goes nowhere.
 TEST(Signals, AClosedTerminalSavesTheRun) {
   const TinyTraining training;
   Arguments words = training.command("run", {"--max-steps", "1000000"});
@@ -284,8 +285,8 @@ TEST(Signals, SaveAStepOnce) {
   EXPECT_EQ(outcome.output.find(saved), outcome.output.rfind(saved)) << outcome;
 }
 
-// The evaluation alone would take longer than a run may. The pause is for the first step to be
-// over; a signal that comes too early finds the run in it, which passes, too.
+// The evaluation alone would take longer than a run may. The pause lets the first step end. A
+// signal that comes too early finds the run in that step, and the test passes too.
 TEST(Signals, EndAnEvaluation) {
   const TinyTraining training;
   const std::string text =
@@ -301,8 +302,8 @@ TEST(Signals, EndAnEvaluation) {
 }
 
 // The evaluation of the last step belongs to the result: without it the run is not complete. The
-// first one covers all samples, to take long; the one that makes up for it is that of the
-// reference.
+// first evaluation covers all samples, so that it takes long. The one that makes up for it is like
+// the reference's.
 TEST(Signals, AnEvaluationThatWasCutShortIsMadeUpFor) {
   const TinyTraining training;
   const std::string text =
@@ -326,7 +327,7 @@ TEST(Signals, AnEvaluationThatWasCutShortIsMadeUpFor) {
             training.rows("alone").back().columns.at("validation_loss"));
 }
 
-// Planning so many micro-batches takes longer than a run may.
+// Planning this number of micro-batches takes longer than a run may.
 TEST(Signals, BeforeTheFirstStepEndTheRunAtOnce) {
   const TinyTraining training;
   ProgramRun run(
@@ -340,7 +341,7 @@ TEST(Signals, BeforeTheFirstStepEndTheRunAtOnce) {
   EXPECT_FALSE(training.directory().has("run"));
 }
 
-// The directory that a run has chosen for itself stands in its configuration.
+// The directory that a run has chosen for itself is written in its configuration.
 TEST(Resume, GoesOnFromTheConfigurationOfARunWithoutANamedDirectory) {
   const TinyTraining training;
   Arguments command = training.command("run", {"--max-steps", "4", "--stop-after-step", "2"});
@@ -363,7 +364,7 @@ TEST(Resume, GoesOnFromTheConfigurationOfARunWithoutANamedDirectory) {
   EXPECT_TRUE(std::filesystem::exists(chosen.front() + "/final/config.json"));
 }
 
-// Paths in config.toml mean where the run was started.
+// Paths in config.toml are relative to the directory where the run was started.
 TEST(Resume, GoesOnFromAConfigurationWithRelativePathsInAnotherDirectory) {
   const TinyTraining training;
   const std::vector<std::string> there = {"env", "-C", training.path()};

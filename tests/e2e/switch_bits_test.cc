@@ -5,7 +5,7 @@
 namespace terrace {
 namespace {
 
-// What a combination is compared with: nothing given but the precision.
+// Trains the run that combinations are compared with. Only its precision is given.
 void train_reference(const TinyTraining& training, const std::string& precision) {
   training.train(precision,
                  {"--precision", precision, "--max-steps", "6", "--validation-fraction", "0"});
@@ -49,7 +49,8 @@ TEST(SwitchBits, UnifiedModeCountsLoadsFromTheDriveAsParameterUploads) {
   }
 }
 
-// A budget that does not hold the state of a step spreads it over the tiers by itself.
+// If a budget does not hold the state of a step, the state is spread over the tiers without further
+// flags.
 TEST(SwitchBits, SmallBudgetsGiveTheBitsOfThePlainRun) {
   const TinyTraining training(4, 64);
   const Arguments steps = {"--max-steps", "4"};

@@ -15,7 +15,7 @@ std::vector<std::string> io_engines() {
   return {"posix"};
 }
 
-// The settings of each switch; a combination is an index into each.
+// The settings of each switch. A combination has an index into each list.
 const std::vector<std::vector<std::string>>& settings() {
   static const std::vector<std::string> kPlaces = {"auto", "device", "host", "nvme"};
   static const std::vector<std::vector<std::string>> kSettings = {
@@ -37,7 +37,7 @@ SwitchCombination combination_of(const Choice& choice) {
   combination.precision = setting(0);
   combination.has_device = setting(1) != "unified";
   combination.is_tight = setting(1) == "tight";
-  // Without a device there is no such place.
+  // Without a device this place does not exist.
   const auto place = [&](std::size_t i) {
     return setting(i) == "device" && !combination.has_device ? "host" : setting(i);
   };
@@ -83,7 +83,7 @@ std::set<Pair> every_pair() {
   return pairs;
 }
 
-// Bytes of a parameter in each state, as the interface's precisions have them.
+// The bytes of a parameter in each state, for the precisions of the interface.
 struct StateBytes {
   double parameters;
   double gradients = 4;
@@ -102,7 +102,7 @@ double parameters_of(const std::string& output) {
   return std::stod(output.substr(output.find(before) + before.size()));
 }
 
-// What the program says of itself before the first step.
+// Expects what the program says about itself before the first step.
 void expect_said(const SwitchCombination& combination, const std::string& output) {
   std::vector<std::string> said = {
       fmt::format(", {}\n", combination.order),
@@ -124,7 +124,7 @@ void expect_said(const SwitchCombination& combination, const std::string& output
   }
 }
 
-// Everything that lives on the drive is read and written at least once in each step.
+// Expects everything that lives on the drive to be read and written at least once in each step.
 void expect_traffic(const SwitchCombination& combination, const std::vector<MetricsRow>& rows,
                     double parameters) {
   const StateBytes bytes = bytes_of(combination);

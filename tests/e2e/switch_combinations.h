@@ -22,19 +22,20 @@ struct SwitchCombination {
   std::string threads;
   std::string io_engine;
   std::string master_weights;
-  bool is_tight = false;  // with a device, the smallest that this fits in
+  bool is_tight = false;  // with a device: the smallest budgets that this fits in
 
   bool uses_nvme() const;
-  // Without --device-memory.
+  // Returns the flags without --device-memory.
   Arguments arguments() const;
 };
 
-// Few combinations in which every two settings of every two switches come together.
+// Returns a small number of combinations that together have every pair of settings of every two
+// switches.
 std::vector<SwitchCombination> all_pairs(std::uint64_t seed);
 std::vector<SwitchCombination> random_combinations(std::uint64_t seed, int count);
 
-// Trains with the combination and expects the rows and the final model of the run `reference`, that
-// the columns of traffic show the switches at work, and that nothing stays on the drive.
+// Trains with the combination. Expects the rows and the final model of the run `reference`, columns
+// of traffic that show the switches at work, and nothing that stays on the drive.
 void expect_bits_of(const TinyTraining& training, const SwitchCombination& combination,
                     const std::string& run, const std::string& reference);
 

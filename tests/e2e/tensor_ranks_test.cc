@@ -48,7 +48,8 @@ TEST(TensorRanksRun, TiersAndSwitchesDoNotChangeBits) {
   EXPECT_TRUE(training.nvme_is_empty());
 }
 
-// Two data, two tensor and two pipeline ranks with the optimizer on the drive, then other meshes.
+// Trains with two data, two tensor and two pipeline ranks and the optimizer on the drive, and then
+// on other meshes.
 TEST(TensorRanksRun, ResumeOnOtherMeshes) {
   const TinyTraining training;
   const auto with = [](const Arguments& mesh, int micro_batches) {
@@ -68,13 +69,13 @@ TEST(TensorRanksRun, ResumeOnOtherMeshes) {
   training.train("run", with(tensor(2, 2), 4) + resume);
   expect_near_to_the_end(training.rows("run"), training.rows("eight"), 1e-3);
 
-  // Stopped and resumed on the same ranks: the same bits, also of the state.
+  // A run that is stopped and resumed on the same ranks has the same bits, also in its state.
   training.train("again", eight + Arguments{"--stop-after-step", "3"});
   training.train("again", eight + resume);
   training.expect_same("again", "eight", "final");
 }
 
-// The steps' checkpoints have the names and shapes of one rank's.
+// The steps' checkpoints have the same names and shapes as one rank's.
 TEST(TensorRanksRun, CheckpointsAreThoseOfOneRank) {
   const TinyTraining training(gpt2_config());
   const Arguments stop = kTensorSteps + Arguments{"--stop-after-step", "1"};

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The text of a column's value, exactly as it stands in the line.
+// Returns the text of a column's value, exactly as it is in the line.
 std::string value_text(const std::string& line, const std::string& column) {
   const std::string key = "\"" + column + "\":";
   const std::size_t at = line.find(key);

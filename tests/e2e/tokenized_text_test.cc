@@ -29,7 +29,7 @@ class TokenizedText : public testing::Test {
     return output;
   }
 
-  // The small tokenizer has no token for this prompt, and bytes have.
+  // Samples with a prompt for which the small tokenizer has no token, but bytes do.
   Outcome sample(const std::string& model) const {
     return run_program(
         {"sample", "--model", training_.path(model), "--prompt", "%", "--max-new-tokens", "2"});

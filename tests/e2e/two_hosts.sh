@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Two network namespaces as two hosts, which reach each other over a virtual cable only, and mpirun
-# over them: the losses must be those of as many ranks on one host.
+# Two network namespaces act as two hosts, which reach each other only over a virtual cable, and
+# mpirun runs over them. The losses must be the same as on one host with as many ranks.
 #
 # tests/e2e/two_hosts.sh PROGRAM
 #
-# Exits 77 where namespaces cannot be made (needs root and iproute2) or there is no mpirun.
+# Exits 77 if namespaces cannot be made (needs root and iproute2) or there is no mpirun.
 set -euo pipefail
 
 program=$(realpath "$1")

@@ -20,7 +20,7 @@ class ValidationSetsOfARun : public testing::Test {
     return name + "=" + training_.path(file);
   }
 
-  // Two sets, of which the second has two paths.
+  // Returns two sets. The second one has two paths.
   Arguments both() const {
     return {"--validation-data", named("held", "held.txt"), named("odd", "zeros.txt"),
             named("odd", "more.txt")};
@@ -53,7 +53,8 @@ TEST_F(ValidationSetsOfARun, EachHasTheLossThatItHasAlone) {
   training_.expect_same("both", "held", "final");
 }
 
-// The run's file has them, a resume may have others, and a path without a name is the first set.
+// The run's file has the sets, and a resume may have others. A path without a name is the first
+// set.
 TEST_F(ValidationSetsOfARun, AResumeGoesOnWithTheSetsOfTheFileOrWithOthers) {
   const Arguments eight = {"--max-steps", "8", "--eval-every", "2", "--checkpoint-every", "4"};
   training_.train("whole", eight + both());

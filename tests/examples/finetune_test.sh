@@ -18,7 +18,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$source_dir/examples/finetune/run.sh" --small --run-dir "$folder/run" "$@"
-# A directory that is there is left alone.
+# A directory that exists is left alone.
 code=0
 "$source_dir/examples/finetune/run.sh" --small --run-dir "$folder/run" 2>/dev/null || code=$?
 ((code == 1)) || { echo "run.sh takes a directory that is there, or says $code" >&2; exit 1; }

@@ -35,7 +35,7 @@ std::string_view text_of(const std::uint8_t* data, std::size_t size) {
 void may_refuse(FunctionRef<void()> call) {
   try {
     call();
-  } catch (const Error&) {  // that is what a reader is to do with a bad file
+  } catch (const Error&) {  // a reader should refuse a bad file in this way
     return;
   }
 }

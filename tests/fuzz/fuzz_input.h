@@ -9,10 +9,11 @@
 #include "base/error.h"
 #include "base/function_ref.h"
 
-// What the fuzzers share. Each has LLVMFuzzerTestOneInput() (https://llvm.org/docs/LibFuzzer.html).
+// The functions that the fuzzers share. Each has LLVMFuzzerTestOneInput()
+// (https://llvm.org/docs/LibFuzzer.html).
 namespace terrace::fuzz {
 
-// A directory for files that are read, gone when the process ends.
+// A directory for files that are read; it is removed when the process ends.
 class Folder {
  public:
   Folder();
@@ -28,10 +29,11 @@ class Folder {
   std::string path_;
 };
 
-// Bytes as text.
+// Returns bytes as text.
 std::string_view text_of(const std::uint8_t* data, std::size_t size);
 
-// Calls it. A reader may refuse a file by an error of ours; anything else ends the process.
+// Calls `call`. A reader may refuse a file by throwing an error of ours; anything else ends the
+// process.
 void may_refuse(FunctionRef<void()> call);
 
 // Ends the process where `holds` is false.

@@ -1,7 +1,7 @@
 #include "runtime/data/document_ids.h"
 #include "tests/fuzz/fuzz_input.h"
 
-// A line of JSON, and its ids by bytes.
+// Reads a line of JSON, and makes its ids from its bytes.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace terrace;
   static const auto tokenizer = make_bytes_tokenizer();

@@ -12,12 +12,12 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "tests/fuzz/fuzz_input.h"
 
-// A checkpoint's manifest.json, as it is and with the checksum that it would have been written
-// with. The checkpoint has a config.json besides, and no name of a file leads out of it.
+// Reads a checkpoint's manifest.json, as it is and with the checksum that it would have been
+// written with. The checkpoint also has a config.json, and no file name leads out of it.
 namespace terrace::fuzz {
 namespace {
 
-// The checkpoint of corpus/manifest has it.
+// The config of the checkpoint in corpus/manifest.
 constexpr std::string_view kCheckpointConfig =
     R"({"model_type":"llama","architectures":["LlamaForCausalLM"],"hidden_size":32,)"
     R"("intermediate_size":64,"num_hidden_layers":1,"num_attention_heads":2,)"
@@ -84,7 +84,7 @@ void open_checkpoint(std::string_view manifest) {
   });
 }
 
-// As checkpoints are written: the hash of the text without it.
+// Returns the manifest with the hash of its text without the hash, as checkpoints are written.
 std::string with_hash(nlohmann::json manifest) {
   manifest.erase("xxh3");
   const std::string text = manifest.dump();

@@ -1,7 +1,7 @@
 #include "runtime/data/megatron_index.h"
 #include "tests/fuzz/fuzz_input.h"
 
-// Megatron's P.idx beside a P.bin of 64 bytes.
+// Reads Megatron's P.idx beside a P.bin of 64 bytes.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace terrace;
   static const fuzz::Folder folder;

@@ -1,7 +1,7 @@
 #include "runtime/model/model_config.h"
 #include "tests/fuzz/fuzz_input.h"
 
-// config.json, and that of a checkpoint.
+// Reads a config.json, as a model's and as a checkpoint's.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace terrace;
   const std::string_view text = fuzz::text_of(data, size);

@@ -3,7 +3,7 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/fuzz/fuzz_input.h"
 
-// A safetensors file: its header, and the bytes of each tensor that it tells of.
+// Reads a safetensors file: its header, and the bytes of each tensor that the header names.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace terrace;
   static const fuzz::Folder folder;

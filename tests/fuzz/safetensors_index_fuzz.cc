@@ -2,7 +2,7 @@
 #include "runtime/checkpoint/hf_weight_files.h"
 #include "tests/fuzz/fuzz_input.h"
 
-// model.safetensors.index.json. No name leads out of the directory.
+// Reads model.safetensors.index.json. No name may lead out of the directory.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace terrace;
   static const fuzz::Folder folder;

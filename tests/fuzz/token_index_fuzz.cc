@@ -3,12 +3,12 @@
 #include "runtime/data/document_index.h"
 #include "tests/fuzz/fuzz_input.h"
 
-// FILE.idx of a token file, whose tokens are as many as its last eight bytes say.
+// Reads FILE.idx of a token file that has as many tokens as the last eight bytes of the index say.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace terrace;
   static const fuzz::Folder folder;
   const std::string path = folder.write("ids.u16.idx", fuzz::text_of(data, size));
-  std::int64_t tokens = 0;  // as many as a file may have: not below 0
+  std::int64_t tokens = 0;  // a number that a file may have: not below 0
   if (size >= sizeof(tokens)) std::memcpy(&tokens, data + size - sizeof(tokens), sizeof(tokens));
   if (tokens < 0) return 0;
   fuzz::may_refuse([&] {

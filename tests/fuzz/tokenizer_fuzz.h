@@ -4,7 +4,8 @@
 
 namespace terrace::fuzz {
 
-// Loads a tokenizer, and lets it encode and decode some texts. Errors of ours are good answers.
+// Loads a tokenizer, and lets it encode and decode some texts. The tokenizer may refuse with errors
+// of ours.
 void use_tokenizer(const std::string& path);
 
 }  // namespace terrace::fuzz

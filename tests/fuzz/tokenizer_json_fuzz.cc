@@ -1,7 +1,7 @@
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/tokenizer_fuzz.h"
 
-// tokenizer.json.
+// Reads a tokenizer.json.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace terrace;
   static const fuzz::Folder folder;

@@ -64,7 +64,7 @@ def load_adapter(base, final):
         warnings.filterwarnings("ignore", message=".*(vocabulary|deprecated).*")
         model = peft.PeftModel.from_pretrained(reference.load_whole(base), final)
     stored = load_file(final / "adapter_model.safetensors")
-    # A vector of magnitudes is a module in the model, and has no ".weight" in the file.
+    # In the model a vector of magnitudes is a module; in the file it has no ".weight".
     loaded = {name.replace(".default.", ".").replace("_vector.weight", "_vector"): value
               for name, value in model.named_parameters() if "lora_" in name}
     if stored.keys() != loaded.keys():
@@ -99,7 +99,7 @@ def check_merge(what, terrace, base, final, merged):
                 raise AssertionError(f"{what}: {name} is not merged")
             continue
         changed += 1
-        # Sums of some products in fp32, in another order.
+        # Allows for sums of some products in fp32, in another order.
         apart = (value - wanted[name]).abs().max().item()
         bound = 16 * 2.0**-24 * value.abs().max().item()
         if apart > bound:

@@ -3,8 +3,8 @@
 
 #include "tests/golden/golden_differences.h"
 
-// Adapters that PEFT has saved: losses, gradients and what a training leaves, against PEFT's,
-// within the bounds of golden_differences.h.
+// Adapters that PEFT has saved: losses, gradients and parameters after a training, compared with
+// PEFT's, within the bounds of golden_differences.h.
 namespace terrace {
 namespace {
 
@@ -27,7 +27,7 @@ TEST_P(GoldenAdapters, TrainingOfTwoRanksThatShareAll) {
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenAdapters, testing::ValuesIn(golden_adapter_names()),
                          [](const auto& info) { return info.param; });
 
-// Without the adapter's matrices the first loss is another one.
+// Without the adapter's matrices the first loss is different.
 TEST(GoldenAdapterCases, DoNotHoldWithoutTheirAdapters) {
   ASSERT_EQ(golden_adapter_names().size(), 3U);
   for (const std::string& name : golden_adapter_names()) {

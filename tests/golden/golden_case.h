@@ -8,10 +8,10 @@
 
 #include "runtime/checkpoint/safetensors.h"
 
-// A model and what transformers computes with it, as tests/golden/make_cases.py has written it.
+// A model and the results of transformers for it, as tests/golden/make_cases.py has written them.
 namespace terrace {
 
-// How far results of transformers lie apart that differ by roundings: norms of differences.
+// The distances, as norms of differences, between results of transformers that differ by roundings.
 struct GoldenSpread {
   double logits = 0;
   std::vector<double> losses;          // by step
@@ -28,15 +28,15 @@ class GoldenCase {
 
   // The model's directory, as users have it: config.json and model.safetensors.
   std::string directory;
-  // Of a case with an adapter: its directory, as PEFT saves it. Then gradients and parameters are
-  // the adapter's. Empty: there is none.
+  // In a case with an adapter, the adapter's directory as PEFT saves it. Gradients and parameters
+  // are then the adapter's. Empty if there is no adapter.
   std::string adapter;
   std::int64_t micro_batches = 0;
   std::int64_t sequences = 0;  // of a micro-batch
   std::int64_t positions = 0;
   double learning_rate = 0;
   double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0, max_grad_norm = 0;
-  // By step: [micro-batches, sequences, positions]. Targets that do not count are negative.
+  // Lists by step: [micro-batches, sequences, positions]. Targets that do not count are negative.
   std::vector<std::vector<std::int32_t>> tokens;
   std::vector<std::vector<std::int32_t>> targets;
   std::vector<std::int32_t> prompt;
@@ -48,11 +48,11 @@ class GoldenCase {
   std::int64_t steps() const { return static_cast<std::int64_t>(tokens.size()); }
   std::int64_t rows() const { return sequences * positions; }
 
-  // Logits of the first micro-batch, [sequences, positions, vocabulary].
+  // Returns the logits of the first micro-batch, [sequences, positions, vocabulary].
   std::vector<float> logits() const { return tensor("logits"); }
-  // Of the first step, before clipping.
+  // Returns a gradient of the first step, before clipping.
   std::vector<float> gradient(const std::string& name) const { return tensor("gradient." + name); }
-  // A parameter after the last step.
+  // Returns a parameter after the last step.
   std::vector<float> after(const std::string& name) const { return tensor("after." + name); }
 
  private:
@@ -61,13 +61,14 @@ class GoldenCase {
   std::unique_ptr<SafetensorsFile> tensors_;
 };
 
-// The fp32 values of a tensor of a file. Throws std::out_of_range for a name that is not there.
+// Returns the fp32 values of a tensor of a file. Throws std::out_of_range for a name that is not
+// there.
 std::vector<float> read_f32(const SafetensorsFile& file, const std::string& name);
 
-// The names of all cases, sorted.
+// Returns the names of all cases, sorted.
 std::vector<std::string> golden_case_names();
 std::string golden_case_directory(const std::string& name);
-// Likewise of the cases with an adapter, as make_adapters.py has written them.
+// Returns the names of the cases with an adapter, sorted, as make_adapters.py has written them.
 std::vector<std::string> golden_adapter_names();
 std::string golden_adapter_directory(const std::string& name);
 

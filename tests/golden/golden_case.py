@@ -34,17 +34,18 @@ class Case:
     config: dict
     without: tuple = ()
     file_keys: dict = field(default_factory=dict)
-    changes: tuple = ()  # of each, the result must differ by far more than rounding
-    ignored: tuple = ()  # of each, the logits must be the very same
-    # Weights: normal with these deviations, of matrices in units of 1 / sqrt(inputs).
+    changes: tuple = ()  # with each of them the result must differ by far more than rounding
+    ignored: tuple = ()  # with each of them the logits must be exactly the same
+    # Deviations of the weights, which are normal. Those of matrices are in units of 1 /
+    # sqrt(inputs).
     matrix_deviation: float = 0.9
     embedding_deviation: float = 0.7
-    head_gain: float = 1.0  # of an untied head, beside that: larger logits
-    query_gain: float = 1.3  # of the query and key projections, beside that: larger scores
-    padding_in_batch: bool = False  # the id pad_token_id stands in every sequence
+    head_gain: float = 1.0  # also scales an untied head: larger logits
+    query_gain: float = 1.3  # also scales the query and key projections: larger scores
+    padding_in_batch: bool = False  # the id pad_token_id is in every sequence
     masked_targets: bool = False  # some targets are -100
     stores_after: bool = True  # the parameters after the last step are small enough to be kept
-    # Ends of the names of parameters whose gradient is zero but for rounding. AdamW makes whole
+    # Ends of the names of parameters whose gradient is zero except for rounding. AdamW makes whole
     # steps of it, so their values after the last step mean nothing and are not kept.
     unsettled: tuple = ()
     draw: int = 0  # which of many random draws: the first that rounding does not amplify much

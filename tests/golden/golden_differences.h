@@ -11,20 +11,22 @@
 #include "tests/golden/golden_case.h"
 #include "tests/golden/golden_run.h"
 
-// How far results may be from the golden ones.
+// The distances that results may have from the golden ones.
 //
-// The bounds. Both compute in fp32, in another order, so results differ by roundings. How far a
-// rounding moves a result is a property of the model: a softmax of large scores moves far. So it is
-// measured, with transformers alone: make_cases.py computes every result eight times more, with
-// every weight and gradient moved by at most one unit in the last place, by chance, and notes the
-// largest distance. That is two roundings of every product, one for each of the implementations. A
-// sum of n products has n roundings more, which add up to the root of n times one (Higham and Mary,
-// A new approach to probabilistic rounding error analysis, 2019). The longest sums here have 64
-// terms: the rows of a step, in a weight's gradient, or a width. So a bound is 8 such distances.
-// A training also moves parameters whose gradient is nearly zero by another part of the learning
-// rate where the gradient is another rounding of it; the measured distances have that in them.
+// The bounds. Both implementations compute in fp32, in different orders, so results differ by
+// roundings. How far a rounding moves a result is a property of the model: a softmax of large
+// scores moves far. So this is measured, with transformers alone. make_cases.py computes every
+// result eight more times, with every weight and gradient moved at random by at most one unit in
+// the last place, and notes the largest distance. That is two roundings of every product, one for
+// each of the implementations. A sum of n products has n more roundings, which add up to the root
+// of n times one rounding (Higham and Mary, A new approach to probabilistic rounding error
+// analysis, 2019). The longest sums here have 64 terms: the rows of a step, in a weight's gradient,
+// or a width. So a bound is 8 such distances. If a parameter's gradient is nearly zero, another
+// rounding of it makes a training move the parameter by another part of the learning rate; the
+// measured distances include that.
 //
-// To that come 4 roundings of the result: the measured distance of a number can be zero by chance.
+// To this bound 4 roundings of the result are added, as the measured distance of a number can be
+// zero by chance.
 namespace terrace {
 
 inline constexpr double kSpreads = 8;
@@ -41,7 +43,7 @@ class Differences {
  public:
   void add_number(const std::string& what, double value, double wanted, double spread) {
     const double bound = kSpreads * spread + kRoundings * std::abs(wanted);
-    // Also where the value is not a number.
+    // Is also true if the value is not a number.
     if (!(std::abs(value - wanted) <= bound)) tell(what, std::abs(value - wanted), bound);
   }
 
@@ -70,7 +72,7 @@ class Differences {
   std::vector<std::string> list_;
 };
 
-// The golden file decides which tensors there are, so none can be forgotten.
+// The golden file decides which tensors there must be, so none can be forgotten.
 inline void compare_tensors(const std::string& kind, const NamedTensors& tensors,
                             const GoldenCase& golden, Differences& differences) {
   const bool gradients = kind == "gradient";

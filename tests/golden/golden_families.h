@@ -6,10 +6,11 @@
 #include <string_view>
 #include <vector>
 
-// Which golden cases must hold. A case is of the family that its config.json names as model_type.
+// The golden cases that must hold. A case belongs to the family that its config.json names as
+// model_type.
 namespace terrace {
 
-// Families whose cases run: one line each.
+// The families whose cases run, one per line.
 inline constexpr auto kFamilies = std::to_array<std::string_view>({
     "gemma2",
     "gemma3_text",
@@ -24,10 +25,11 @@ inline constexpr auto kFamilies = std::to_array<std::string_view>({
     "smollm3",
 });
 
-// Families whose config.json is refused.
+// The families whose config.json is refused.
 inline constexpr std::array<std::string_view, 0> kFamiliesNotBuilt = {};
 
-// Cases of families that run, whose option is not built: they are refused, or their results differ.
+// Cases of families that run, but whose option is not built: they are refused, or their results
+// differ.
 inline constexpr std::array<std::string_view, 0> kCasesNotBuilt = {};
 
 template <typename List>
@@ -35,10 +37,10 @@ bool has_name(const List& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-// The model_type of a case. Throws nlohmann::json::exception.
+// Returns the model_type of a case. Throws nlohmann::json::exception.
 std::string family_of(const std::string& name);
 
-// The cases whose results must be the golden ones.
+// Returns the cases whose results must be the golden ones.
 std::vector<std::string> cases_that_hold();
 
 }  // namespace terrace

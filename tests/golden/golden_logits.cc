@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     std::vector<std::int32_t> ids;
     for (int i = 2; i < argc; ++i) ids.push_back(std::stoi(argv[i]));
     terrace::GoldenSampler sampler(argv[1], static_cast<std::int64_t>(ids.size()));
-    // Nine digits tell one fp32 number from another.
+    // Nine digits distinguish any two fp32 numbers.
     for (const float logit : sampler.logits_after(ids)) fmt::print("{:.9g}\n", logit);
     return 0;
   } catch (const std::exception& error) {

@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-// A parameter of every unit, as a flat sequence in the whole model's layout.
+// A flat sequence for every unit, in the whole model's layout.
 using FlatUnits = std::map<std::int64_t, std::vector<float>>;
 
 ModelRuntimeOptions options_of(const GoldenCase& golden, const ModelConfig& config,
@@ -37,14 +37,14 @@ ModelRuntimeOptions options_of(const GoldenCase& golden, const ModelConfig& conf
   return options;
 }
 
-// The first moment is the gradient then, and clipping does not scale it.
+// Returns options with which the first moment is the gradient, and clipping does not scale it.
 ModelRuntimeOptions gradient_options(ModelRuntimeOptions options) {
   options.optimizer.numbers.values.at(0) = 0;
   options.optimizer.max_grad_norm = 0;
   return options;
 }
 
-// The micro-batches of a data-parallel rank, each its tokens and then its targets.
+// Returns the micro-batches of a data-parallel rank: for each one its tokens and then its targets.
 std::vector<std::int32_t> batch_of(const GoldenCase& golden, std::int64_t step,
                                    const ModelRuntimeOptions& own) {
   const auto index = static_cast<std::size_t>(step - 1);
@@ -59,7 +59,7 @@ std::vector<std::int32_t> batch_of(const GoldenCase& golden, std::int64_t step,
   return batch;
 }
 
-// An engine on its rank.
+// An engine and its rank.
 struct RankedEngine {
   ModelRuntime& engine;
   const TierPlan& plan;
@@ -76,7 +76,7 @@ StepResult train_step(RankedEngine ranked, const GoldenCase& golden, std::int64_
   return ranked.engine.finish_step().result;
 }
 
-// On the first rank: all of a field. The others help, and have nothing.
+// Returns all of a field on the first rank. The other ranks help and get nothing.
 FlatUnits read_field(RankedEngine ranked, StateField field) {
   ranked.engine.drain();
   RankedState state(ranked.engine.state(), ranked.plan.model, &ranked.world);
@@ -94,7 +94,7 @@ FlatUnits read_field(RankedEngine ranked, StateField field) {
   return units;
 }
 
-// What an export writes, by its own names and in its shapes.
+// Returns the tensors that an export writes, with its names and in its shapes.
 NamedTensors exported(const ModelConfig& config, const FlatUnits& units) {
   const TemporaryDirectory directory;
   const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
@@ -119,7 +119,7 @@ NamedTensors exported(const ModelConfig& config, const FlatUnits& units) {
   return tensors;
 }
 
-// Calls `body` on a thread per rank, with its engine filled with the case's state.
+// Calls `body` on one thread per rank, with the rank's engine filled with the case's state.
 void on_ranks(const ModelRuntimeOptions& options, const GoldenMesh& mesh, const StateSource& state,
               const std::function<void(RankedEngine)>& body) {
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");

@@ -8,7 +8,7 @@
 #include "parallel/mesh.h"
 #include "tests/golden/golden_case.h"
 
-// What the runtime computes with the files of a golden case.
+// The results that the runtime computes with the files of a golden case.
 namespace terrace {
 
 struct GoldenMesh {
@@ -16,7 +16,7 @@ struct GoldenMesh {
   std::int32_t zero_stage = 0;
 };
 
-// Tensors by the names that they have in model.safetensors, in the shapes there.
+// Tensors by their names in model.safetensors, in the shapes that they have there.
 using NamedTensors = std::map<std::string, std::vector<float>>;
 
 struct GoldenRun {
@@ -29,10 +29,10 @@ struct GoldenRun {
 // Trains with fp32 compute. Throws ConfigError for a config.json that is refused.
 GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh);
 
-// As GoldenCase::logits().
+// Returns logits like GoldenCase::logits().
 std::vector<float> golden_run_logits(const GoldenCase& golden);
-// The likeliest ids after the prompt, as many as the case has: by a model that keeps keys and
-// values from token to token, or by a new one for each.
+// Returns the likeliest ids after the prompt, as many as the case has. They come from a model that
+// keeps keys and values from token to token, or from a new one for each token.
 std::vector<std::int32_t> continue_prompt(const GoldenCase& golden, bool keeps_keys);
 
 }  // namespace terrace

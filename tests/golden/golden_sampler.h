@@ -9,18 +9,19 @@
 
 namespace terrace {
 
-// A model of a Hugging Face directory, or of an adapter's and its base's, in memory, that computes
-// logits in fp32.
+// A model of a Hugging Face directory, or of an adapter's directory and its base's, in memory. It
+// computes logits in fp32.
 class GoldenSampler {
  public:
-  // Positions are rotated as in a text of the most ids, or as in each text.
+  // Positions are rotated as in a text with the most ids, or as in each text itself.
   enum class Rope : std::uint8_t { kOfTheLongest, kOfEachText };
 
   // Takes texts of up to `positions` ids. Throws ConfigError.
   GoldenSampler(const std::string& directory, std::int64_t positions,
                 Rope rope = Rope::kOfTheLongest);
 
-  // Logits of the vocabulary for what follows the ids. Valid until the next call.
+  // Returns the logits of the vocabulary for the id that follows. They are valid until the next
+  // call.
   std::span<const float> logits_after(std::span<const std::int32_t> ids);
 
  private:

@@ -7,8 +7,8 @@
 #include "tests/golden/golden_families.h"
 #include "tests/sanitized.h"
 
-// The runtime's results against those of transformers, with the same weights and tokens. The bounds
-// are those of golden_differences.h.
+// The runtime's results compared with the results of transformers, with the same weights and
+// tokens. golden_differences.h has the bounds.
 namespace terrace {
 namespace {
 
@@ -31,7 +31,7 @@ class Golden : public testing::TestWithParam<std::string> {
     golden_ = std::make_unique<GoldenCase>(golden_case_directory(GetParam()));
   }
 
-  // Of a mesh not under the sanitizers: tests/runtime runs its code there, with one model.
+  // Skips meshes under the sanitizers: there tests/runtime runs their code, with one model.
   void expect_training(const GoldenMesh& mesh) const {
     if (kSanitized && mesh.shape.ranks() > 1) GTEST_SKIP() << "takes long under the sanitizers";
     EXPECT_EQ(fmt::format("{}", fmt::join(compare_training(*golden_, mesh).list(), "\n")), "");
@@ -83,7 +83,7 @@ TEST(GoldenCases, FamiliesThatAreNotBuiltAreRefused) {
   }
 }
 
-// Whether a case is refused, or its results differ.
+// Returns whether a case is refused or its results differ.
 bool differs(const std::string& name) {
   const GoldenCase golden(golden_case_directory(name));
   try {

@@ -16,10 +16,10 @@ GPT2 = {
     "eos_token_id": 0,
 }
 
-# A bias of keys moves all scores of a query alike where there is no rope: softmax does not see it.
+# Without rope, a bias of keys moves all scores of a query alike, so softmax does not see it.
 KEY_BIAS = ("c_attn.bias",)
 
-# The sizes of all others: a layer has 5,440 parameters.
+# The sizes of all other cases: a layer has 5,440 parameters.
 SMALL = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -33,7 +33,7 @@ SMALL = {
     "eos_token_id": 0,
 }
 
-# Embeddings so small that epsilon counts even where it is 1e-6.
+# The embeddings are so small that epsilon counts even if it is 1e-6.
 TINY_EMBEDDING = 0.003
 
 SHORT_FACTOR = [1.0, 1.3, 1.9, 3.1]

@@ -27,7 +27,8 @@ from make_cases import CASES, MOST_AFTER, SPREADS, bound_of, compact_json, golde
 ADAPTERS = Path(__file__).parent / "adapters"
 MOST_BYTES = 200_000
 MOST_DRAWS = 30
-# Another scale, or the form of the scale of the other kind, must move a loss by so many bounds.
+# Another scale, or the scale in the other kind's form, must move a loss by at least this number of
+# bounds.
 LEAST_BOUNDS = 20
 
 

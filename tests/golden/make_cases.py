@@ -30,12 +30,12 @@ from reference import Batches, Training
 
 CASES = Path(__file__).parent / "cases"
 MOST_BYTES = 200_000
-# golden_test.cc allows a result to be so many spreads away.
+# golden_test.cc allows a result to be this number of spreads away.
 SPREADS = 8
 MOST_PROMPTS = 200
-# Leaving out clipping or decay must move a parameter by so many bounds.
+# Leaving out clipping or decay must move a parameter by at least this number of bounds.
 LEAST_BOUNDS = 20
-# Of a parameter after the training, relative to its norm.
+# The largest bound of a parameter after the training, relative to its norm.
 MOST_AFTER = 4e-3
 MOST_DRAWS = 30
 
@@ -82,7 +82,7 @@ def compute(case, config, weights):
     logits = reference.logits_of(model, batches)
     gradients = reference.gradients_of(model, batches)
     norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm().item()
-    # Clips the first step by half: a number of two digits.
+    # Clips the first step by half. The limit is a number of two digits.
     max_grad_norm = float(f"{norm / 2:.1e}")
     model = reference.with_weights(config, weights)
     training = reference.train(model, batches, max_grad_norm)

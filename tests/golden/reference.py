@@ -23,7 +23,8 @@ LEARNING_RATE = 1e-2
 BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 WEIGHT_DECAY = 0.1
-# The least distance of the likeliest id's logit from the next one's, in units of their deviation.
+# The least distance between the logits of the likeliest id and the next one, in units of their
+# deviation.
 LEAST_MARGIN = 0.01
 
 

@@ -8,8 +8,8 @@
 #include "bench/bench_record.h"
 #include "tests/gpu/gpu_presence.h"
 
-// The benchmarks of a GPU run on one, as small as can be. What they measure is not looked at: times
-// are no test.
+// Runs the GPU's benchmarks on a GPU, as small as possible. The times that they measure are not
+// checked, because a time proves nothing here.
 namespace terrace {
 namespace {
 

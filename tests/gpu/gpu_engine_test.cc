@@ -9,7 +9,7 @@
 #include "tests/runtime/engine/engine_fixture.h"
 
 // Whole training runs on the first GPU: switches do not change bits there either. Every run must
-// give the losses and norms of one whose state is all on the GPU.
+// give the losses and norms of a run whose state is all on the GPU.
 namespace terrace {
 namespace {
 

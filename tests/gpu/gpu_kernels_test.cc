@@ -26,14 +26,14 @@ namespace {
 
 constexpr std::size_t kArenaBytes = 512 * kMiB;
 
-// What a task of a stream calls is the test's body: it needs the stream.
+// A stream's task that keeps the native stream, which the test's body needs.
 class Body final : public StreamTask {
  public:
   void run(NativeStream stream) noexcept override { native = stream; }
   NativeStream native;
 };
 
-// One GPU with an arena that pieces are cut from, and forgotten all at once.
+// One GPU with an arena; pieces are cut from it and are all released at once.
 class Gpu {
  public:
   Gpu()
@@ -45,7 +45,7 @@ class Gpu {
     context.products = &products_;
   }
 
-  // `offset` past a boundary of 64 bytes.
+  // Takes memory that begins `offset` past a boundary of 64 bytes.
   std::span<std::byte> take(std::size_t size_bytes, std::size_t offset) {
     const std::size_t begin = round_up(used_, 64) + offset;
     TERRACE_CHECK_LE(begin + size_bytes, kArenaBytes);
@@ -78,7 +78,7 @@ class GpuStage final : public CaseStage {
  public:
   enum class Place : std::uint8_t { kAsOnHost, kOnBoundary };
 
-  // Tensors are as far from a boundary of 64 bytes as on the host, or on one as in an arena.
+  // Tensors are as far from a boundary of 64 bytes as on the host, or on a boundary as in an arena.
   explicit GpuStage(Gpu& gpu, Place place = Place::kAsOnHost) : gpu_(gpu), place_(place) {}
 
   Views upload(const std::vector<HostTensor>& tensors) override {
@@ -141,7 +141,7 @@ class GpuKernels : public GpuTest, public testing::WithParamInterface<DType> {
       expect_same_on_boundary(cuda_kernels(), op_case, &stage);
     }
   }
-  // What multiplies by cuBLASLt, whose algorithms differ with how their operands are aligned.
+  // Tests ops that multiply by cuBLASLt, whose algorithms depend on the alignment of the operands.
   void expect_all_products(const std::vector<OpCase>& cases) {
     GpuStage stage(*gpu_);
     for (const OpCase& op_case : cases) expect_conforms(cuda_kernels(), op_case, &stage);
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(ComputeTypes, GpuKernels,
                          testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
-// The tests above have the own kernels. These have cuDNN where it has plans.
+// The tests above use our own kernels. These use cuDNN where it has plans.
 class GpuAttention : public GpuTest, public testing::WithParamInterface<DType> {
  protected:
   void SetUp() override {
@@ -171,7 +171,7 @@ class GpuAttention : public GpuTest, public testing::WithParamInterface<DType> {
     if (gpu_ != nullptr && cudnn_version().empty()) GTEST_SKIP() << "not run: there is no cuDNN";
   }
 
-  // Runs every case some times, and wants the same bits each time.
+  // Runs every case several times, and expects the same bits each time.
   void expect_all(CudnnAttention& attention, const std::vector<OpCase>& cases) {
     gpu_->context.attention = &attention;
     GpuStage stage(*gpu_, GpuStage::Place::kOnBoundary);
@@ -180,7 +180,7 @@ class GpuAttention : public GpuTest, public testing::WithParamInterface<DType> {
   }
 };
 
-// Only shapes and types choose: views of an op that is never enqueued.
+// Returns an op that is never enqueued; only shapes and types decide the choice.
 template <typename Op>
 Op attention_op(DType type, const AttentionShape& shape) {
   Op op;
@@ -200,7 +200,8 @@ TEST_P(GpuAttention, IsThatOfTheReference) {
 }
 
 TEST_P(GpuAttention, IsThatOfTheReferenceInParts) {
-  // Of the first shape a sequence's squares, of others some groups or none.
+  // The memory has room for one sequence's squares of the first shape, and for some groups or none
+  // of others.
   CudnnAttention attention(AttentionChoice::kCudnn, std::size_t{4} * 256 * 256 * 2);
   expect_all(attention, library_attention_cases(GetParam(), GroupSums::kRounded));
 }
@@ -237,7 +238,7 @@ void run_on_gpu(Gpu& gpu, const UpdateRule& rule, ParameterUpdate update) {
   for (TensorView* one :
        {&update.gradient, &update.master, &update.slots[0], &update.slots[1], &update.exponents[0],
         &update.exponents[1], &update.parameter, &scalar_view}) {
-    if (one->size_bytes() == 0) continue;  // a slot that the rule has not
+    if (one->size_bytes() == 0) continue;  // a slot that the rule does not have
     const TensorView host = *one;
     for (const auto& [before, device] : moved) {
       if (before.data == host.data) one->data = device.data;  // a parameter that is its master
@@ -262,8 +263,8 @@ TEST_F(GpuTest, UpdatesHaveTheBitsOfTheReference) {
     const StepScalars scalars = second_scalars(*rule);
     for (const ParameterKind kind : kParameterKinds) {
       for (const std::int64_t offset : {0, 3}) {
-        // A square that is Inf makes the second moment NaN a step later, whose bits are not the
-        // CPU's.
+        // A square that is Inf makes the second moment NaN a step later, and that NaN's bits differ
+        // from the CPU's.
         for (const bool has_huge : {true, false}) {
           UpdateState expected(*rule, 70001, offset, kind);
           UpdateState state(*rule, 70001, offset, kind);

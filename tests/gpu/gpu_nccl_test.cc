@@ -15,7 +15,7 @@
 #include "tests/gpu/gpu_presence.h"
 #include "tests/gpu/take_stream.h"
 
-// NCCL with one rank: what can be tried on one GPU.
+// NCCL with one rank: everything that can be tested on one GPU.
 namespace terrace {
 namespace {
 
@@ -97,7 +97,7 @@ TEST_F(GpuNccl, AnAbortOnTheHostEndsItToo) {
   EXPECT_EQ(communicator_->abort_reason(), "the disk is full");
 }
 
-// As torchrun's ranks: the id by the rendezvous, host memory over the GPU.
+// Works as under torchrun: the id comes by the rendezvous, and host memory goes over the GPU.
 TEST_F(GpuNccl, HostMemoryOfOneRankKeepsItsValues) {
   const auto device = make_cuda_device({.ordinal = 0, .capacity_bytes = std::size_t{1} << 26});
   const auto host = make_host_communicator(make_nccl_world(LaunchEnvironment{}, "job", 0), *device);

@@ -2,8 +2,9 @@
 
 namespace terrace::test {
 
-// The NVIDIA driver's library can be loaded. The suites of this folder are then instantiated, and
-// fail where a GPU cannot be used; without a driver they are not, and one test says so.
+// Returns whether the NVIDIA driver's library can be loaded. If so, the suites of this folder are
+// instantiated, and fail where a GPU cannot be used; without a driver they are not instantiated,
+// and one test says so.
 bool has_cuda_driver();
 
 }  // namespace terrace::test

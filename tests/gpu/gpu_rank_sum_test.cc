@@ -14,8 +14,9 @@
 #include "tests/gpu/gpu_presence.h"
 #include "tests/gpu/take_stream.h"
 
-// What ranks of GPUs add by themselves (parallel/rank_order_sums.h), beside the host's sums. That
-// rows are packed, exchanged and gathered as they should be, rank_order_sums_test.cc says.
+// Compares the sums that ranks on GPUs compute by themselves (parallel/rank_order_sums.h) with the
+// host's sums. rank_order_sums_test.cc tests that rows are packed, exchanged and gathered as they
+// should be.
 namespace terrace {
 namespace {
 

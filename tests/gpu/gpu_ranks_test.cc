@@ -9,8 +9,8 @@
 #include "tests/gpu/gpu_presence.h"
 #include "tests/gpu/rank_processes.h"
 
-// Several ranks with NCCL, on as many GPUs as there are: the tests of nccl_rank_test.cc and
-// nccl_rank_training_test.cc, which run in processes that these start.
+// Several ranks with NCCL, on as many GPUs as there are. These tests start processes that run the
+// tests of nccl_rank_test.cc and nccl_rank_training_test.cc.
 namespace terrace {
 namespace {
 
@@ -22,8 +22,8 @@ class GpuRanks : public testing::TestWithParam<int> {
 };
 
 TEST_P(GpuRanks, ConformOverHostMemory) {
-  // NCCL knows no missing rank by name, and an abort is one rank's, whose reason the others do not
-  // hear.
+  // NCCL cannot name a missing rank, and an abort concerns one rank only: the others do not hear
+  // its reason.
   test::expect_ranks_pass(GetParam(),
                           "Job/CommunicatorConformanceTest.*"
                           "-*.TimeoutNamesTheCallAndWhoDidNotArrive/*"
@@ -36,7 +36,8 @@ TEST_P(GpuRanks, ConformOverHostMemory) {
 
 TEST_P(GpuRanks, ConformOverDeviceMemory) { test::expect_ranks_pass(GetParam(), "Job/NcclRank.*"); }
 
-// Each a test: ranks that share a GPU make hundreds of communicators for them.
+// Each training is a test by itself, because ranks that share a GPU make hundreds of communicators
+// for them.
 class GpuRanksTrain : public GpuRanks {
  protected:
   static void expect_trainings_pass(const std::string& name) {
@@ -57,7 +58,7 @@ std::string name_of_ranks(const testing::TestParamInfo<int>& ranks) {
 INSTANTIATE_TEST_SUITE_P(OfAJob, GpuRanks, testing::Values(2, 3, 4), name_of_ranks);
 INSTANTIATE_TEST_SUITE_P(OfAJob, GpuRanksTrain, testing::Values(2, 3, 4), name_of_ranks);
 
-// What the tests above stand on, which needs no GPU.
+// Tests the meeting of ranks on which the tests above depend; it needs no GPU.
 TEST(RankProcesses, MeetWhenAllHaveCome) { test::expect_ranks_pass(3, "Job/ProcessOfARank.*"); }
 
 class ProcessOfARank : public testing::TestWithParam<int> {};
@@ -82,7 +83,7 @@ TEST_P(ProcessOfARank, MeetsTheOthers) {
   }
 }
 
-// There is none but in the processes of a job.
+// The suite has instances only in the processes of a job.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ProcessOfARank);
 INSTANTIATE_TEST_SUITE_P(Job, ProcessOfARank, testing::ValuesIn(test::ranks_of_own_job()),
                          [](const auto& ranks) { return std::to_string(ranks.param); });

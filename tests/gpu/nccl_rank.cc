@@ -15,7 +15,7 @@ namespace terrace::test {
 int own_gpu() {
   static const int gpu = [] {
     prepare_for_ranks({DeviceKind::kCuda, std::nullopt});
-    // With none at all, CUDA says why.
+    // If there is no GPU at all, CUDA says why.
     return own_place().local_rank % std::max(1, cuda_device_count());
   }();
   return gpu;

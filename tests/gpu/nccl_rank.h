@@ -6,18 +6,19 @@
 #include "memory/device.h"
 #include "parallel/communicator.h"
 
-// What a process of rank_processes.h has as a rank: a GPU, and communicators with the others.
+// The things that a process of rank_processes.h has as a rank: a GPU, and communicators with the
+// other ranks.
 namespace terrace::test {
 
-// The GPU of this rank, which it may share with others. Once per process, before other uses of
-// CUDA.
+// Returns the GPU of this rank, which it may share with others. Chosen once per process, before
+// other uses of CUDA.
 int own_gpu();
 
-// A rank that hangs is named long before the job is ended.
+// With this timeout, a rank that hangs is named long before the job is ended.
 inline constexpr CommunicatorOptions kRankOptions = {.timeout = std::chrono::seconds(60)};
 
-// Of all ranks of the job and of host memory, by NCCL, as `terrace train` makes it under torchrun.
-// All ranks call it.
+// The communicator of all ranks of the job for host memory, over NCCL, as `terrace train` makes it
+// under torchrun. All ranks must create it.
 class NcclWorld {
  public:
   explicit NcclWorld(const CommunicatorOptions& options = kRankOptions);

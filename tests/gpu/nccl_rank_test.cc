@@ -20,8 +20,8 @@
 #include "tests/gpu/rank_processes.h"
 #include "tests/gpu/take_stream.h"
 
-// A rank among several of NCCL. These tests are there in processes that gpu_ranks_test.cc starts,
-// one for each rank, all of which run all of them.
+// Tests of one of several ranks of NCCL. They exist in processes that gpu_ranks_test.cc starts, one
+// for each rank; all processes run all tests.
 namespace terrace {
 namespace {
 
@@ -48,18 +48,18 @@ std::vector<CommunicatorFactory> own_factory() {
   return factories;
 }
 
-// There is none but in the processes of a job.
+// The suite has instances only in the processes of a job.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorConformanceTest);
 INSTANTIATE_TEST_SUITE_P(Job, CommunicatorConformanceTest, testing::ValuesIn(own_factory()),
                          [](const auto& factory) { return factory.param.name; });
 
 class NcclRank : public testing::TestWithParam<int> {
  protected:
-  // Nobody leaves while others need it.
+  // No rank leaves while others need it.
   void TearDown() override { test::meet_ranks(); }
 };
 
-// With communicators as a training makes them.
+// Runs `expect` with communicators made as a training makes them.
 void expect_on_gpus(const std::function<void(const BothMemories&)>& expect) {
   test::NcclWorld world;
   const auto backend = make_cuda_backend(test::own_gpu());
@@ -74,8 +74,9 @@ TEST_P(NcclRank, SplitsAsTheHostDoes) { expect_on_gpus(expect_splits_of_host); }
 
 constexpr CommunicatorOptions kShort = {.timeout = std::chrono::seconds(15)};
 
-// Links of a ring, which every rank gives up beginning with its own: NCCL's end of one waits for
-// that of the other rank. Were they to wait in a circle, it would take the whole timeout.
+// Links of a ring, which every rank destroys beginning with its own: when NCCL ends a link, it
+// waits until the other rank ends it too. If the ranks waited in a circle, that would take the
+// whole timeout.
 TEST_P(NcclRank, LeavesItsCommunicatorsInAnyOrder) {
   std::chrono::steady_clock::time_point begin;
   {
@@ -102,7 +103,7 @@ TEST_P(NcclRank, LeavesItsCommunicatorsInAnyOrder) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kShort.timeout);
 }
 
-// What this rank's calls end with: it makes them until one does.
+// Makes collective calls until one of this rank's fails, and returns the error.
 std::string end_of_calls(Communicator& ranks) {
   std::vector<float> data(96);
   try {

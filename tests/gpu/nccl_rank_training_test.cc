@@ -8,8 +8,8 @@
 #include "tests/gpu/rank_processes.h"
 #include "tests/runtime/engine/device_ranks_fixture.h"
 
-// Whole trainings by ranks with NCCL, as this rank sees them. These tests are there in processes
-// that gpu_ranks_test.cc starts.
+// Whole trainings by ranks with NCCL, as this rank sees them. These tests exist in processes that
+// gpu_ranks_test.cc starts.
 namespace terrace {
 namespace {
 
@@ -23,7 +23,7 @@ class NcclRankTraining : public testing::TestWithParam<int> {
     Curve curve;
     const auto train_and_meet = [&](const ModelRuntimeOptions& own) {
       curve = train_tiny(own, kSteps).curve;
-      test::meet_ranks();  // nobody leaves while others train
+      test::meet_ranks();  // no rank leaves while others train
     };
     as_rank(world_.ranks(), of_stage, mesh.shape, train_and_meet, test::kRankOptions);
     return curve;
@@ -65,7 +65,7 @@ TEST_P(NcclRankTraining, PlacementsDoNotChangeBitsOfNarrowGradients) {
   }
 }
 
-// Two ranks add in one order only.
+// Two ranks can add in one order only.
 TEST_P(NcclRankTraining, StagesOfTwoRanksDoNotChangeBits) {
   if (GetParam() != 2) return;
   const ModelRuntimeOptions plain = cpu_options("llama");
@@ -76,8 +76,8 @@ TEST_P(NcclRankTraining, StagesOfTwoRanksDoNotChangeBits) {
   for (const std::int32_t stage : {1, 2, 3}) EXPECT_EQ(train_stage(stage), expected) << stage;
 }
 
-// In fp32, with the same kernels on the host, losses and norms of four steps differ by 1e-7 of
-// themselves; half as many data-parallel ranks change losses by 3e-3 and norms by 0.1.
+// In fp32, with the same kernels on the host, losses and norms of four steps have a relative
+// difference of 1e-7; half as many data-parallel ranks change losses by 3e-3 and norms by 0.1.
 TEST_P(NcclRankTraining, FollowsTheCpu) {
   constexpr double kNear = 1e-5;
   for (const RankMesh& mesh : meshes()) {
@@ -94,7 +94,7 @@ TEST_P(NcclRankTraining, FollowsTheCpu) {
   }
 }
 
-// There is none but in the processes of a job.
+// The suite has instances only in the processes of a job.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclRankTraining);
 INSTANTIATE_TEST_SUITE_P(Job, NcclRankTraining, testing::ValuesIn(test::ranks_of_own_job()),
                          [](const auto& ranks) { return std::to_string(ranks.param); });

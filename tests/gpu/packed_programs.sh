@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Programs that tools/pack_gpu_programs.sh has packed run elsewhere, with the libraries that came
-# along: packed_programs.sh BUILD
+# Tests that programs that tools/pack_gpu_programs.sh has packed run elsewhere, with the libraries packed with them:
+# packed_programs.sh BUILD
 set -euo pipefail
 build=$(realpath "$1")
 work=$(mktemp -d)

@@ -18,15 +18,18 @@
 namespace terrace::test {
 namespace {
 
-// Says that this process is a rank: the variables of torchrun may be there for another reason.
+// This variable says that this process is a rank; torchrun's variables may be set for another
+// reason.
 constexpr const char* kDirectoryVariable = "TERRACE_TEST_RANKS_DIRECTORY";
 
-// For all ranks of a job together. Those that take turns on one GPU need milliseconds for a call.
+// The time limit of all ranks of a job together. Ranks that take turns on one GPU need milliseconds
+// for a call.
 constexpr auto kLimit = std::chrono::seconds(300);
 constexpr auto kMeetingTimeout = std::chrono::seconds(120);
 
-// Between those of the rendezvous' own tests and those that the system gives away. Another job may
-// have it: the rendezvous goes on to the ports behind it, and tells jobs apart.
+// Returns a port between the ports of the rendezvous' own tests and the ports that the system gives
+// away. Another job may have it: the rendezvous then tries the ports after it, and tells jobs
+// apart.
 int port_of_job() { return 32'110 + ::getpid() % 32 * 20; }
 
 Command command_of(int rank, int ranks, const std::string& filter, const std::string& directory) {

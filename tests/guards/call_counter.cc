@@ -1,5 +1,5 @@
-// Counts what the process it is preloaded into (LD_PRELOAD) allocates and copies, on any thread and
-// in any library. Calls that a compiler has replaced by instructions are not seen.
+// Counts the allocations and copies of the process it is preloaded into (LD_PRELOAD), on any thread
+// and in any library. Calls that a compiler has replaced by instructions are not counted.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -30,7 +30,7 @@ void count_allocation() {
   counts.load(std::memory_order_relaxed)->allocations.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Copies from the end that is not overwritten, for the calls before the C library's is known.
+// Copies from the end that is not overwritten, for calls before the C library's function is known.
 __attribute__((optimize("no-tree-loop-distribute-patterns"))) void* copy_bytes(void* target,
                                                                                const void* source,
                                                                                std::size_t bytes) {

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-// The counters that call_counter.cc keeps in a file for whoever maps the same file.
+// The counters that call_counter.cc keeps in a file, for other processes that map the same file.
 namespace terrace {
 
 // Names the environment variable with the path of the file.

@@ -10,12 +10,13 @@
 #include "tests/guards/step_counts.h"
 #include "tests/runtime/temporary_directory.h"
 
-// What a steady step of models of real width may ask of the machine: ceilings.json has the limits
-// of each run. No machine's speed is in them, so they hold on any.
+// Tests how many system calls, wake-ups, page faults, allocations and copies a steady step makes,
+// for models of real width: ceilings.json has the limits of each run. The limits do not depend on a
+// machine's speed, so they hold on any machine.
 namespace terrace {
 namespace {
 
-// A Llama with the widths of the 1.1 billion parameters that many tune first, and two layers.
+// A Llama with two layers and the widths of the 1.1 billion parameter model that many tune first.
 constexpr const char* kWideLlama = R"({"model_type": "llama",
   "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 5632,
   "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 4,
@@ -41,7 +42,7 @@ class SteadyStep : public testing::Test {
     return directory_.path("llama");
   }
 
-  // Expects that each count of a step is at most its ceiling, and prints all.
+  // Expects that each count of a step is at most its ceiling, and prints all counts.
   static void expect_below_ceilings(const std::string& name, const CountedRun& run) {
     std::ifstream file(TERRACE_CEILINGS);
     const nlohmann::json ceilings = nlohmann::json::parse(file).at(name);

@@ -65,8 +65,9 @@ bool is_of_memory(std::string_view name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-// Adds what a line of strace says: "PID TIME CALL(ARGUMENTS) = RESULT", where a call that another
-// thread's interrupts is told in two lines, "CALL(... <unfinished ...>" and "<... CALL resumed>".
+// Adds the call that a line of strace reports: "PID TIME CALL(ARGUMENTS) = RESULT". A call that
+// another thread's call interrupts is reported in two lines, "CALL(... <unfinished ...>" and "<...
+// CALL resumed>".
 void add_line(std::string_view call, StepCounts& counts) {
   if (call.starts_with("+++") || call.starts_with("---")) return;
   const bool is_end = call.starts_with("<... ");

@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
-// What a steady training step of the program asks of the machine, counted from outside.
+// The system calls, wake-ups, page faults, allocations and copies of a steady training step of the
+// program, counted from outside.
 namespace terrace {
 
-// By name: minor_faults, maps (mmap, munmap, mremap, brk, madvise), system_calls (all but
-// sched_yield, whose number depends on how long a thread waits), wake_ups (threads woken by a
+// The counts by name: minor_faults, maps (mmap, munmap, mremap, brk, madvise), system_calls (all
+// but sched_yield, whose number depends on how long a thread waits), wake_ups (threads woken by a
 // futex), allocations, copied_bytes (by memcpy and memmove). Each is a mean of the counted steps.
 using StepCounts = std::map<std::string, double>;
 
@@ -18,7 +19,7 @@ struct CountedRun {
   int counted_steps = 3;
 };
 
-// Whether strace is here and may trace a program; counts need it.
+// Returns whether strace is installed and may trace a program; counts need it.
 bool can_count();
 
 // Runs the program as its users do, in a directory of its own. A run that fails fails the test.

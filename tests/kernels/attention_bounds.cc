@@ -3,7 +3,7 @@
 namespace terrace::test {
 namespace {
 
-// One query of one head, with the keys [first, end) that it sees, and one of these.
+// One query of one head, with the keys [first, end) that it sees, and one of these keys.
 struct Pair {
   const AttentionProblem& problem;
   HeadLayout layout;
@@ -53,7 +53,7 @@ Product product(const double* a, const double* b, std::int64_t D) {
   return p;
 }
 
-// A score and its derivative by q.k, and how far off they may be.
+// A score and its derivative with respect to q.k, and how far off each may be.
 struct Score {
   double value, error, slope, slope_error;
 };
@@ -72,14 +72,14 @@ Score score_of(const AttentionProblem& problem, const Product& qk) {
   return {cap * bent, capped_error, scale * (1 - bent * bent), scale * of_slope};
 }
 
-// The error of exp(score - other), relative.
+// Returns the relative error of exp(score - other).
 double weight_error(const Score& score, double other) {
   return 2 * score.error + 2 * kUnitF32 * (std::abs(score.value) + std::abs(other)) +
          kExpUnits * kUnitF32;
 }
 
-// What query heads give to the gradients of their group's keys and values, for kernels that round
-// it before they add it up: [B, H, keys, D].
+// The shares of each query head in the gradients of its group's keys and values, for kernels that
+// round the shares before they add them: [B, H, keys, D].
 struct HeadParts {
   explicit HeadParts(const AttentionShape& s)
       : keys(static_cast<std::size_t>(s.batch * s.heads * s.keys * s.head_width)),
@@ -103,7 +103,7 @@ struct HeadParts {
   std::vector<double> keys, values;
 };
 
-// Adds what rounds the results themselves, in the columns of one of the matrices.
+// Adds the bound for rounding the results themselves, in the columns of one of the matrices.
 struct StoredRows {
   std::int64_t rows, columns;
 

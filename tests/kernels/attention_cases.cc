@@ -14,13 +14,13 @@ constexpr AttentionShape whole(std::int64_t batch, std::int64_t sequence, std::i
   return {batch, sequence, sequence, heads, key_value_heads, head_width};
 }
 
-// Without options: flat weights, and weights on few keys.
+// Sizes of inputs without options: one gives flat weights, the other puts the weights on few keys.
 constexpr double kFlatAndSteep[] = {1.0, 6.0};
 constexpr AttentionShape kAttentionShapes[] = {whole(1, 1, 1, 1, 32),   whole(2, 17, 4, 2, 32),
                                                whole(1, 130, 3, 1, 64), whole(3, 17, 2, 2, 64),
                                                whole(1, 67, 2, 1, 20),  whole(1, 70, 2, 1, 128)};
 
-// Uniform elements of up to 3 have scores of about 3.
+// Uniform elements of up to 3 give scores of about 3.
 constexpr double kOfScores = 3.0;
 constexpr AttentionProblem kRuledProblems[] = {
     {.shape = whole(2, 70, 2, 1, 32), .size = kOfScores, .window = 1},
@@ -33,7 +33,7 @@ constexpr AttentionProblem kRuledProblems[] = {
      .window = 21,
      .soft_cap = 3,
      .document = 64},
-    // In matrices of their own, on boundaries of packs and not.
+    // Separate matrices of queries, keys and values, on boundaries of packs and not.
     {.shape = whole(2, 67, 4, 2, 32), .padding = 8},
     {.shape = whole(1, 70, 4, 2, 96), .size = kOfScores, .window = 50, .padding = 3},
     // Wide heads.
@@ -41,7 +41,7 @@ constexpr AttentionProblem kRuledProblems[] = {
     {.shape = whole(1, 33, 2, 2, 168), .size = kOfScores, .padding = 8},
     {.shape = whole(1, 67, 1, 1, 256), .size = kOfScores, .window = 9, .soft_cap = 3}};
 
-// As one that asks for the next tokens has them. There is no backward of such.
+// Problems with cached keys, as in generating the next tokens. They have no backward.
 constexpr AttentionProblem kCachedProblems[] = {
     {.shape = {2, 1, 40, 2, 1, 64}, .size = kOfScores, .padding = 8},
     {.shape = {2, 5, 77, 4, 2, 32}, .size = kOfScores, .padding = 3},
@@ -55,7 +55,7 @@ constexpr AttentionProblem kCachedProblems[] = {
     {.shape = {1, 70, 135, 2, 1, 20}, .size = kOfScores, .window = 30, .soft_cap = 4, .padding = 8},
     {.shape = {2, 20, 75, 1, 1, 256}, .size = kOfScores, .document = 61, .padding = 8}};
 
-// So long that the CPU takes several panels of keys, and shares a head's queries among tasks.
+// A shape so long that the CPU uses several panels of keys and splits a head's queries among tasks.
 constexpr AttentionShape kLongShape = whole(1, 1030, 2, 1, 20);
 constexpr AttentionProblem kLongProblems[] = {
     {.shape = kLongShape, .size = kFlatAndSteep[0]},
@@ -66,7 +66,8 @@ constexpr AttentionProblem kLongCachedProblems[] = {
     {.shape = {1, 70, 1047, 2, 1, 20}, .size = kOfScores, .padding = 8},
     {.shape = {1, 70, 1047, 2, 1, 20}, .size = kOfScores, .window = 500, .padding = 8}};
 
-// Such as cuDNN takes: heads of a multiple of 8, and a multiple of 4 rows for them all.
+// Problems that cuDNN takes: heads of a multiple of 8 elements, and a multiple of 4 rows for all of
+// them.
 constexpr AttentionProblem kLibraryProblems[] = {
     {.shape = whole(2, 256, 4, 4, 64)},
     {.shape = whole(1, 300, 6, 2, 64), .size = kFlatAndSteep[1]},
@@ -79,7 +80,7 @@ StridedRows columns_of(const Views& views, const HeadColumns& at, std::int64_t w
   return terrace::columns_of(views[at.tensor], at.first, width);
 }
 
-// `called`: what the op is told, which may be less than the problem says.
+// `called`: the problem as the op is told it, which may have fewer options than the real one.
 AttentionRule rule_of(const AttentionProblem& called, const Views& in) {
   AttentionRule rule;
   rule.scale = static_cast<float>(called.scale());
@@ -180,8 +181,8 @@ struct Backward {
   GroupSums group_sums = GroupSums::kExact;
 };
 
-// Out and log_sum_exp are the reference's, so that only the backward is judged. Gradients in
-// matrices of their own leave the columns between them as they are.
+// out and log_sum_exp are the reference's, so that only the backward is judged. Gradients in
+// separate matrices must leave the columns between heads as they are.
 OpCase backward_case(DType compute, const OpCase& forward, const Backward& of, Random& random) {
   const AttentionProblem& problem = of.problem;
   OpCase c;

@@ -32,7 +32,7 @@ TEST(AttentionChoice, RefusesOtherWordsAndNamesThose) {
   }
 }
 
-// With the strides of one matrix of queries, keys and values.
+// Returns an op with the strides of one matrix of queries, keys and values.
 AttentionBackward backward_op() {
   AttentionBackward op;
   op.shape = kShape;
@@ -60,7 +60,7 @@ TEST(CudnnRefusal, IsNoneOfWhatCudnnDoes) {
   AttentionBackward op = backward_op();
   op.rule.window = 128;
   expect_refusal(op, "");
-  op.k.stride = op.dv.stride = 4 * 64;  // in matrices of their own
+  op.k.stride = op.dv.stride = 4 * 64;  // in separate matrices
   expect_refusal(op, "");
   op.shape.head_width = 128;
   expect_refusal(op, "");

@@ -9,8 +9,8 @@
 #include "tests/kernels/op_case.h"
 #include "tests/kernels/shared_kernels.h"
 
-// The cases of attention's options would not pass with a kernel that ignores one; and what no query
-// of a tile sees costs nothing.
+// Tests that the cases of attention's options fail for a kernel that ignores an option, and that
+// keys which no query of a tile sees are not read.
 namespace terrace::test {
 namespace {
 
@@ -47,11 +47,10 @@ TEST_P(AttentionOptions, AreSeenToBeIgnored) {
   }
 }
 
-// One head whose early keys and values are NaNs: what they are multiplied by, even by 0, is NaN
-// too.
+// One head whose early keys and values are NaNs: a product with them, even by 0, is NaN too.
 struct NanKeys {
   static constexpr std::int64_t kRows = 700, kWidth = 32, kNans = 400;
-  // From here on no tile of a kernel that has keys a query sees has NaNs.
+  // From row kFirstClean on, no kernel has NaNs in a tile with keys that a query sees.
   static constexpr std::int64_t kSeen = 40, kFirstClean = 640;
 
   NanKeys() {

@@ -23,7 +23,7 @@ struct HeadColumns {
   }
 };
 
-// Of queries, keys and values, or of their gradients.
+// The columns of queries, keys and values, or of their gradients.
 struct HeadLayout {
   HeadColumns q, k, v;
 };
@@ -33,9 +33,10 @@ struct AttentionProblem {
   double size = 1.0;  // of the largest inputs
   std::int64_t window = 0;
   double soft_cap = 0;
-  // Keys of a document, of sequence b some more; 0: a sequence is one document.
+  // Keys of a document; in sequence b a document has some more. 0: a sequence is one document.
   std::int64_t document = 0;
-  // Columns that are in no head, in matrices of their own; 0: one matrix has all heads.
+  // Columns that are in no head, when queries, keys and values have separate matrices; 0: one
+  // matrix has all heads.
   std::int64_t padding = 0;
 
   bool is_apart() const { return padding > 0; }
@@ -44,7 +45,8 @@ struct AttentionProblem {
   std::int64_t query_columns() const { return shape.heads * shape.head_width; }
   std::int64_t key_columns() const { return shape.key_value_heads * shape.head_width; }
 
-  // Tensors are numbered from `tensor` on. Matrices of their own have a stride each.
+  // Returns the layout. Tensors are numbered from `tensor` on. Separate matrices have a stride
+  // each.
   HeadLayout layout(std::size_t tensor, std::int64_t q, std::int64_t k, std::int64_t v) const {
     if (!is_apart()) {
       const std::int64_t all = query_columns() + 2 * key_columns();
@@ -60,7 +62,7 @@ struct AttentionProblem {
   HeadLayout gradients(std::size_t tensor) const { return layout(tensor, 3, 1, 2); }
   std::size_t matrices() const { return is_apart() ? 3 : 1; }
 
-  // As fp32, which the op has.
+  // Returns the scale, rounded to fp32 as the op has it.
   double scale() const {
     return static_cast<double>(
         static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_width))));
@@ -72,27 +74,28 @@ struct AttentionProblem {
   }
 };
 
-// The bounds of the forward's outputs and of the backward's gradients. First-order rounding bounds,
-// u the unit roundoff of fp32:
+// The bounds of the forward's outputs and of the backward's gradients. They are first-order
+// rounding bounds, with u the unit roundoff of fp32:
 //
 // A product q.k, a sum of D products, is off by at most (D+3) u sum|q||k|, and a score by scale
-// times that. tanh has no slope above 1, so a capped score is off by as much, by 3 u of the score
-// before and by kExpUnits u of itself. Its distance to the row's largest score or log-sum-exp is
-// off by twice that and 2 u (|score| + |other|); exp adds kExpUnits u. So a softmax weight has a
-// relative error of e = that + kExpUnits u before, and 2 e + (T+2) u after the division by the sum.
-// The factor 1 - t^2 of a capped score's gradient, t = score / cap, is off by 2 |t| d + d^2 + 6 u,
-// where d is the error of t. Stored results are rounded to the compute type, and so may be weights
-// and score gradients that enter a product (kernels/kernel_table.h): by what a rounding to that
-// type changes of each.
+// times that. tanh has no slope above 1, so a capped score is off by the same amount, plus 3 u of
+// the score before the cap and kExpUnits u of itself. Its distance to the row's largest score or
+// log-sum-exp is off by twice that and 2 u (|score| + |other|); exp adds kExpUnits u. So a softmax
+// weight has a relative error of e = that + kExpUnits u before, and 2 e + (T+2) u after the
+// division by the sum. The factor 1 - t^2 of a capped score's gradient, t = score / cap, is off by
+// 2 |t| d + d^2 + 6 u, where d is the error of t. Stored results are rounded to the compute type,
+// and weights and score gradients that enter a product may be too (kernels/kernel_table.h): each
+// may then change by one rounding to that type.
 Values attention_forward_bounds(const AttentionProblem& problem, const Rounding& rounding,
                                 const Values& in, const Values& want);
 
-// Of a backward whose inputs are those of the forward and then out, log_sum_exp and dout.
+// The bounds of a backward whose inputs are the forward's inputs and then out, log_sum_exp and
+// dout.
 struct BackwardBounds {
   AttentionProblem problem;
   Rounding rounding;
   GroupSums group_sums;
-  std::size_t out = 0;  // the number of `out` among the inputs
+  std::size_t out = 0;  // the index of `out` among the inputs
 
   Values operator()(const Values& in, const Values& want) const;
 };

@@ -10,17 +10,17 @@
 #include "base/check.h"
 #include "kernels/shared/mma.h"
 
-// What blocks of a GPU have on the host, however their threads take turns (host_block.h,
+// The parts that a GPU's blocks have on the host, however their threads take turns (host_block.h,
 // fiber_block.h).
 namespace terrace::test {
 
-// Shared memory: NaNs until it is written; and what was written past its end is found.
+// Shared memory: it has NaNs until it is written, and a write past its end is found.
 class BlockMemory {
  public:
   explicit BlockMemory(std::size_t bytes) : bytes_(bytes), lines_((bytes + 15) / 16 + 1) {
     std::memset(static_cast<void*>(lines_.data()), 0xFF, lines_.size() * sizeof(Line));
   }
-  // The byte after the last is as it was.
+  // Checks that the byte after the last is as it was.
   ~BlockMemory() { TERRACE_CHECK(at()[bytes_] == std::byte{0xFF}); }
   BlockMemory(const BlockMemory&) = delete;
   BlockMemory& operator=(const BlockMemory&) = delete;
@@ -35,12 +35,13 @@ class BlockMemory {
   std::vector<Line> lines_;
 };
 
-// A GPU cannot load or copy across one.
+// Checks that an address is on a boundary, which a GPU needs to load or copy.
 inline void expect_boundary(const void* address, std::uintptr_t bytes) {
   TERRACE_CHECK_EQ(reinterpret_cast<std::uintptr_t>(address) % bytes, 0U);
 }
 
-// A warp's operands of one product of tensor cores, of the pieces that its threads hold.
+// A warp's operands of one product of tensor cores, put together from the pieces that its threads
+// hold.
 struct MmaOperands {
   std::array<std::array<float, 16>, 16> a;
   std::array<std::array<float, 8>, 16> b;
@@ -73,7 +74,7 @@ struct MmaOperands {
   }
 };
 
-// What launchers that run blocks on the host have in common.
+// The base of launchers that run blocks on the host.
 class HostLauncherBase {
  public:
   explicit HostLauncherBase(std::span<std::byte> workspace) : workspace_(workspace) {}
@@ -94,7 +95,7 @@ class HostLauncherBase {
   const std::span<std::byte> workspace_;
 };
 
-// Of shared::KernelFunctions, what no library has a part in.
+// The members for shared::KernelFunctions in which no library has a part.
 struct HostFunctionsBase {
   static constexpr std::size_t kProductWorkspace = 0;
   template <typename Op>

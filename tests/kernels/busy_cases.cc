@@ -2,8 +2,8 @@
 
 #include "tests/kernels/op_case.h"
 
-// Calls with enough to do for several workers (fed_workers in kernels/cpu/cpu_workspace.h), which
-// the cases of the families are too small for. They have no bounds: what is compared are bits.
+// Calls with enough to do for several workers (fed_workers in kernels/cpu/cpu_workspace.h); the
+// cases of the families are too small for that. They have no bounds, because bits are compared.
 namespace terrace::test {
 namespace {
 
@@ -11,8 +11,8 @@ using Tensors = std::vector<HostTensor>;
 
 constexpr double kSize = 0.5;
 
-// Sequences of less than a panel of keys with several heads a group; of one head a group; and of
-// several panels, whose queries are shared among tasks.
+// Sequences of less than a panel of keys, with several heads in a group and with one head in a
+// group; and a sequence of several panels, whose queries are split among tasks.
 constexpr AttentionShape kBusyAttention[] = {
     {3, 200, 200, 4, 2, 40}, {4, 150, 150, 3, 3, 64}, {1, 1100, 1100, 2, 1, 32}};
 

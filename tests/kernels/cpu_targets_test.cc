@@ -51,8 +51,8 @@ TEST_P(CpuTargets, EmbeddingsHaveTheSameBits) {
   expect_same_on_every_target(embedding_cases(GetParam()));
 }
 
-// A fused multiplication and addition differs in its last bits between instruction sets, so these
-// are held to the bound of each.
+// With a fused multiplication and addition the last bits differ between instruction sets, so each
+// of these cases is held to its bound.
 void expect_conforms_on_every_target(const std::vector<OpCase>& cases) {
   for (const std::int64_t target : usable_targets()) {
     SCOPED_TRACE(hwy::TargetName(target));
@@ -71,7 +71,7 @@ TEST_P(CpuTargets, MatricesConform) { expect_conforms_on_every_target(matmul_cas
 TEST_P(CpuTargets, AttentionConforms) {
   expect_conforms_on_every_target(attention_cases(GetParam()));
 }
-// A long sequence differs in its panels alone, which every instruction set has alike.
+// A long sequence differs only in its panels, which are the same for every instruction set.
 TEST_P(CpuTargets, LongAttentionConformsOnTheBest) {
   for (const OpCase& op_case : long_attention_cases(GetParam())) {
     SCOPED_TRACE(op_case.name);

@@ -7,9 +7,9 @@
 #include "tests/kernels/op_case.h"
 
 // Activations: exp and tanh of a SIMD library may be off by some units in the last place, so
-// results are held to kFunction u times the size of the terms that are added, u the unit roundoff
-// of fp32, and one rounding to the compute type. All other ops here are single roundings or copies:
-// bit for bit.
+// results must be within kFunction u times the size of the terms that are added, u the unit
+// roundoff of fp32, plus one rounding to the compute type. All other ops here are single roundings
+// or copies: bit for bit.
 namespace terrace::test {
 namespace {
 
@@ -170,8 +170,8 @@ OpCase scale_case(DType compute, std::int64_t size, bool in_place, Random& rando
   return c;
 }
 
-// Columns of wider matrices, from `first` on; or whole rows, where `more` is 0. What lies beside
-// the columns stays as it is.
+// Columns of wider matrices, from `first` on; or whole rows, where `more` is 0. Elements beside the
+// columns stay as they are.
 struct RowsOfScale {
   std::int64_t R, width, first, more;
 };
@@ -254,14 +254,15 @@ OpCase accumulate_case(std::int64_t size, Random& random) {
   return c;
 }
 
-// Beside ordinary numbers: ties of both signs, the largest fp32, infinities, denormals, NaN.
+// Numbers used besides ordinary ones: ties of both signs, the largest fp32, infinities, denormals,
+// NaN.
 constexpr std::uint32_t kSpecialBits[] = {
     0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x00000001,
     0x80008000, 0x00018000, 0x7FC00000, 0x7F800001, 0x80000000, 0x00000000,
-    // To fp16: ties between normal numbers, the largest that stays finite and the least that does
-    // not, ties between denormals.
+    // For rounding to fp16: ties between normal numbers, the largest number that stays finite and
+    // the least that does not, ties between denormals.
     0x3F801000, 0xBF803000, 0x477FEFFF, 0x477FF000, 0x33000000, 0x33000001, 0xB3C00000};
-// Of fp16: denormals, the largest, infinities, NaN, zeros.
+// In fp16: denormals, the largest number, infinities, NaN, zeros.
 constexpr std::uint16_t kSpecialHalfBits[] = {0x0001, 0x83FF, 0x7BFF, 0x7C00, 0xFC00,
                                               0x7E00, 0x7C01, 0x8000, 0x0000};
 
@@ -325,8 +326,8 @@ OpCase norm_partials_case(DType gradient, std::int64_t size, Random& random) {
   return c;
 }
 
-// Bytes of a quantised matrix: all codes, and scales as they may be. In a tensor of i32, as its
-// bytes begin on a boundary of 4.
+// Returns the bytes of a quantised matrix, with all codes and possible scales. They are in a tensor
+// of i32, because that begins on a boundary of 4.
 HostTensor random_quantized(const QuantizedShape& s, Random& random) {
   HostTensor tensor(DType::kI32, shape(s.size_bytes() / 4));
   std::byte* const bytes = tensor.view().data;
@@ -352,7 +353,8 @@ OpCase dequantize_case(DType compute, const QuantizedShape& s, Random& random) {
   return c;
 }
 
-// Short of a block, some blocks and a rest, more than a group of scales, a part of a matrix.
+// Returns shapes with less than a block, some blocks and a rest, more than a group of scales, and a
+// part of a matrix.
 std::vector<QuantizedShape> quantized_shapes() {
   std::vector<QuantizedShape> shapes;
   for (const QuantizedForm form : {QuantizedForm::kNf4, QuantizedForm::kInt8}) {

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/op_case.h"
 
-// The order of every addition is part of the contract here, so all results are held to the bits of
+// The order of every addition is part of the contract here, so all results must have the bits of
 // the reference.
 namespace terrace::test {
 namespace {
@@ -22,7 +22,7 @@ constexpr EmbeddingShape kEmbeddingShapes[] = {{1, 1, 1, 1, 1},
 
 constexpr std::int64_t kSparePositions = 3;  // rows of wpe past the sequence
 
-// A token that adds nothing to the gradient: one of the batch, or one that is not in it.
+// The padding token, which adds nothing to the gradient: it is in the batch, or it is not.
 enum class Padding : std::uint8_t { kNone, kInBatch, kNotInBatch };
 
 struct Options {
@@ -40,7 +40,7 @@ struct Options {
 
 std::int64_t rows_of(const EmbeddingShape& s) { return s.batch * s.T; }
 
-// Nobody looks at it where positions are given.
+// Returns the op's sequence, which is not read where positions are given.
 std::int64_t sequence_of(const EmbeddingShape& s, bool given_positions) {
   return given_positions ? 0 : s.T;
 }
@@ -54,7 +54,8 @@ HostTensor random_tokens(const EmbeddingShape& s, const Options& o, Random& rand
   return HostTensor::random_indices(shape(rows_of(s)), random, static_cast<std::int32_t>(tokens));
 }
 
-// As documents have them: several rows of one sequence share a position, and some have none.
+// Returns positions as documents have them: several rows of a sequence share a position, and some
+// positions have no row.
 HostTensor random_positions(const EmbeddingShape& s, Random& random) {
   return HostTensor::random_indices(shape(rows_of(s)), random,
                                     static_cast<std::int32_t>(s.T / 2 + kSparePositions));
@@ -101,8 +102,8 @@ OpCase add_positions_case(DType compute, const EmbeddingShape& s, std::int64_t f
   return c;
 }
 
-// The last token of the vocabulary, or of the part: it is the first row's of every micro-batch, or
-// no row's.
+// Makes the last token of the vocabulary, or of the part, the padding token: the first row of every
+// micro-batch has it, or no row has it. Returns the token.
 std::int64_t place_padding(std::vector<HostTensor>& tokens, const EmbeddingShape& s,
                            const Options& o) {
   if (o.padding == Padding::kNone) return -1;

@@ -12,8 +12,9 @@
 
 namespace terrace::test {
 
-// One bit for each instruction set that is compiled in and that this processor has, the best one
-// first. Under the sanitizers the best and the least: between them only the width differs.
+// Returns one bit for each instruction set that is compiled in and that this processor has, the
+// best one first. Under the sanitizers these are the best and the least only: the sets between them
+// differ only in width.
 inline std::vector<std::int64_t> usable_targets() {
   hwy::SetSupportedTargetsForTest(0);
   std::vector<std::int64_t> targets;
@@ -33,7 +34,7 @@ class OnTarget {
   OnTarget& operator=(const OnTarget&) = delete;
 };
 
-// Calls body(context) on each of them, with so many threads.
+// Calls body(context) on each instruction set, with a context of `threads` threads.
 template <typename Body>
 void on_every_target(int threads, const Body& body) {
   WorkerArena workers(threads);

@@ -17,18 +17,18 @@
 #include "tests/kernels/block_parts.h"
 #include "tests/kernels/fiber_team.h"
 
-// Runs the kernels of kernels/shared on the host as a GPU does: every thread of a block goes its
-// own way until it meets others (fiber_team.h), registers are its own, and what it hands to others
-// of its warp orders nothing in memory. Slower than host_block.h, and stricter.
+// Runs the kernels of kernels/shared on the host as a GPU does: every thread of a block runs by
+// itself until it meets others (fiber_team.h), its registers are its own, and an exchange of values
+// within a warp orders nothing in memory. This is slower than host_block.h, and stricter.
 //
 // ThreadSanitizer finds memory that two threads of a block, or of neighbouring blocks, use with no
-// sync() between, one of them to write. Threads that never meet, or meet for something else, end
-// the program, which names them. Asynchronous copies come when they are awaited: before, there are
-// NaNs. Pieces of tensor cores' operands are loaded as ldmatrix loads them, by the threads that
-// give rows.
+// sync() between, if one of them writes it. If threads never meet, or meet in different calls, the
+// program names them and ends. Asynchronous copies arrive when they are awaited; before that, the
+// target has NaNs. Pieces of tensor cores' operands are loaded as ldmatrix loads them, by the
+// threads that give rows.
 namespace terrace::test {
 
-// What the threads of a block have together.
+// The state that the threads of a block share.
 template <int Threads>
 struct FiberBlockState {
   static constexpr int kWarps = Threads / 32;
@@ -37,7 +37,8 @@ struct FiberBlockState {
   struct alignas(16) Register {
     std::byte bytes[kRegisterBytes];
   };
-  // Of a warp's exchanges. The next one is in another place: it may begin while threads still read.
+  // The memory of one exchange within a warp. The next exchange uses another place, because it may
+  // begin while threads still read.
   struct Exchange {
     std::array<Register, 32> registers;
     std::array<MmaOperands, 2> operands;
@@ -48,7 +49,7 @@ struct FiberBlockState {
   BlockMemory shared_memory;
   std::array<Register, kWarps> sums;  // of reductions over the block
   std::array<std::array<Exchange, 2>, kWarps> exchanges;
-  std::array<char, 2> barriers;  // tokens, by turns
+  std::array<char, 2> barriers;  // tokens, used in turn
 };
 
 template <int Threads>
@@ -163,7 +164,7 @@ class FiberBlock {
   void copy_async(void* to, const void* from, int count) {
     expect_boundary(to, Bytes);
     expect_boundary(from, Bytes);
-    // Both are in use from now on.
+    // Both `from` and `to` are in use from now on.
     std::byte now[Bytes];
     if (count != 0) std::memcpy(now, from, static_cast<std::size_t>(count));
     std::memset(to, 0xFF, Bytes);
@@ -218,7 +219,7 @@ class FiberBlock {
     return Given<T>(exchange);
   }
 
-  // In the order of kernels/cuda/cuda_block.cuh.
+  // Joins values in the order of kernels/cuda/cuda_block.cuh.
   template <typename T, typename Join>
   T butterfly(T value, int first, std::string_view what, const Join& join) {
     for (int offset = first; offset > 0; offset /= 2) {
@@ -227,7 +228,7 @@ class FiberBlock {
     return value;
   }
 
-  // Likewise, with its barriers.
+  // Joins the values of all threads in that file's order, with its barriers.
   template <typename T, typename Join>
   T reduce(T value, const Join& join) {
     static_assert(sizeof(T) <= State::kRegisterBytes);
@@ -253,7 +254,7 @@ class FiberBlock {
     return give(words, "ldmatrix");
   }
 
-  // Thread t has of each matrix elements t % 4 * 2 and the next of row t / 4.
+  // Loads four matrices: of each, thread t gets element t % 4 * 2 of row t / 4 and the next one.
   template <typename Piece, typename T>
   Piece load_matrices(const T* row) {
     const Given<MatrixRow> rows = give_row(row);
@@ -264,7 +265,7 @@ class FiberBlock {
     }
     return std::bit_cast<Piece>(words);
   }
-  // Of matrices whose columns were given.
+  // Does the same for matrices whose columns were given.
   template <typename Piece, typename T>
   Piece load_transposed(const T* row) {
     const Given<MatrixRow> rows = give_row(row);
@@ -296,7 +297,7 @@ class FiberLauncher : public HostLauncherBase {
               std::size_t shared_bytes = 0) {
     FiberTeam& team = fiber_team();
     {
-      // What is written here for one block would race with what the fibers of the last one read.
+      // Writes here for one block would race with reads of the last block's fibers.
       const Unseen unseen;
       for (std::int64_t index = 0; index < blocks; ++index) {
         const auto state = std::make_unique<FiberBlockState<Threads>>(shared_bytes);

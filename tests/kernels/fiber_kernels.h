@@ -4,7 +4,7 @@
 
 namespace terrace::test {
 
-// The kernels of kernels/shared, run by fiber_block.h. A context's workers are not used.
+// Returns the kernels of kernels/shared, run by fiber_block.h. A context's workers are not used.
 const KernelTable& fiber_kernels();
 
 }  // namespace terrace::test

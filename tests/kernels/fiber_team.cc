@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kThreadsMax = 1024;
-// A block's fibers are used again by the one that is so many later: ThreadSanitizer takes what one
-// fiber does for ordered.
+// Sets of fibers that blocks use in turn: the block that is kSets later uses a block's fibers
+// again. ThreadSanitizer takes everything that one fiber does as ordered.
 constexpr int kSets = 2;
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 constexpr std::size_t kGuardBytes = std::size_t{16} << 10;
@@ -94,7 +94,7 @@ struct FiberTeam::Fiber {
   void* identity = make_identity();
   int thread = 0;
   State state = State::kEnded;
-  bool is_new = false;  // in this block: what the scheduler did is there for it
+  bool is_new = false;  // in this block: the switch to it shows it the scheduler's writes
   std::string_view waits_for;
 };
 
@@ -114,7 +114,8 @@ FiberTeam::Fiber& FiberTeam::fiber_of(int t) {
 void FiberTeam::run(std::int64_t block, int threads, FunctionRef<void(int)> thread) {
   TERRACE_CHECK(threads % kWarp == 0 && threads <= kThreadsMax);
   TERRACE_CHECK(running_ == nullptr);
-  // What fibers read here is written again for the next block, which nothing has ordered.
+  // The members that fibers read are written again here for the next block, and nothing orders the
+  // two.
   const Unseen unseen;
   scheduler_identity_ = own_identity();
   block_ = block;
@@ -163,7 +164,7 @@ void FiberTeam::enter(unsigned low, unsigned high) {
   for (;;) team->work();
 }
 
-// Of a fiber, in one block.
+// Does the work of one fiber in one block.
 void FiberTeam::work() {
   Fiber* own = nullptr;
   std::optional<FunctionRef<void(int)>> thread;

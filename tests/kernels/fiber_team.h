@@ -12,8 +12,8 @@
 
 namespace terrace::test {
 
-// While it lives, ThreadSanitizer does not look at what this thread or fiber does: as the exchange
-// of registers between threads of a GPU orders nothing in memory, so must ours not.
+// While an object of this class lives, ThreadSanitizer ignores what this thread or fiber does: the
+// exchange of registers between threads of a GPU orders nothing in memory, so ours must not either.
 class Unseen {
  public:
   Unseen();
@@ -22,15 +22,15 @@ class Unseen {
   Unseen& operator=(const Unseen&) = delete;
 };
 
-// What threads wrote before they announce() is there for those that see() it behind a meeting.
-// Known to ThreadSanitizer; in other builds it does nothing.
+// Tell ThreadSanitizer that the writes of threads before they announce() are visible to threads
+// that see() after a meeting. In other builds they do nothing.
 void announce(void* token);
 void see(void* token);
 
-// Runs the threads of a GPU's block, each on a stack of its own, by turns: one has the processor
-// until it waits for others. ThreadSanitizer is told that they are threads, so that it finds what
-// two of them do to the same memory with no barrier between: switching itself orders nothing. Nor
-// does it between neighbouring blocks. Of one thread.
+// Runs the threads of a GPU's block in turn, each on its own stack: one has the processor until it
+// waits for others. ThreadSanitizer is told that they are threads, so that it finds two of them
+// using the same memory with no barrier between: switching itself orders nothing, nor does it
+// between neighbouring blocks. Only one thread may use a team.
 class FiberTeam {
  public:
   FiberTeam();
@@ -39,15 +39,15 @@ class FiberTeam {
   FiberTeam& operator=(const FiberTeam&) = delete;
 
   // Calls thread(t) on fiber t, for each t below `threads`; blocks of odd numbers begin with the
-  // last. Aborts, naming threads and what they wait for, where these can never meet.
+  // last. Aborts, naming the threads and what they wait for, if they can never meet.
   void run(std::int64_t block, int threads, FunctionRef<void(int)> thread);
 
   // From within thread t: waits until all threads of its warp, or of the block, are in such a call.
-  // Aborts where they came to meet for something else.
+  // Aborts if they meet in a different call.
   void meet_warp(int t, std::string_view what);
   void meet_block(int t, std::string_view what);
 
-  // What all blocks did is there for who calls this: a launch has ended.
+  // Ends a launch: the caller sees everything that all blocks did.
   void join();
 
  private:
@@ -69,7 +69,7 @@ class FiberTeam {
   ucontext_t scheduler_ = {};
   void* scheduler_identity_ = nullptr;  // ThreadSanitizer's
   Fiber* running_ = nullptr;
-  // Of the block that runs.
+  // The state of the block that runs.
   std::int64_t block_ = 0;
   int threads_ = 0;
   const FunctionRef<void(int)>* thread_ = nullptr;
@@ -78,8 +78,8 @@ class FiberTeam {
   int ended_ = 0;
 };
 
-// The one of this process, for kernels of one thread at a time: stacks and what ThreadSanitizer
-// keeps of a thread are made once.
+// Returns the team of this process, for kernels of one thread at a time: stacks and
+// ThreadSanitizer's records of threads are made only once.
 FiberTeam& fiber_team();
 
 }  // namespace terrace::test

@@ -7,12 +7,13 @@
 #include "kernels/reference/reference_kernels.h"
 #include "tests/kernels/host_tensor.h"
 
-// Every backward of the reference against central finite differences of its forward, in fp64.
+// Checks every backward of the reference against central finite differences of its forward, in
+// fp64.
 namespace terrace::test {
 namespace {
 
-// Of a difference with step h, h^2/6 f''' is truncation and 2^-53 |f| / h rounding: with f and f'''
-// of at most some hundreds both are below 1e-7.
+// A difference with step h has a truncation error of h^2/6 f''' and a rounding error of 2^-53 |f| /
+// h: with f and f''' of at most some hundreds, both are below 1e-7.
 constexpr double kStep = 1e-5;
 constexpr double kTolerance = 1e-7;
 
@@ -41,7 +42,7 @@ struct Gradient {
   HostTensor before, value;
 };
 
-// d loss() / d input[i] for every i, against the gradient.
+// Checks d loss() / d input[i] for every i against the gradient.
 void expect_gradient(HostTensor& input, const Gradient& gradient, FunctionRef<double()> loss) {
   ASSERT_EQ(input.elements(), gradient.value.elements());
   for (std::int64_t i = 0; i < input.elements(); ++i) {
@@ -98,8 +99,8 @@ TEST_P(GradientCheck, Matmul) {
   expect_gradient(bias, dbias, loss);
 }
 
-// The residual stream goes around the norm: x enters the loss a second time. Two heads of each row
-// are normed by themselves, within wider rows.
+// The residual stream goes around the norm, so x enters the loss a second time. Two heads of each
+// row, within wider rows, are normed separately.
 struct RmsNormCheck {
   static constexpr std::int64_t kRows = 3, kWidth = 7, kGroups = 2, kColumns = 17, kFirst = 2;
 
@@ -187,7 +188,7 @@ struct EmbeddingCheck {
   std::int64_t padding_token = -1;
 };
 
-// With a padding token, the loss knows none of its rows.
+// With a padding token, the loss contains none of that token's rows.
 void check_embedding(GradientMode mode, const EmbeddingCheck& check) {
   Random random(14);
   const std::int64_t B = 2, T = 3, R = B * T, C = 5, V = 4, P = T + 1;
@@ -310,8 +311,8 @@ TEST_P(GradientCheck, HeadLoss) { check_head(GetParam(), 1.0F, 0.0F); }
 TEST_P(GradientCheck, HeadLossOfScaledLogits) { check_head(GetParam(), 0.25F, 0.0F); }
 TEST_P(GradientCheck, HeadLossOfCappedLogits) { check_head(GetParam(), 2.0F, 0.8F); }
 
-// The head on three parts of the vocabulary, each with its sums and its gradients; dh is the sum of
-// theirs.
+// The head on three parts of the vocabulary, each with its sums and its gradients; dh is the sum
+// over the parts.
 struct PartedHead {
   static constexpr std::int64_t kParts = 3;
 
@@ -340,7 +341,8 @@ struct PartedHead {
       kernels().head_sums(Workspace(kernels().head_sums_workspace(op, 1)).context(), op);
     }
   }
-  // Returns the loss that part p finds; with a gradient of the weight, dh gets that of part p too.
+  // Returns the loss that part p computes, and writes part p's gradients to dh and dweight where
+  // they are given; dweight needs dh.
   double loss(std::int64_t p, const HostTensor* dh, const HostTensor* dweight) const {
     double sum = 0;
     HeadPartLoss op;

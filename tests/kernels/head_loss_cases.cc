@@ -6,15 +6,15 @@
 #include "kernels/head_chunk.h"
 #include "tests/kernels/op_case.h"
 
-// First-order rounding bounds, u the unit roundoff of fp32, t that of the compute type. A logit is
-// a sum of C products: off by at most s = (C+2) u sum|h||w|. exp of its distance to the largest one
-// or to the log-sum-exp then has a relative error of 2 s + 2 u (|logit| + |largest|) + kExpUnits u,
-// and a probability twice that + (V+2) u from the sum. The gradients of the logits may be rounded
-// to the compute type before they are multiplied.
+// First-order rounding bounds, with u the unit roundoff of fp32 and t the unit roundoff of the
+// compute type. A logit is a sum of C products, so it is off by at most s = (C+2) u sum|h||w|. exp
+// of its distance to the largest one or to the log-sum-exp then has a relative error of 2 s + 2 u
+// (|logit| + |largest|) + kExpUnits u, and a probability twice that + (V+2) u from the sum. The
+// gradients of the logits may be rounded to the compute type before they are multiplied.
 //
-// A logit that is scaled by k is off by k s; a capped one by no more, as the slope of the cap is at
-// most 1, and by kMapUnits u of itself. Its slope k (1 - (logit / cap)^2) is off by what the
-// logit's error makes of it, and by kMapUnits u.
+// A logit that is scaled by k is off by k s; a capped logit is off by no more, as the slope of the
+// cap is at most 1, plus kMapUnits u of itself. Its slope k (1 - (logit / cap)^2) is off by the
+// change that the logit's error causes, plus kMapUnits u.
 namespace terrace::test {
 namespace {
 
@@ -29,8 +29,8 @@ struct HeadShape {
   std::string map_name() const { return fmt::format("scale={} cap={}", logit_scale, soft_cap); }
 };
 
-// Vocabularies of whole packs of 8 and others: a GPU's products have the latter padded. The last
-// has several chunks of rows, the last of them short.
+// Vocabularies of whole packs of 8 and others, which are padded in a GPU's products. The last shape
+// has several chunks of rows, and its last chunk is short.
 constexpr HeadShape kHeadLossShapes[] = {{1, 1, 1, 1.0},
                                          {37, 100, 75, 0.3},
                                          {41, 40, 104, 1.0},
@@ -45,14 +45,14 @@ constexpr HeadShape kMappedShapes[] = {{37, 100, 75, 0.3, 0.125F, 0.0F},
 
 enum class Wanted : std::uint8_t { kLoss, kLossAndGradients, kLogits, kLogitsAndLoss };
 
-// What the bounds of all outputs are made from: the softmax of every row in fp64.
+// The softmax of a row in fp64, from which the bounds of all outputs are computed.
 struct Row {
   std::vector<double> probability, logit_error, slope, slope_error;
   double log_sum_exp = 0;
   double error = 0;  // relative, of each probability; absolute, of the log-sum-exp
 };
 
-// Caps the last logit, and finds how it goes with its product.
+// Scales and caps the last logit, and finds its slope with respect to its product.
 void add_slope(const HeadShape& s, Row& row, double& logit) {
   double& error = row.logit_error.back();
   if (s.logit_scale != 1.0F) error += kUnitF32 * std::abs(logit);
@@ -96,7 +96,8 @@ Row row_of(const HeadShape& s, const Values& in, std::int64_t r) {
   return row;
 }
 
-// The loss is log-sum-exp minus a logit; both, and the logarithm, are rounded.
+// Returns the bound of the loss, which is log-sum-exp minus a logit; both, and the logarithm, are
+// rounded.
 double loss_bound(const HeadShape& s, const Values& in) {
   double bound = 0;
   for (std::int64_t r = 0; r < s.R; ++r) {

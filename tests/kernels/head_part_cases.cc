@@ -6,10 +6,10 @@
 #include "kernels/head_chunk.h"
 #include "tests/kernels/op_case.h"
 
-// Bounds as in head_loss_cases.cc: a logit is off by s = (C+2) u sum|h||w|, an exponential of its
-// distance to a maximum by 2 s + 2 u (|logit| + |maximum|) + kExpUnits u, relative. The second pass
-// gets the sums as its input, so their errors are not its own; its loss is a function of them
-// alone.
+// Bounds as in head_loss_cases.cc: a logit is off by s = (C+2) u sum|h||w|, and an exponential of
+// its distance to a maximum has a relative error of 2 s + 2 u (|logit| + |maximum|) + kExpUnits u.
+// The second pass gets the sums as its input, so their errors are not its own; its loss is a
+// function of them alone.
 namespace terrace::test {
 namespace {
 
@@ -25,7 +25,7 @@ struct PartShape {
   std::string map_name() const { return fmt::format("scale={} cap={}", logit_scale, soft_cap); }
 };
 
-// The last has several chunks of rows, the last of them short.
+// The last shape has several chunks of rows, and its last chunk is short.
 constexpr PartShape kHeadPartShapes[] = {
     {1, 1, 1, 0},
     {37, 100, 75, 75},
@@ -43,7 +43,7 @@ struct Logit {
   double slope = 1, slope_error = 0;  // with respect to the product
 };
 
-// The logit of a product, whose error it has: as in head_loss_cases.cc.
+// Turns a product with its error into a logit with its error, as in head_loss_cases.cc.
 void map_logit(const PartShape& s, Logit& logit) {
   const double scale = std::abs(s.logit_scale);
   logit.value *= s.logit_scale;
@@ -71,7 +71,8 @@ Logit logit_of(const PartShape& s, const Values& in, std::int64_t r, std::int64_
   return logit;
 }
 
-// Relative, of the exponential of a logit's distance to `max`, whose own error is `max_error`.
+// Returns the relative error of the exponential of a logit's distance to `max`, whose own error is
+// `max_error`.
 double exponential_error(const Logit& logit, double max, double max_error) {
   return 2 * (logit.error + max_error) + 4 * kUnitF32 * (std::abs(logit.value) + std::abs(max)) +
          kExpUnits * kUnitF32;
@@ -94,7 +95,7 @@ Values sums_bounds(const PartShape& s, const Values& in, const Values& want) {
   return {bounds};
 }
 
-// Every fifth row is not counted; the targets are of all parts.
+// Returns targets from all parts; every fifth row is not counted.
 HostTensor targets_of(const PartShape& s, Random& random) {
   HostTensor targets =
       HostTensor::random_indices(shape(s.R), random, static_cast<std::int32_t>(kParts * s.V));
@@ -118,7 +119,7 @@ OpCase sums_case(DType compute, const PartShape& s, Random& random) {
   return c;
 }
 
-// Of all parts, from the sums that are the op's input.
+// The sums over all parts, computed from the sums that are the op's input.
 struct Whole {
   double max = 0, sum = 0, size = 0;
 };
@@ -134,7 +135,7 @@ Whole whole_of(const PartShape& s, const Values& in, std::int64_t r) {
   return whole;
 }
 
-// The loss is made in fp64 from sums that are exact; the rows' are added.
+// Returns the bound of the loss, which is computed in fp64 from exact sums and added over the rows.
 double loss_bound(const PartShape& s, const Values& in) {
   double bound = 0;
   for (std::int64_t r = 0; r < s.R; ++r) {
@@ -179,8 +180,9 @@ Values loss_bounds(const PartShape& s, const Rounding& rounding, const Values& i
   return bounds;
 }
 
-// What parts might tell: a maximum like a logit's, a sum of a few exponentials up to 1, and the
-// target's logit from the part that has it, as it is where that is this one.
+// Returns sums that parts might give: a maximum of a logit's size, a sum of a few exponentials up
+// to 1, and the target's logit from the part that has it. If this part has it, it is the true
+// logit.
 HostTensor told_sums(const PartShape& s, const std::vector<HostTensor>& inputs, Random& random) {
   Values in;
   for (const HostTensor& input : inputs) {

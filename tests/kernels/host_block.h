@@ -15,8 +15,8 @@
 #include "tests/kernels/block_parts.h"
 
 // Runs the kernels of kernels/shared on the host: the blocks of a launch on workers, the threads of
-// a block one after the other, in an order that differs from block to block. What a kernel reads
-// without having written it is a NaN, and what it writes past its shared memory is found.
+// a block one after the other, in an order that differs from block to block. Memory that a kernel
+// reads without having written it is a NaN, and a write past its shared memory is found.
 namespace terrace::test {
 
 template <int Threads>
@@ -32,7 +32,7 @@ class HostBlock {
     T& operator[](int t) { return values_[static_cast<std::size_t>(t)]; }
 
    private:
-    // Zeros would hide what is not set.
+    // Zeros would hide elements that are never set.
     struct Garbage {
       Garbage() { std::memset(static_cast<void*>(bytes), 0xFF, sizeof(bytes)); }
       alignas(T) std::byte bytes[sizeof(T) * Threads];

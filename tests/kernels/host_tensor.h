@@ -39,7 +39,7 @@ class HostTensor {
   HostTensor& operator=(const HostTensor&) = delete;
 
   static HostTensor random(DType dtype, Shape shape, Random& random, double scale = 1.0);
-  // i32 in [0, bound).
+  // Returns i32 indices in [0, bound).
   static HostTensor random_indices(Shape shape, Random& random, std::int32_t bound);
 
   const TensorView& view() const { return view_; }
@@ -48,13 +48,13 @@ class HostTensor {
   void set(std::int64_t i, double value);  // rounded to nearest even
   std::vector<double> values() const;
   std::span<const std::byte> bytes() const { return {view_.data, view_.size_bytes()}; }
-  // Every byte 0xFF: a NaN in each floating-point type.
+  // Sets every byte to 0xFF: a NaN in each floating-point type.
   void fill_garbage();
 
-  // A copy that begins on a boundary of 64 bytes.
+  // Returns a copy that begins on a boundary of 64 bytes.
   HostTensor on_boundary() const;
 
-  // The same values in fp64; integers stay as they are.
+  // Returns the same values in fp64; integers stay as they are.
   HostTensor widened() const;
 
  private:
@@ -62,7 +62,7 @@ class HostTensor {
   TensorView view_;
 };
 
-// fp64 where `dtype` is a floating-point type.
+// Returns fp64 if `dtype` is a floating-point type, else `dtype`.
 DType widened(DType dtype);
 
 }  // namespace terrace::test

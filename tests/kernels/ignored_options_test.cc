@@ -8,12 +8,13 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "tests/kernels/op_case.h"
 
-// A suite that passes proves an option only where it would fail without: every table here ignores
-// one option of one op, or does another thing in its place, and some case has to notice.
+// A suite that passes proves that an option works only if it would fail without the option. Every
+// table here ignores one option of one op, or does something else in its place, and some case has
+// to notice.
 namespace terrace::test {
 namespace {
 
-// Rows that are there for their width or their number take long, and show no option better.
+// Cases with very wide or very many rows take long, and show no option better.
 constexpr std::string_view kLarge[] = {"R=2200", "R=4133", "R=750",   "C=3000",
                                        "C=5000", "C=8200", "C=16400", "C=32768"};
 
@@ -22,7 +23,7 @@ bool is_large(const OpCase& op_case) {
       kLarge, [&](std::string_view name) { return op_case.name.find(name) != op_case.name.npos; });
 }
 
-// Whether one of the cases whose names begin so fails.
+// Returns whether one of the cases whose names begin with `name` fails.
 bool is_noticed(const std::vector<OpCase>& cases, const KernelTable& table, std::string_view name) {
   using Reporter = testing::ScopedFakeTestPartResultReporter;
   for (const OpCase& op_case : cases) {
@@ -39,7 +40,7 @@ bool is_noticed(const std::vector<OpCase>& cases, const KernelTable& table, std:
   return false;
 }
 
-// Calls the CPU's op without what `Forget` forgets.
+// Calls the CPU's op without the option that `Forget` removes.
 template <typename Op, void (*KernelTable::*Run)(const KernelContext&, const Op&), auto Forget>
 void call_without(const KernelContext& context, const Op& op) {
   Op changed = op;

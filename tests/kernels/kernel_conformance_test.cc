@@ -36,7 +36,7 @@ TEST_P(KernelConformance, Embedding) { expect_all(embedding_cases); }
 TEST_P(KernelConformance, HeadLoss) { expect_all(head_loss_cases); }
 TEST_P(KernelConformance, HeadPart) { expect_all(head_part_cases); }
 
-// How much workspace the call has for so many workers.
+// Returns the workspace that the call needs for `workers` workers.
 std::size_t workspace_for(const OpCase& op_case, int workers) {
   Views in;
   for (const HostTensor& input : op_case.inputs) in.push_back(input.view());
@@ -49,7 +49,7 @@ std::size_t workspace_for(const OpCase& op_case, int workers) {
 
 class ManyWorkers : public testing::TestWithParam<DType> {};
 
-// More workers than there are tasks, and numbers that do not divide them.
+// Tries more workers than there are tasks, and numbers of workers that do not divide the tasks.
 TEST_P(ManyWorkers, HaveTheBitsOfOne) {
   for (const OpCase& op_case : busy_cases(GetParam())) {
     SCOPED_TRACE(op_case.name);
@@ -62,7 +62,7 @@ TEST_P(ManyWorkers, HaveTheBitsOfOne) {
   }
 }
 
-// Each case has fewer operations than feed 64 workers: 65 and more add nothing.
+// Each case has too few operations to feed 64 workers, so 65 and more add nothing.
 TEST_P(ManyWorkers, AddScratchMemoryOnlyWhileTheyAreFed) {
   for (const OpCase& op_case : busy_cases(GetParam())) {
     SCOPED_TRACE(op_case.name);

@@ -20,13 +20,14 @@
 #include "tests/optim/rule_state.h"
 #include "tests/sanitized.h"
 
-// The kernels of the GPU with threads that are threads (fiber_block.h): under ThreadSanitizer none
-// may use what another has not handed over by a sync(), and in every build they meet where they
-// have to, and have the bits that they have one after the other.
+// The kernels of the GPU with real threads (fiber_block.h). Under ThreadSanitizer no thread may use
+// memory that another has not handed over by a sync(). In every build threads meet where they have
+// to, and give the same bits as when they run one after the other.
 namespace terrace::test {
 namespace {
 
-// Seconds each under ThreadSanitizer, with threads that do nothing that those of others do not.
+// Each of these cases takes seconds under ThreadSanitizer, and its threads do nothing that the
+// threads of other cases do not do.
 constexpr std::string_view kSlow[] = {"R=2200", "R=750", "R=4133", "C=5000", "C=16400", "C=32768"};
 
 bool is_slow(const OpCase& op_case) {
@@ -59,7 +60,7 @@ TEST_P(KernelRaces, HeadLoss) { expect_none(head_loss_cases(GetParam())); }
 TEST_P(KernelRaces, Attention) { expect_none(attention_cases(GetParam())); }
 TEST_P(KernelRaces, HeadPart) { expect_none(head_part_cases(GetParam())); }
 
-// fp16 has the threads of bf16.
+// In fp16 threads do the same as in bf16.
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, KernelRaces,
                          testing::ValuesIn(fewer_if_sanitized<DType>({DType::kF32, DType::kBF16},
                                                                      {DType::kBF16})),
@@ -105,11 +106,11 @@ TEST(UpdateRacesTest, NoneWithSlotsInFp32) {
   }
 }
 
-// What must be found: kernels with a mistake each.
+// Kernels with one mistake each, which must be found.
 constexpr int kThreads = 64;
 using Floats = std::vector<float>;
 
-// Every thread takes its neighbour's number from shared memory.
+// Every thread reads its neighbour's number from shared memory.
 struct NeighbourKernel {
   float* out = nullptr;
   bool syncs = true;
@@ -124,7 +125,8 @@ struct NeighbourKernel {
   }
 };
 
-// Likewise by registers, within a warp, behind shared memory that a warp's sum does not order.
+// The threads of a warp also exchange registers in a sum, which does not order their accesses to
+// shared memory.
 struct WarpSumKernel {
   float* out = nullptr;
   bool syncs = true;
@@ -201,7 +203,7 @@ void launch(const Kernel& kernel, std::int64_t blocks = 1) {
   FiberLauncher().launch<kThreads>("planted", kernel, blocks, kThreads * sizeof(float));
 }
 
-// In a build without ThreadSanitizer, only what it must not find.
+// In a build without ThreadSanitizer only the kernels in which it must find no race are checked.
 template <typename Kernel>
 void expect_race(const Kernel& kernel, std::int64_t blocks = 1) {
 #ifdef __SANITIZE_THREAD__
@@ -249,8 +251,8 @@ TEST(KernelRacesTest, ACopyThatIsNotAwaitedHasNotCome) {
 }
 
 TEST(KernelRacesTest, ThreadsThatCannotMeetAreNamed) {
-  // In a process of its own: ThreadSanitizer takes fibers of earlier tests, which a fork has too,
-  // for racing with these.
+  // Runs in a new process: ThreadSanitizer would report races between these fibers and the fibers
+  // of earlier tests, which a fork has too.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       launch(HalfKernel()),

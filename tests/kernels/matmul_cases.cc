@@ -26,7 +26,7 @@ constexpr MatmulShape kMatmulShapes[] = {{1, 1, 1},
                                          {3, 67, 129},
                                          {8, 33, 75}};
 
-// sum over k of |a(k)| |b(k)|.
+// Returns the sum over k of |a(k)| |b(k)|.
 template <typename A, typename B>
 double magnitude(std::int64_t count, A&& a, B&& b) {
   double sum = 0;

@@ -13,8 +13,8 @@
 #include "tests/kernels/every_target.h"
 #include "tests/kernels/op_case.h"
 
-// Every code of a matrix product, in every form that the kernels ask for. On a machine without
-// tile registers theirs is not there.
+// Every code of a matrix product, in every form that the kernels ask for. On a machine without tile
+// registers the code for them is left out.
 namespace terrace::test {
 namespace {
 
@@ -25,8 +25,8 @@ struct Form {
 
 std::vector<Form> forms() {
   std::vector<Form> forms;
-  // Whole strips and blocks, edges of every kind, more depth than a task packs, and few rows with
-  // so many columns that they are computed in panels.
+  // Whole strips and blocks, edges of every kind, more depth than a task packs, and products with
+  // few rows and enough columns to be computed in panels.
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{64, 64, 64},
                                 {1, 1, 1},
                                 {33, 31, 65},
@@ -67,7 +67,7 @@ std::vector<Code> codes() {
   return codes;
 }
 
-// A product of operands with rows that are 3 elements longer than they must be.
+// The operands of a product, whose rows are 3 elements longer than they must be.
 struct Operands {
   Operands(const Form& form, DType input, DType output, Random& random)
       : a(HostTensor::random(input, shape(form.a_transposed ? form.k : form.m, a_stride(form)),
@@ -102,7 +102,7 @@ struct Operands {
             .c = c.view().data,
             .bias = form.has_bias ? bias.view().data : nullptr};
   }
-  // A's rows and B's columns, each in order.
+  // Return A's rows and B's columns, each in order.
   std::vector<double> rows_of_a(const Form& form) const {
     std::vector<double> rows;
     for (std::int64_t i = 0; i < form.m; ++i) {
@@ -137,7 +137,7 @@ void run(const MatrixProduct& product, ProductCode code, int threads, std::byte 
   multiply(context, product, code);
 }
 
-// As matmul_cases.cc bounds it.
+// Checks the result against the bound of matmul_cases.cc.
 void expect_right(const Form& form, const Operands& got, DType output, const std::string& what) {
   const double unit = rounding_to(output).unit;
   const std::vector<double> rows = got.rows_of_a(form);
@@ -201,7 +201,7 @@ TEST(MatrixProductTest, BitsDoNotDependOnWorkersOrWorkspace) {
   }
 }
 
-// Every code of ours that packs strips, with each of the forms.
+// Returns every code of ours that packs strips, with each of the forms.
 std::vector<std::pair<Code, Form>> ways_of_strips(const std::vector<Form>& forms) {
   std::vector<std::pair<Code, Form>> ways;
   for (const Code& code : codes()) {
@@ -211,8 +211,8 @@ std::vector<std::pair<Code, Form>> ways_of_strips(const std::vector<Form>& forms
   return ways;
 }
 
-// In blocks and in panels, an element has the bits that it has in a product of its own row and
-// column.
+// In blocks and in panels, an element has the same bits as in a product of its own row and column
+// alone.
 TEST(MatrixProductTest, BitsOfStripsDependOnRowColumnAndDepthAlone) {
   const Form blocks = {300, 300, 520, false, true, false};
   const Form panels = {300, 1600, 520, false, false, false};

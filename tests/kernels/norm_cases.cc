@@ -13,14 +13,14 @@ struct NormShape {
   std::int64_t R, C;
 };
 
-// Widths of every number of threads that may share a row, for elements of 16 and of 32 bits, of
-// whole packs and not, and more rows than blocks share at once.
+// Widths for every number of threads that may share a row, for elements of 16 and of 32 bits, with
+// whole packs and without, and more rows than blocks share at once.
 constexpr NormShape kNormShapes[] = {{1, 1},     {37, 100},  {5, 64},   {130, 33}, {2, 500},
                                      {9, 764},   {3, 768},   {2, 1000}, {3, 1025}, {2, 1028},
                                      {2, 2048},  {2200, 16}, {2, 3000}, {2, 5000}, {1, 8200},
                                      {3, 16400}, {1, 32768}};
 
-// The statistics of rows of x as fp32, as a forward would have left them.
+// The statistics of rows of x in fp32, as a forward would have left them.
 struct Statistics {
   HostTensor mean, rstd;
 };
@@ -105,7 +105,7 @@ OpCase layer_forward_case(DType compute, const NormShape& s, bool with_bias, Ran
       double size = 0;
       for (std::int64_t i = 0; i < s.C; ++i) size += std::abs(in[0][r * s.C + i]);
       const double mean_error = slack_units(s.C) * size / static_cast<double>(s.C);
-      // The mean's error moves the variance in the second order only: by its square.
+      // The mean's error changes the variance only in the second order, by its square.
       const double rstd = want[2][r];
       const double statistic = rstd_error(s.C) + std::pow(mean_error * rstd, 2);
       for (std::int64_t i = r * s.C; i < (r + 1) * s.C; ++i) {

@@ -42,7 +42,8 @@ std::vector<HostTensor> outputs_before(const OpCase& op_case, const std::vector<
   return outputs;
 }
 
-// A span of `size_bytes` in `storage` that begins at a multiple of 64 and ends where it ends.
+// Returns a span of `size_bytes` in `storage` that begins at a multiple of 64 and ends where
+// `storage` ends.
 std::span<std::byte> aligned_workspace(std::vector<std::byte>& storage, std::size_t size_bytes,
                                        std::byte fill) {
   storage.assign(size_bytes + 64, fill);

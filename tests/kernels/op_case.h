@@ -20,7 +20,7 @@ using Values = std::vector<std::vector<double>>;
 
 enum class OutputKind : std::uint8_t {
   kOverwritten,
-  kGradient,  // joins what is there, by GradientMode
+  kGradient,  // stored or added, by GradientMode
   kInPlace,   // begins as the input `same_as`
 };
 
@@ -41,12 +41,13 @@ struct OpCase {
   std::function<std::size_t(const KernelTable&, const Views& in, const Views& out, GradientMode,
                             int workers)>
       workspace_bytes;
-  // The largest error allowed of each element of each output, given the inputs and the fp64 results
-  // of the reference. Empty: the bits of the reference in the same type are demanded.
+  // Returns the largest error allowed in each element of each output, given the inputs and the fp64
+  // results of the reference. If empty, the bits of the reference in the same type are demanded.
   std::function<Values(const Values& in, const Values& want)> bounds;
 };
 
-// `build(in, out, mode)` makes the op's struct; `run` and `workspace` are members of KernelTable.
+// Sets the case's op. `build(in, out, mode)` makes the op's struct; `run` and `workspace` are
+// members of KernelTable.
 template <typename Op, typename Build>
 void set_op(OpCase& op_case, void (*KernelTable::*run)(const KernelContext&, const Op&),
             Build build) {
@@ -72,21 +73,22 @@ void set_op(OpCase& op_case, void (*KernelTable::*run)(const KernelContext&, con
 class CaseStage {
  public:
   virtual ~CaseStage() = default;
-  // Copies of the tensors that the op can reach, as far from a boundary of 64 bytes as they are.
+  // Returns copies of the tensors that the op can reach, as far from a boundary of 64 bytes as the
+  // tensors are.
   virtual Views upload(const std::vector<HostTensor>& tensors) = 0;
-  // What it runs with; every byte of the workspace is `fill`.
+  // Returns the context that the op runs with; every byte of its workspace is `fill`.
   virtual KernelContext context(std::size_t workspace_bytes, std::byte fill) = 0;
-  // Waits for the op, copies back what upload() gave views of, in the order of the calls, and
-  // forgets it all.
+  // Waits for the op, copies back the tensors that upload() gave views of, in the order of the
+  // calls, and forgets them all.
   virtual void download(const std::vector<std::vector<HostTensor>*>& tensors) = 0;
 };
 
-// What a run starts from.
+// The settings that a run starts from.
 struct RunOptions {
   int workers = 1;
   GradientMode mode = GradientMode::kAssign;
   std::byte workspace_fill = std::byte{0xFF};  // 0xFF everywhere is a NaN
-  // For kAccumulate: what each kGradient output holds before.
+  // For kAccumulate: the values that each kGradient output holds before.
   const std::vector<HostTensor>* gradients_before = nullptr;
   bool on_boundary = false;    // tensors begin on boundaries of 64 bytes
   CaseStage* stage = nullptr;  // null: host memory, and workers
@@ -97,17 +99,18 @@ struct RunOptions {
 std::vector<HostTensor> run_case(const KernelTable& table, const OpCase& op_case, bool wide,
                                  const RunOptions& options);
 
-// As many tensors of the same types and shapes, with the same bits, or a failure that names the
-// first element that is not.
+// Expects equally many tensors of the same types and shapes with the same bits; the failure names
+// the first element that differs.
 void expect_same_bits(const std::vector<HostTensor>& got, const std::vector<HostTensor>& want,
                       const std::string& what);
 
-// Holds one case to everything the contract says of any op: the bound, the same bits for any number
-// of workers and any bytes in workspace and outputs before, and accumulation as one addition.
+// Checks one case against everything that the contract says of every op: the bound, the same bits
+// for any number of workers and any earlier bytes in workspace and outputs, and accumulation as one
+// addition.
 void expect_conforms(const KernelTable& table, const OpCase& op_case, CaseStage* stage = nullptr);
 
-// Tensors that begin on boundaries, so that elements may be loaded many at a time, give the bits of
-// those that do not.
+// Expects that tensors on boundaries, from which many elements may be loaded at a time, give the
+// same bits as tensors that are not.
 void expect_same_on_boundary(const KernelTable& table, const OpCase& op_case,
                              CaseStage* stage = nullptr);
 
@@ -118,15 +121,16 @@ inline constexpr double kUnitBf16 = 0x1.0p-8;
 inline constexpr double kUnitFp16 = 0x1.0p-11;
 // Units of fp32 in the relative error of exp and log of a SIMD library.
 inline constexpr double kExpUnits = 8;
-// Units of fp32 in what a soft cap, a tanh and the few operations around it, adds to the relative
+// Units of fp32 that a soft cap (a tanh and the few operations around it) adds to the relative
 // error of a logit, and to the error of the slope, which is at most 1.
 inline constexpr double kMapUnits = 12;
 
-// The relative error of a sum of so many fp32 terms, of the sum of their sizes.
+// Returns the error of a sum of `terms` fp32 terms, relative to the sum of their sizes.
 inline double units(std::int64_t terms) { return static_cast<double>(terms) * kUnitF32; }
 
-// What one rounding to a type changes of a number of some size, at most. Below the least normal
-// fp16 numbers stand 2^-24 apart; those of the other types are too small to matter here.
+// The most that one rounding to a type changes a number of some size. Below the least normal
+// number, fp16 numbers stand 2^-24 apart; the denormal numbers of the other types are too small to
+// matter here.
 struct Rounding {
   double unit = kUnitF32;
   double absolute = 0;
@@ -144,26 +148,27 @@ std::vector<OpCase> matmul_cases(DType compute);
 std::vector<OpCase> norm_cases(DType compute);      // of both norms
 std::vector<OpCase> rms_norm_cases(DType compute);  // of the RMS norm alone
 std::vector<OpCase> rope_cases(DType compute);
-// Whether what the heads of a group give to the gradients of its keys and values is rounded to the
-// compute type before it is added up: kernel_table.h allows it.
+// Whether each head's share of the gradients of its group's keys and values is rounded to the
+// compute type before the shares are added: kernel_table.h allows it.
 enum class GroupSums : std::uint8_t { kExact, kRounded };
 std::vector<OpCase> attention_cases(DType compute, GroupSums group_sums);
 std::vector<OpCase> attention_cases(DType compute);  // kExact
 std::vector<OpCase> long_attention_cases(DType compute);
-// An attention op, and the same without one of the options of its rule.
+// An attention op, and the same op without one of the options of its rule.
 struct IgnoredOption {
   std::string option;
   OpCase given, ignored;
 };
 std::vector<IgnoredOption> ignored_attention_options(DType compute);
-// That cuDNN has plans for.
+// Returns cases for which cuDNN has plans.
 std::vector<OpCase> library_attention_cases(DType compute, GroupSums group_sums);
 std::vector<OpCase> activation_cases(DType compute);
 std::vector<OpCase> elementwise_cases(DType compute);
 std::vector<OpCase> embedding_cases(DType compute);
 std::vector<OpCase> head_loss_cases(DType compute);
 std::vector<OpCase> head_part_cases(DType compute);
-// Of the ops with scratch memory for each worker, calls that feed several. Without bounds.
+// Returns calls that feed several workers, of the ops with scratch memory for each worker. They
+// have no bounds.
 std::vector<OpCase> busy_cases(DType compute);
 
 }  // namespace terrace::test

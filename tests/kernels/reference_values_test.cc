@@ -9,7 +9,7 @@
 #include "kernels/reference/reference_kernels.h"
 #include "tests/kernels/host_tensor.h"
 
-// The forwards of the reference against values worked out by hand: finite differences and
+// Checks the forwards of the reference against values worked out by hand: finite differences and
 // comparisons with the reference itself would both agree with a wrong forward.
 namespace terrace::test {
 namespace {
@@ -99,8 +99,9 @@ TEST(ReferenceValues, RopeTurnsTheFirstElementsByTheRowThatIsNamed) {
   expect_near(counted, {2, -1, 3, 4, -2, 3});
 }
 
-// Attention of one query head with D = 1 in three rows of q, k, v. The last query is log 3, and
-// weighs its keys 3^5, 3^7, 3^0; the others are 0, and weigh all alike.
+// Attention of one query head with D = 1 in three rows of q, k, v. The last query is log 3 and
+// gives its keys the weights 3^5, 3^7, 3^0; the other queries are 0 and give all keys the same
+// weight.
 struct ThreeRows {
   HostTensor qkv = tensor(shape(3, 3), {0, 5, 1, 0, 7, 3, std::log(3.0), 0, 8});
   HostTensor out = tensor(shape(3), {0, 0, 0});
@@ -256,9 +257,8 @@ TEST(NormTree, LanesAreAddedPairwise) {
   std::vector<float> block(19, 0.0F);
   std::iota(block.begin(), block.end(), 1.0F);
   EXPECT_EQ(block_sum_of_squares(block), 19.0 * 20 * 39 / 6);
-  // 2^60 and the 1 of another lane meet only when the halves are added: the 1s of its own pair
-  // survive up to there, and 2^60 + 256 is exact where 256 additions of 1 to 2^60 would each be
-  // lost.
+  // 2^60 and the 1s of another lane meet only when the halves are added. Until then the sum of the
+  // 1s survives: 2^60 + 256 is exact, but 256 additions of 1 to 2^60 would each be lost.
   std::vector<float> lanes(8 * 256, 0.0F);
   for (std::size_t i = 4; i < lanes.size(); i += 8) lanes[i] = 1.0F;
   lanes[0] = 0x1.0p30F;

@@ -21,23 +21,24 @@ struct RmsShape {
   std::int64_t width() const { return groups * C; }
   std::int64_t columns() const { return before + width() + after; }
   std::int64_t units() const { return R * groups; }
-  // Where column c of a unit is in the matrix, and the unit of an element of it; -1: of none.
+  // Return where column c of a unit is in the matrix, and which unit an element of the matrix
+  // belongs to; -1: none.
   std::int64_t place(std::int64_t unit, std::int64_t c) const {
     return unit / groups * columns() + before + unit % groups * C + c;
   }
 };
 
-// Widths of every number of threads that may share a row, for elements of 16 and of 32 bits, of
-// whole packs and not, and more rows than blocks share at once.
+// Widths for every number of threads that may share a row, for elements of 16 and of 32 bits, with
+// whole packs and without, and more rows than blocks share at once.
 constexpr RmsShape kWholeRows[] = {{1, 1},     {37, 100},  {5, 64},   {130, 33}, {2, 500},
                                    {9, 764},   {3, 768},   {2, 1000}, {3, 1025}, {2, 1028},
                                    {2, 2048},  {2200, 16}, {2, 3000}, {2, 5000}, {1, 8200},
                                    {3, 16400}, {1, 32768}};
-// Heads within wider rows, whose other columns are not theirs; on boundaries of packs and not.
+// Heads within wider rows that have other columns too; on boundaries of packs and not.
 constexpr RmsShape kGroups[] = {{45, 16, 3, 8, 16}, {7, 64, 2, 64, 0},  {3, 128, 3, 0, 24},
                                 {2, 256, 2, 8, 8},  {5, 20, 4, 3, 5},   {9, 100, 1, 4, 0},
                                 {2, 1028, 2, 0, 4}, {3, 2048, 1, 8, 8}, {750, 8, 3, 0, 1}};
-// Whole rows that the other forms are looked at on.
+// Whole rows on which the other forms are tested.
 constexpr RmsShape kFormRows[] = {{37, 100}, {9, 768}, {2, 1025}, {2, 4096}};
 
 struct RmsCase {
@@ -67,14 +68,14 @@ HostTensor random_matrix(DType compute, const RmsShape& s, Random& random, doubl
   return HostTensor::random(compute, shape(s.R, s.columns()), random, scale);
 }
 
-// Far from 0 and from 1.
+// Returns weights far from 0 and from 1.
 HostTensor random_weight(DType compute, std::int64_t C, Random& random) {
   HostTensor weight(compute, shape(C));
   for (std::int64_t c = 0; c < C; ++c) weight.set(c, 3 + random.uniform());
   return weight;
 }
 
-// The bound of y where the forward gives `want`.
+// Returns the bound of y where the forward gives `want`.
 double forward_bound(const RmsCase& k, std::int64_t terms, double weight, double want) {
   // Rounded twice: the normed value, and its product with the weight.
   if (k.rounds_first()) {
@@ -85,7 +86,7 @@ double forward_bound(const RmsCase& k, std::int64_t terms, double weight, double
   return error + k.rounding.of(std::abs(want) + error);
 }
 
-// y begins as another matrix, whose other columns have to stay.
+// y begins as a random matrix, whose other columns have to stay as they are.
 OpCase forward_case(DType compute, const RmsCase& k, Random& random) {
   const RmsShape s = k.s;
   OpCase c;
@@ -116,7 +117,7 @@ OpCase forward_case(DType compute, const RmsCase& k, Random& random) {
   return c;
 }
 
-// rstd of every unit as fp32, as a forward would have left it.
+// Returns rstd of every unit in fp32, as a forward would have left it.
 HostTensor rstd_of(const HostTensor& x, const RmsShape& s) {
   HostTensor rstd(DType::kF32, shape(s.units()));
   for (std::int64_t u = 0; u < s.units(); ++u) {
@@ -127,7 +128,7 @@ HostTensor rstd_of(const HostTensor& x, const RmsShape& s) {
   return rstd;
 }
 
-// Inputs: dy, x, weight, rstd, dresidual, what dx is before. dweight is over all units.
+// Inputs: dy, x, weight, rstd, dresidual, and dx as it is before. dweight is a sum over all units.
 Values backward_bounds(const RmsCase& k, const Values& in, const Values& want) {
   const RmsShape& s = k.s;
   Values bounds = {std::vector<double>(want[0].size(), 0.0), std::vector<double>(s.C, 0.0)};
@@ -179,7 +180,7 @@ void use_workspace(OpCase& c, std::int64_t units, std::int64_t width) {
   };
 }
 
-// Which of its operands dx takes the memory of.
+// The operand whose memory dx uses.
 enum class InPlace : std::uint8_t { kNone, kResidual, kGradient };
 
 OpCase backward_case(DType compute, const RmsCase& k, InPlace in_place, Random& random) {
@@ -206,9 +207,9 @@ OpCase backward_case(DType compute, const RmsCase& k, InPlace in_place, Random& 
 
 // --- exact cases
 
-// x has as many 1 as 7 in a row, so its mean square is 25 and rstd the fp32 next to 1/5, whatever
-// the order of additions: what is left are single products, and their roundings are those of the
-// form. Bit for bit.
+// A row of x has as many 1s as 7s, so its mean square is 25 and rstd is the fp32 next to 1/5,
+// whatever the order of additions. Only single products are left, and the form fixes how they are
+// rounded, so results are compared bit for bit.
 HostTensor ones_and_sevens(DType compute, std::int64_t R, std::int64_t C, Random& random) {
   HostTensor x(compute, shape(R, C));
   for (std::int64_t i = 0; i < R * C; ++i) {
@@ -236,7 +237,8 @@ OpCase exact_forward_case(DType compute, RmsNormForm form, Random& random) {
   return c;
 }
 
-// One row: dweight is a single product. The residual is so large that the rest of dx is lost in it.
+// There is one row, so dweight is a single product. The residual is so large that the rest of dx is
+// lost in it.
 OpCase exact_backward_case(DType compute, RmsNormForm form, Random& random) {
   OpCase c;
   c.name = fmt::format("rms_norm_backward exact form={}", static_cast<int>(form));
@@ -262,7 +264,7 @@ OpCase exact_backward_case(DType compute, RmsNormForm form, Random& random) {
 
 // --- a divided width
 
-// The columns that a part has: the first parts have one more where they are not equal.
+// The columns that a part has. Where the parts are not equal, the first ones have one more.
 struct PartColumns {
   std::int64_t begin, width;
 };
@@ -277,7 +279,7 @@ TensorView elements_of(const TensorView& tensor, std::int64_t begin, std::int64_
               count);
 }
 
-// Every part sums its columns, then norms them. The results are those of the whole norm.
+// Every part sums its columns, then norms them. The results must equal the whole norm's.
 OpCase divided_forward_case(DType compute, const RmsCase& k, std::int64_t parts, Random& random) {
   OpCase c = forward_case(compute, k, random);
   c.name += fmt::format(" parts={}", parts);

@@ -8,8 +8,8 @@ namespace terrace::test {
 namespace {
 
 struct RopeShape {
-  std::int64_t R, T;          // rows, and of a sequence
-  std::int64_t heads, D;      // of a row of the matrix, and their width
+  std::int64_t R, T;          // rows, in all and of a sequence
+  std::int64_t heads, D;      // heads in a row of the matrix, and their width
   std::int64_t first, count;  // heads that are given to the op
   std::int64_t rotary;        // of a head
   std::int64_t first_position = 0;
@@ -29,7 +29,7 @@ constexpr RopeShape kRopeShapes[] = {{1, 1, 1, 32, 0, 1, 32},
                                      {34, 17, 4, 96, 1, 3, 96, 0, true, 1.19},
                                      {33, 11, 2, 16, 0, 1, 8, 0, true}};
 
-// Some rows have each position twice, some positions have no row.
+// Returns positions; some are the position of several rows, and some of no row.
 HostTensor positions_of(const RopeShape& s) {
   HostTensor positions(DType::kI32, shape(s.R));
   for (std::int64_t r = 0; r < s.R; ++r) {
@@ -58,7 +58,7 @@ Values rope_bounds(const RopeShape& s, const Rounding& rounding, const Values& i
       }
     }
   }
-  return bounds;  // 0 for what is not rotated: it keeps its bits
+  return bounds;  // 0 for elements that are not rotated: they keep their bits
 }
 
 OpCase rope_case(DType compute, const RopeShape& s, bool inverse, Random& random) {

@@ -4,7 +4,7 @@
 
 namespace terrace::test {
 
-// The kernels of kernels/shared, which are compiled for the GPU too, run by host_block.h.
+// Returns the kernels of kernels/shared, which are compiled for the GPU too, run by host_block.h.
 const KernelTable& shared_kernels();
 
 }  // namespace terrace::test

@@ -42,19 +42,19 @@ TEST_P(SharedKernels, Embedding) { expect_all(embedding_cases(GetParam())); }
 
 TEST_P(SharedKernels, HeadLoss) {
   std::vector<OpCase> cases = head_loss_cases(GetParam());
-  // Many rows are there for their chunks, which matter to the gradients.
+  // Cases with many rows test chunks, which matter only for gradients.
   std::erase_if(cases, [](const OpCase& op) {
     return op.name.find("R=4133") != op.name.npos && op.name.find("wanted=1") == op.name.npos;
   });
   expect_all(cases);
 }
 
-// A longer sequence has more tiles, and none of another kind.
+// Longer sequences are left out: they have more tiles, but no other kind of tile.
 TEST_P(SharedKernels, Attention) { expect_all(attention_cases(GetParam())); }
 
 TEST_P(SharedKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
 
-// Only notes what products it is asked for.
+// A launcher that only records which products it is asked for.
 class ProductList {
  public:
   explicit ProductList(std::size_t workspace_bytes)
@@ -74,7 +74,7 @@ class ProductList {
   const std::size_t bytes_;
 };
 
-// Quick products take packs of 16 bytes from where rows begin to where they end.
+// Fast products load packs of 16 bytes from the beginning of a row to its end.
 TEST(SharedKernelsTest, ProductsOfAHeadOfAnyVocabularyAreOfWholePacks) {
   for (const std::int64_t vocabulary : {50257, 50264, 151, 8, 7}) {
     HeadLoss op;

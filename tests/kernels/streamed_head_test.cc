@@ -8,12 +8,12 @@
 #include "tests/kernels/every_target.h"
 #include "tests/kernels/op_case.h"
 
-// The streamed head on every processor: cpu_head_loss chooses it only where there are tile
-// registers, but its loops take the sums of any matrix product.
+// Tests the streamed head on every processor: cpu_head_loss chooses it only where there are tile
+// registers, but its loops can take the sums of any matrix product.
 namespace terrace::test {
 namespace {
 
-// The CPU's table, with every head that the streamed one can compute computed by it.
+// Returns the CPU's table, except that the streamed head computes every head that it can.
 KernelTable streamed_table() {
   KernelTable table = cpu_kernels();
   table.head_loss = [](const KernelContext& context, const HeadLoss& op) {
@@ -39,8 +39,8 @@ void expect_all(const std::vector<OpCase>& cases) {
   for (const OpCase& op_case : cases) expect_conforms(table, op_case);
 }
 
-// Those that are quick on many targets: without the most rows and without the most tokens, which
-// StreamedHead.Conforms and the conformance suite have on the best target.
+// Returns the cases that are fast enough for many targets: without the most rows and without the
+// most tokens, which StreamedHead.Conforms and the conformance suite run on the best target.
 std::vector<OpCase> small_ones(std::vector<OpCase> cases) {
   std::erase_if(cases, [](const OpCase& c) {
     return c.name.find("R=4133") != c.name.npos || c.name.find("V=1301") != c.name.npos;
@@ -57,7 +57,8 @@ TEST(StreamedHead, ConformsInParts) {
   expect_all(cases);
 }
 
-// Its own loops are in vectors of every size: caps and gradients differ in their last bits.
+// The streamed head's own loops use vectors of every size: caps and gradients differ in their last
+// bits.
 TEST(StreamedHead, ConformsOnEveryTarget) {
   const std::vector<OpCase> cases = small_ones(head_loss_cases(DType::kBF16));
   for (const std::int64_t target : usable_targets()) {
@@ -67,7 +68,7 @@ TEST(StreamedHead, ConformsOnEveryTarget) {
   }
 }
 
-// Likewise the loops of the head that keeps chunks of logits.
+// The loops of the head that keeps chunks of logits use vectors of every size too.
 TEST(ChunkedHead, ConformsOnEveryTarget) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     std::vector<OpCase> cases = small_ones(head_loss_cases(compute));

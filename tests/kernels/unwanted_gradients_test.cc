@@ -12,8 +12,8 @@
 #include "tests/kernels/row_bits.h"
 #include "tests/kernels/shared_kernels.h"
 
-// Where the gradient of a frozen matrix is not wanted, an op gives the others to the last bit, and
-// does not ask for what it needs for that one.
+// Where the gradient of a frozen matrix is not wanted, an op gives the other gradients to the last
+// bit, and does not ask for the inputs and workspace that the unwanted gradient needs.
 namespace terrace::test {
 namespace {
 
@@ -33,7 +33,7 @@ class UnwantedGradients : public testing::TestWithParam<std::tuple<int, DType>> 
   }
   DType type() const { return std::get<1>(GetParam()); }
 
-  // Runs an op of the table with as much workspace as it asks for.
+  // Runs an op of the table with exactly the workspace that it asks for.
   template <typename Op>
   void run(void (*kernel)(const KernelContext&, const Op&), std::size_t workspace_bytes,
            const Op& op) {
@@ -74,7 +74,7 @@ TEST_P(UnwantedGradients, OfAProductLeaveThatOfItsBias) {
   }
 }
 
-// Some rows of the weight, of some columns of dy.
+// Computes the gradient of some rows of the weight, from some columns of dy.
 TEST_P(UnwantedGradients, OfOtherRowsLeaveThoseOfAPart) {
   HostTensor dy = random(shape(37, 75));
   HostTensor x = random(shape(37, 20));

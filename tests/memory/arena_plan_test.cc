@@ -43,7 +43,7 @@ std::size_t live_at_most(const Items& items, std::size_t alignment) {
   return most;
 }
 
-// Everything that is promised, by brute force.
+// Checks by brute force everything that the packer promises.
 void expect_valid(const Items& items, std::size_t alignment, const PackResult& result) {
   ASSERT_EQ(result.offsets.size(), items.size());
   std::size_t end = 0;
@@ -96,7 +96,7 @@ TEST(ArenaPlanTest, AlignmentNeedNotBeAPowerOfTwo) {
   expect_valid(items, 12, pack_intervals(items, 12));
 }
 
-// Of the arena's two layers one is free between the two lives of the first item.
+// One of the arena's two layers is free between the two lives of the first item.
 TEST(ArenaPlanTest, UsesTheHoleInALife) {
   const Items items = {{50, {{0, 10}, {90, 100}}, std::nullopt},
                        {30, {{0, 5}, {95, 100}}, std::nullopt},
@@ -149,7 +149,7 @@ Items random_items(std::uint64_t seed) {
       at += length + static_cast<std::int64_t>(random() % 20);
     }
   }
-  // Fixed ones are stacked, so that they cannot collide.
+  // Fixed items are stacked, so that they cannot collide.
   std::size_t top = 0;
   for (PackItem& item : items) {
     if (random() % 8 != 0) continue;
@@ -170,9 +170,10 @@ TEST(ArenaPlanTest, RandomInstancesAreValidAndRepeat) {
   }
 }
 
-// The shape of a training step on one tier: buffers that live throughout, windows of equal size
-// that slide over the layers, activations whose lives nest as a stack, scratch of random size and
-// length, and state that lives from its last write to the end and from the begin to its next read.
+// Items in the shape of a training step on one tier: buffers that live throughout, windows of equal
+// size that slide over the layers, activations whose lives nest as a stack, scratch of random size
+// and length, and state that lives from its last write to the end and from the beginning to its
+// next read.
 class StepProgram {
  public:
   StepProgram(std::uint64_t seed, std::int64_t layers, std::int64_t microbatches)
@@ -238,7 +239,8 @@ TEST(ArenaPlanTest, TrainingStepsPackWithinATenth) {
   }
 }
 
-// What is enough is taken as it is, and nothing worse; what is not enough changes nothing.
+// A result that is enough is accepted as it is, and no accepted result is larger. A limit that
+// cannot be met changes nothing.
 TEST(ArenaPlanTest, StopsAtWhatIsEnough) {
   int stopped_early = 0;
   for (unsigned seed = 0; seed < 20; ++seed) {
@@ -267,7 +269,7 @@ TEST(ArenaPlanTest, NestedLivesAndWindowsPackTight) {
 }
 
 // Activations of many micro-batches, layer by layer: nearly all are alive in the middle. Only an
-// attempt whose work does not grow with what is alive comes to an end here.
+// attempt whose work does not grow with the number of live items finishes here.
 TEST(ArenaPlanTest, AStackOfManyLivesIsTheLowerBound) {
   constexpr std::int64_t kCount = 200'000;
   Items items;
@@ -279,7 +281,7 @@ TEST(ArenaPlanTest, AStackOfManyLivesIsTheLowerBound) {
   }
   const PackResult result = pack_intervals(items, 4096);
   EXPECT_EQ(result.packed_bytes, result.live_bytes);
-  EXPECT_EQ(result.live_bytes, std::size_t{4096} * 2 * kCount - 4096);  // of the stack alone
+  EXPECT_EQ(result.live_bytes, std::size_t{4096} * 2 * kCount - 4096);  // from the stack alone
   EXPECT_TRUE(can_pack(items, 4096, result.live_bytes));
   EXPECT_FALSE(can_pack(items, 4096, result.live_bytes - 1));
 }

@@ -11,7 +11,7 @@
 
 #include "base/bytes.h"
 
-// Counts what the program allocates, so that a test can see a call that does. Not inlined: the
+// Counts the program's allocations, so that a test notices a call that allocates. Not inlined: the
 // compiler would see malloc() on one side and delete on the other, and warn.
 namespace {
 std::atomic<std::int64_t> allocations{0};
@@ -125,7 +125,7 @@ TEST(CpuDeviceTest, WaitingStreamHoldsOnlyItself) {
   EXPECT_EQ(after.runs(), 1);
 }
 
-// The second record is held up for good; who waits for the first must not see that.
+// The second record is held up for good, and a waiter for the first must not notice that.
 TEST(CpuDeviceTest, StreamWaitsForTheRecordBeforeTheCall) {
   const auto device = make_cpu_device(kMiB);
   const auto event = device->create_event();

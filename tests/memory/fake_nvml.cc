@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
-// A library with the functions of NVML that gpu_inventory.cc looks up: two GPUs.
+// A library with the functions of NVML that gpu_inventory.cc looks up. It has two GPUs.
 namespace {
 
 struct PciInfo {
@@ -58,5 +58,5 @@ int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned* value) {
   *value = 16;
   return 0;
 }
-// The maximum width is not there: some drivers do not have every function.
+// The function for the maximum width is left out: some drivers do not have every function.
 }

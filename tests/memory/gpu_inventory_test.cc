@@ -61,7 +61,7 @@ TEST(GpuInventory, ALinkCarriesWhatItsGenerationAndLanesSay) {
   EXPECT_GT(link_bytes_per_s(gpu), 50e9) << "a later generation is no slower";
 }
 
-// In a build without CUDA, and in one with it where there is no driver.
+// Holds in a build without CUDA, and in a build with CUDA on a machine without a driver.
 TEST(CudaDevice, WithoutAGpuRefusesWithARemedy) {
   if (cuda_device_count() > 0) return;
   EXPECT_THROW(cuda_capacity_bytes(0), EnvironmentError);

@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-// A root directory with the files of /proc and /sys that a test writes.
+// A root directory with files of /proc and /sys that a test writes.
 class HostLimitsTest : public testing::Test {
  protected:
   HostLimitsTest() {
@@ -81,14 +81,14 @@ TEST_F(HostLimitsTest, Version2TakesTheLimitThatLeavesTheLeast) {
   EXPECT_EQ(limits.cgroup_used_bytes, kGiB);
   EXPECT_EQ(limits.usable_bytes(), 3 * kGiB);
 
-  // Siblings have used up the parent's: it is what counts then, though its limit is the larger.
+  // Siblings have used up the parent's memory. The parent counts then, though its limit is larger.
   write("sys/fs/cgroup/user/memory.current", "5368709120\n");
   limits = read();
   EXPECT_EQ(limits.cgroup_limit_bytes, 6 * kGiB);
   EXPECT_EQ(limits.usable_bytes(), kGiB);
 }
 
-// ulimit -v is a process's own.
+// ulimit -v applies to each process by itself.
 TEST_F(HostLimitsTest, TheLimitOnAddressesLeavesLess) {
   HostLimits limits = read();
   limits.addresses = {.limit_bytes = 2 * kGiB, .used_bytes = kGiB / 2};
@@ -145,7 +145,7 @@ TEST_F(HostLimitsTest, PathOfTheHostInAContainer) {
   EXPECT_EQ(read().usable_bytes(), 3 * kGiB);
 }
 
-// A cgroup namespace of its own, and the host's tree mounted into it.
+// The process has a cgroup namespace of its own, with the host's tree mounted into it.
 TEST_F(HostLimitsTest, NamespaceOfItsOwnUnderTheTreeOfTheHost) {
   const std::string own = std::to_string(::getpid()) + "\n";
   write("proc/self/cgroup", "4:memory:/\n3:cpu,cpuacct:/step\n0::/\n");
@@ -178,7 +178,8 @@ TEST_F(HostLimitsTest, NamespaceOfItsOwnInVersion2) {
   EXPECT_EQ(read().cgroup_limit_bytes, kGiB);
 }
 
-// A container that sees its part of the tree, and paths of the host: it is in a cgroup below that.
+// A container that sees its part of the tree and the host's paths. It is in a cgroup below that
+// part.
 TEST_F(HostLimitsTest, PartOfTheTreeInAContainer) {
   write("proc/self/cgroup", "4:memory:/docker/abc/worker\n");
   write("proc/self/mountinfo",
@@ -188,7 +189,7 @@ TEST_F(HostLimitsTest, PartOfTheTreeInAContainer) {
   EXPECT_EQ(read().cgroup_limit_bytes, kGiB);
 }
 
-// The cgroup of a process that was moved out of its namespace may be none that can be seen.
+// A process that was moved out of its namespace may be in a cgroup that cannot be seen.
 TEST_F(HostLimitsTest, CgroupThatIsNotFoundHasTheLimitOfTheMount) {
   write("proc/self/mountinfo", "30 23 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
   write("sys/fs/cgroup/memory.max", "2147483648\n");

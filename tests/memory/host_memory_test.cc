@@ -64,7 +64,7 @@ TEST(HostMemoryTest, MovesItsMapping) {
   first.bytes()[5] = std::byte{42};
   HostMemory second = std::move(first);
   EXPECT_EQ(second.bytes().data(), data);
-  EXPECT_TRUE(first.bytes().empty());  // NOLINT(bugprone-use-after-move): what a move leaves
+  EXPECT_TRUE(first.bytes().empty());  // NOLINT(bugprone-use-after-move): the state after a move
   HostMemory third(4096, {});
   std::byte* const replaced = third.bytes().data();
   third = std::move(second);
@@ -85,8 +85,8 @@ TEST(HostMemoryTest, GivesPagesBackAndTakesThemAgain) {
     memory.take_pages();
     EXPECT_EQ(resident_pages(memory.pages()), pages);
     EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte b) { return b == std::byte{}; }));
-    // Locked again as a whole: the system gives none of it back. The sanitizers let mlock() do
-    // nothing.
+    // The pages are locked again as a whole, so the system gives none of them back. The sanitizers
+    // make mlock() do nothing.
     EXPECT_EQ(::madvise(memory.bytes().data(), memory.pages().size(), MADV_DONTNEED) != 0,
               is_locked && !kSanitized);
   }

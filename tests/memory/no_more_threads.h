@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// While it lives, every new thread asks for a stack larger than the address space.
+// While this object lives, every new thread asks for a stack larger than the address space.
 class NoMoreThreads {
  public:
   NoMoreThreads() {

@@ -14,7 +14,8 @@ std::vector<PlacedKey> all_of(const SortedKeys& keys) {
   return all;
 }
 
-// More than a few blocks, at random, ascending and descending; twice, as cleared keys keep memory.
+// Inserts more than a few blocks of keys, at random, ascending and descending, and does so twice,
+// because cleared keys keep their memory.
 TEST(SortedKeys, StayInOrderWhateverOrderTheyComeIn) {
   std::mt19937 random(7);
   SortedKeys keys;

@@ -11,8 +11,8 @@
 namespace terrace {
 namespace {
 
-// Sizes and places around every way that the copy is made: nothing, small, whole lines, a head and
-// a rest that are not.
+// Uses sizes and places for every way in which the copy is made: nothing, small, whole lines, and a
+// head and a tail that are not whole lines.
 TEST(StreamingCopy, CopiesEveryByteAndNoOther) {
   constexpr std::size_t kRoom = kMiB + 512;
   constexpr std::byte kUntouched{0xAB};

@@ -14,7 +14,7 @@ HostLimits limits_of(int affinity_cpus, std::optional<double> quota = std::nullo
   return limits;
 }
 
-// A machine that hwloc makes up, in hwloc's words for it.
+// Returns a machine that hwloc makes up, described in hwloc's syntax.
 Topology made_up(const char* synthetic) {
   setenv("HWLOC_SYNTHETIC", synthetic, 1);
   const Topology topology = read_topology();
@@ -36,7 +36,8 @@ TEST(ThreadPlanTest, WhatTheUserNamesIsTaken) {
   EXPECT_EQ(plan_threads(3, limits_of(4), topology).compute, 3);
   EXPECT_EQ(plan_threads(3, limits_of(4), topology).update, 1);
   EXPECT_EQ(plan_threads(1, limits_of(4), topology).update, 1);
-  // Also where they have to share processors, of which the updates ask for no more.
+  // The same holds where compute threads share processors: the updates then ask for no more of
+  // them.
   EXPECT_EQ(plan_threads(16, limits_of(4), topology).compute, 16);
   EXPECT_EQ(plan_threads(16, limits_of(4), topology).update, 2);
 }
@@ -67,7 +68,7 @@ TEST(ThreadPlanTest, RanksShareTheHost) {
 TEST(ThreadPlanTest, WhatALauncherHasSharedOutIsNotSharedAgain) {
   const Topology topology = made_up("numa:1 core:16 pu:1");
   EXPECT_EQ(plan_threads(std::nullopt, limits_of(4), topology, {4, 1}).compute, 4);
-  // A quota is of all ranks together.
+  // A quota is for all ranks together.
   EXPECT_EQ(plan_threads(std::nullopt, limits_of(4, 8.0), topology, {4, 1}).compute, 1);
   EXPECT_EQ(plan_threads(std::nullopt, limits_of(16, 8.0), topology, {4, 1}).compute, 2);
 }
@@ -92,7 +93,7 @@ TEST(ThreadPlanTest, OnlyNodesThatTheMaskReaches) {
   limits.cpus = {4, 5, 6, 7};
   const ThreadPlan plan = plan_threads(std::nullopt, limits, topology, {2, 1});
   EXPECT_EQ(plan.nodes, (std::vector<int>{1}));
-  EXPECT_TRUE(plan.cpus.empty());  // the mask says it already
+  EXPECT_TRUE(plan.cpus.empty());  // the mask already says it
   EXPECT_EQ(plan.compute, 4);
 }
 

@@ -34,7 +34,7 @@ TEST(TopologyTest, EveryCpuIsInOneNode) {
   EXPECT_LT(0U, memory_bytes);
 }
 
-// hwloc asks for the affinity again and again then.
+// Without the mask, hwloc would ask for the affinity again and again.
 TEST(TopologyTest, IsToldWithoutTheAffinityMask) {
   const Topology told = read_topology();
   const ExitCode code = in_child([&] {

@@ -31,8 +31,8 @@ TEST_P(WorkerArenaTest, RunsEachIndexOnce) {
   }
 }
 
-// Plain (not atomic) scratch by worker: ThreadSanitizer sees it if two calls share a worker, or if
-// the caller's writes before and reads after are not ordered with the bodies.
+// Uses plain (not atomic) scratch by worker. ThreadSanitizer notices if two calls share a worker,
+// or if the caller's writes before and reads after are not ordered with the bodies.
 TEST_P(WorkerArenaTest, WorkersDoNotShareScratch) {
   WorkerArena arena(GetParam());
   std::vector<std::int64_t> input(1000);
@@ -48,7 +48,7 @@ TEST_P(WorkerArenaTest, WorkersDoNotShareScratch) {
   EXPECT_EQ(total, 20 * (999 * 1000 / 2) + 1000 * (19 * 20 / 2));
 }
 
-// With scratch for the fewer of workers and indices, whichever threads come.
+// There is scratch for as many workers as the smallest of the limits, whichever threads come.
 TEST_P(WorkerArenaTest, WorkersAreNumberedUpToTheirLimit) {
   WorkerArena arena(GetParam());
   for (const int workers_max : {1, 2, 4, 100}) {
@@ -63,8 +63,8 @@ TEST_P(WorkerArenaTest, WorkersAreNumberedUpToTheirLimit) {
   }
 }
 
-// No body returns before all of them have begun, which takes as many threads as were asked for,
-// even where the machine has fewer cores.
+// No body returns before all of them have begun. That takes as many threads as were asked for, even
+// where the machine has fewer cores.
 TEST_P(WorkerArenaTest, ReallyUsesAllThreads) {
   WorkerArena arena(GetParam());
   std::atomic<int> begun{0};
@@ -144,7 +144,7 @@ TEST(WorkerArenaLimitTest, SeveralCallersEachWithTheirOwn) {
   for (const std::int64_t sum : sums) EXPECT_EQ(sum, 50 * 63 * 64 / 2);
 }
 
-// Threads of this process.
+// Returns the number of threads of this process.
 std::ptrdiff_t thread_count() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
 }
@@ -158,7 +158,7 @@ TEST(WorkerArenaLimitTest, ManyInTurnLeaveNoThreads) {
   EXPECT_LE(thread_count(), before + 8);
 }
 
-// Also where an arena is had that another caller had before.
+// The same holds where an arena is reused that another caller had before.
 TEST(WorkerArenaLimitTest, LoopsRoundAsTheirCallerDoes) {
   for (const int rounding : {FE_UPWARD, FE_TONEAREST, FE_DOWNWARD}) {
     std::fesetround(rounding);

@@ -50,7 +50,7 @@ class BareLoopTest : public ::testing::Test {
 };
 
 TEST_F(BareLoopTest, ReadsBlocksInOrderAndChangesNothing) {
-  // One block per slot: no time to start more.
+  // The loop starts one block per slot; there is no time to start more.
   EXPECT_EQ(loop_->run(IoMix::kRead, 0), kBlock * kDepth);
   EXPECT_TRUE(same(memory_.span(), content_.span().first(kBlock * kDepth)));
   EXPECT_TRUE(on_disk() == content_);
@@ -92,7 +92,7 @@ TEST_F(BareLoopTest, StaysInItsPartOfTheFile) {
   EXPECT_TRUE(same(disk.span().subspan(kEnd), content_.span().subspan(kEnd)));
 }
 
-// A second passes whenever it is looked at.
+// A clock on which a second passes whenever it is read.
 class CountingClock final : public Clock {
  public:
   std::int64_t now_ns() const override { return looks_++ * 1'000'000'000; }
@@ -103,8 +103,8 @@ class CountingClock final : public Clock {
 };
 
 TEST_F(BareLoopTest, GoesOnForAsLongAsIsAsked) {
-  // It looks once at the start, and then whenever something has ended: at least a block each time,
-  // replaced by another until the seconds are over.
+  // The loop reads the clock once at the start, and then whenever something has ended. That is at
+  // least one block each time, and it is replaced by another until the seconds are over.
   constexpr int kSeconds = 2 * kBlocks;
   const CountingClock clock;
   const std::uint64_t carried = loop_->run(IoMix::kRead, kSeconds, clock);

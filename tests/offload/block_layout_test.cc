@@ -72,7 +72,7 @@ TEST(BlockLayout, StripesTakeTurnsByTheirShares) {
   for (std::size_t block = 0; block < 8; ++block) {
     stripes.push_back(layout.place(extent, block).stripe);
   }
-  // 4:2:2 is 2:1:1; the first has every other turn.
+  // 4:2:2 is 2:1:1, so the first stripe has every other turn.
   EXPECT_THAT(stripes, ElementsAre(0, 1, 2, 0, 0, 1, 2, 0));
   EXPECT_THAT(layout.stripe_bytes(),
               ElementsAre(4 * kLayoutBlock, 2 * kLayoutBlock, 2 * kLayoutBlock));
@@ -97,7 +97,8 @@ TEST(BlockLayout, EveryRunOfBlocksIsNearItsShares) {
   }
 }
 
-// Places of random extents: aligned, inside the file, each byte of a file used exactly once.
+// Checks the places of random extents: they are aligned and inside the file, and each byte of a
+// file is used exactly once.
 TEST(BlockLayout, PlacesTileTheFiles) {
   for (const StripeShares& shares :
        {StripeShares{1}, {1, 1}, {1, 1, 1}, {1, 1, 1, 1, 1}, {3, 1}, {1, 16, 7}}) {

@@ -49,7 +49,7 @@ TEST(ChecksumThread, ReadsGoFirstAndEachDirectionKeepsItsOrder) {
     go = true;
     go.notify_one();
   }
-  // The end of the thread came after all of them.
+  // The thread ended after all of the jobs.
   EXPECT_THAT(done, ElementsAre("r1", "r2", "w1", "w2"));
 }
 

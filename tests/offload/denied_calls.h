@@ -20,15 +20,15 @@
 #include <iterator>
 #include <string>
 
-// What tests need that look at what happens where the system refuses something: a child process
-// that rights are taken away from.
+// A child process from which rights are taken away, for tests of what happens where the system
+// refuses something.
 namespace terrace {
 
 enum ExitCode : int { kAsExpected = 0, kWrong = 1, kCannotTell = 77 };
 
 inline ExitCode expected_if(bool as_expected) { return as_expected ? kAsExpected : kWrong; }
 
-// From now on either system call ends with the errno.
+// Makes both system calls fail with the errno from now on.
 inline bool forbid(std::uint32_t call, std::uint32_t other_call, std::uint32_t error_number) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -42,11 +42,11 @@ inline bool forbid(std::uint32_t call, std::uint32_t other_call, std::uint32_t e
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// What containers do: io_uring_setup ends with EPERM.
+// Makes io_uring_setup fail with EPERM, as containers do.
 inline bool forbid_io_uring() { return forbid(SYS_io_uring_setup, SYS_io_uring_setup, EPERM); }
 
-// Less memory may be locked than a store is given to register, also where the user is root. The
-// ring itself takes some of it.
+// Allows less memory to be locked than a store is given to register, even where the user is root.
+// The ring itself takes some of it.
 inline bool limit_locked_memory() {
   __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   __user_cap_data_struct data[2] = {};
@@ -59,14 +59,15 @@ inline bool limit_locked_memory() {
   return ::setrlimit(RLIMIT_MEMLOCK, &small) == 0 && ::syscall(SYS_capset, &header, data) == 0;
 }
 
-// A file system in memory of that size ("8m") on the directory, for this process alone.
+// Mounts a file system in memory of that size ("8m") on the directory, for this process alone.
 inline bool mount_memory(const std::string& directory, const std::string& size) {
   return ::unshare(CLONE_NEWNS) == 0 &&
          ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          ::mount("tmpfs", directory.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
 }
 
-// Runs `expectation` in a child process, so that rights taken away there stay there.
+// Runs `expectation` in a child process, so that the rights taken away there are missing only
+// there.
 inline ExitCode in_child(const std::function<ExitCode()>& expectation) {
   std::fflush(nullptr);
   const pid_t child = ::fork();

@@ -20,16 +20,16 @@
 #include "tests/offload/denied_calls.h"
 #include "tests/offload/store_fixture.h"
 
-// File systems that this machine does not have: what the system tells of the files of this program
-// is changed where a test asks for it.
+// Imitates file systems that this machine does not have: a test can change what the system reports
+// about the files of this program.
 namespace terrace {
 namespace {
 
 struct ToldOfFiles {
-  std::optional<unsigned> memory_alignment;  // of direct I/O
+  std::optional<unsigned> memory_alignment;  // for direct I/O
   std::optional<unsigned> offset_alignment;
   std::optional<unsigned long> block;
-  std::optional<int> flags;  // of the file, as ioctl() gets and sets them
+  std::optional<int> flags;  // the file's, as ioctl() gets and sets them
 };
 ToldOfFiles told;
 
@@ -88,7 +88,7 @@ class DirectFileTest : public ::testing::TestWithParam<IoEngineKind> {
     return make_nvme_store(options, log_);
   }
 
-  // Extents as training has them: multiples of kTransferAlignment, memory likewise.
+  // Makes extents as training does: multiples of kTransferAlignment, in memory too.
   void expect_carries_bytes(BlockStore& store) {
     ASSERT_EQ(store.alignment(), kTransferAlignment);
     constexpr std::size_t kSizes[] = {kTransferAlignment, 3 * kTransferAlignment,
@@ -96,7 +96,7 @@ class DirectFileTest : public ::testing::TestWithParam<IoEngineKind> {
     std::vector<ExtentId> extents;
     for (const std::size_t size : kSizes) extents.push_back(store.create_extent(size));
     store.prepare();
-    // One page off whatever larger alignment there is.
+    // The memory is one page off any larger alignment.
     AlignedMemory memory(3 * kMiB, kMiB);
     for (std::size_t i = 0; i < extents.size(); ++i) {
       memory.fill(i);
@@ -115,7 +115,8 @@ class DirectFileTest : public ::testing::TestWithParam<IoEngineKind> {
   SilentLog log_;
 };
 
-// XFS with blocks of 8 KiB and more, bcachefs, OpenZFS, drives with sectors of 520 bytes.
+// Such alignments occur with XFS with blocks of 8 KiB and more, bcachefs, OpenZFS, and drives with
+// sectors of 520 bytes.
 TEST_P(DirectFileTest, AnAlignmentThatBuffersDoNotHaveGoesThroughThePageCache) {
 #ifndef STATX_DIOALIGN
   GTEST_SKIP() << "the C library has no STATX_DIOALIGN";
@@ -142,7 +143,7 @@ TEST_P(DirectFileTest, NoDirectIoIsNotTried) {
   expect_carries_bytes(*store);
 }
 
-// XFS with such blocks takes smaller direct transfers, and does them one at a time.
+// XFS with such blocks accepts smaller direct transfers, and does them one at a time.
 TEST_P(DirectFileTest, ExtentsBeginWithBlocksOfTheFileSystem) {
   if (!has_direct_io()) GTEST_SKIP() << "no direct I/O in the directory of temporary files";
   told.block = 16384;
@@ -153,7 +154,7 @@ TEST_P(DirectFileTest, ExtentsBeginWithBlocksOfTheFileSystem) {
   EXPECT_EQ(store->used_bytes() % 16384, 0U);
 }
 
-// OpenZFS and network file systems tell the size of their transfers.
+// OpenZFS and network file systems report the size of their transfers.
 TEST_P(DirectFileTest, SizesThatAreNoBlocksAreNotTakenForSuch) {
   for (const unsigned long block : {131072UL, 1048576UL, 12288UL}) {
     told.block = block;
@@ -162,14 +163,14 @@ TEST_P(DirectFileTest, SizesThatAreNoBlocksAreNotTakenForSuch) {
   }
 }
 
-// btrfs would write to other space than what is reserved.
+// btrfs would write to other space than the reserved one.
 TEST_P(DirectFileTest, AFileIsAskedToBeWrittenInPlace) {
   told.flags = FS_NOATIME_FL;
   const DirectFile file((scratch_.path() / "file").string());
   EXPECT_EQ(told.flags, FS_NOATIME_FL | FS_NOCOW_FL);
 }
 
-// A file system may say that it has direct I/O, and take none.
+// A file system may say that it has direct I/O, and refuse every direct transfer.
 TEST_P(DirectFileTest, DirectIoThatIsRefusedAtTheFirstTransferIsGivenUp) {
   const std::string path = (scratch_.path() / "refused").string();
   const ExitCode code = in_child([&] {

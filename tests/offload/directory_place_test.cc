@@ -29,10 +29,10 @@ TEST(FileSystemType, IsThatOfTheDirectory) {
   EXPECT_THROW(block_device_of("/proc/none"), IoError);
 }
 
-// A /sys of the test's own.
+// Gives each test a /sys of its own.
 class BlockDeviceTest : public ::testing::Test {
  protected:
-  // Makes a device below /sys/devices, and its number.
+  // Makes a device below /sys/devices, and the link from its number.
   void add(const std::string& path, const std::string& number, const std::string& turns) const {
     write(path + "/queue/rotational", turns);
     std::filesystem::create_directories(sys_ / "dev/block");
@@ -78,7 +78,7 @@ TEST_F(BlockDeviceTest, ADiskThatTurnsIsTold) {
   EXPECT_EQ(of(8, 0).model, "");
 }
 
-// They say that they turn, whatever is behind them.
+// Virtual disks report that they rotate, whatever is behind them.
 TEST_F(BlockDeviceTest, AVirtualDiskIsNotTakenForOneThatTurns) {
   add("pci0/virtio1/block/vda", "254:0", "1");
   add("vbd-51712/block/xvda", "202:0", "1");

@@ -18,7 +18,7 @@ const DriveFacts kFacts = {
 
 class DriveRecordTest : public ::testing::Test {
  protected:
-  // Keeps facts and returns the file.
+  // Keeps facts and returns the path of the file.
   std::string kept() const {
     DriveRecord record(directory_, kKey);
     EXPECT_FALSE(record.facts().has_value());
@@ -33,7 +33,7 @@ class DriveRecordTest : public ::testing::Test {
   static void replace(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::trunc) << text;
   }
-  // What the next start finds; then keeps it again.
+  // Returns whether the next start finds the facts; then keeps them again.
   bool found() const {
     DriveRecord record(directory_, kKey);
     const bool found = record.facts().has_value();
@@ -95,7 +95,7 @@ TEST_F(DriveRecordTest, WhatIsForeignIsNotTaken) {
     replace(path, foreign);
     EXPECT_FALSE(found());
   }
-  // A record of another drive, at the place of this one's.
+  // A record of another drive lies at the place of this drive's record.
   DriveRecord other(directory_, "another");
   ASSERT_TRUE(other.keep(kFacts));
   replace(path, content(other.path()));
@@ -120,7 +120,7 @@ TEST_F(DriveRecordTest, WhereNothingCanBeKeptThatIsSaid) {
   std::ofstream(scratch_.path() / "file") << "x";
   DriveRecord in_a_file(scratch_.path() / "file", kKey);
   EXPECT_FALSE(in_a_file.keep(kFacts));
-  // A link could lead to a file of somebody else.
+  // A link could lead to a file of another user.
   const std::string path = kept();
   std::filesystem::rename(path, path + ".moved");
   std::filesystem::create_symlink(path + ".moved", path);

@@ -50,7 +50,7 @@ TEST(StripeShares, AreAlikeWhereASpeedIsNotKnown) {
 }
 
 TEST(StripeShares, AreAlikeWhereAPartWouldNotFit) {
-  // Two thirds of 300 MiB do not fit into the first.
+  // Two thirds of 300 MiB do not fit into the first stripe.
   const std::vector<StripeRoom> tight = {{2.0, 190 * kMiB}, {1.0, kMuch}};
   EXPECT_THAT(stripe_shares(tight, 300 * kMiB), ElementsAre(1, 1));
   const std::vector<StripeRoom> enough = {{2.0, 201 * kMiB}, {1.0, kMuch}};

@@ -17,12 +17,12 @@
 #include "tests/offload/denied_calls.h"
 #include "tests/offload/store_fixture.h"
 
-// What the store does where the system refuses something. Each case takes a right away from a child
-// process, and looks at the store there.
+// Tests the store where the system refuses something. Each case takes a right away from a child
+// process, and examines the store there.
 namespace terrace {
 namespace {
 
-// As where the limit on threads is reached.
+// Makes threads fail to start, as where the limit on threads is reached.
 bool forbid_threads() { return forbid(SYS_clone3, SYS_clone, EAGAIN); }
 
 std::unique_ptr<BlockStore> make_store(const std::string& directory, IoEngineKind engine) {
@@ -84,7 +84,7 @@ TEST_F(EngineChoice, AutoFallsBackToPosixAndSaysWhy) {
   EXPECT_EQ(code, kAsExpected);
 }
 
-// A sandbox may allow a ring to be made, and not to be used.
+// A sandbox may allow a ring to be made but not to be used.
 TEST_F(EngineChoice, AutoFallsBackToPosixWhereOnlySomeCallsOfIoUringAreRefused) {
   if (!io_uring_works(directory_)) GTEST_SKIP() << "io_uring is forbidden here";
   for (const auto& [call, name] : {std::pair(SYS_io_uring_enter, "io_uring_enter"),

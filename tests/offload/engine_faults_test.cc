@@ -20,8 +20,8 @@
 #include "tests/memory/no_more_threads.h"
 #include "tests/offload/store_fixture.h"
 
-// What the system can answer to the real engines, each on a real file: the bytes are right in the
-// end, or the outcome names file, offset, length and reason.
+// Tests the real engines, each on a real file, with everything that the system can answer. In the
+// end the bytes are right, or the outcome names file, offset, length and reason.
 namespace terrace {
 namespace {
 
@@ -43,7 +43,7 @@ class ScriptedFaults final : public SystemFaults {
     left_ = times;
     make_ = std::move(make);
   }
-  // A refusal, whatever is asked.
+  // Refuses the calls, however many bytes they ask for.
   void refuse(SystemCall::Kind kind, std::uint64_t first_offset, int times, int error_number) {
     set(kind, first_offset, times,
         [error_number](const SystemCall&) { return SystemFault{.shown = -error_number}; });
@@ -62,7 +62,7 @@ class ScriptedFaults final : public SystemFaults {
 
  private:
   std::mutex mutex_;
-  SystemCall::Kind kind_ = SystemCall::Kind::kRead;  // these are guarded by mutex_
+  SystemCall::Kind kind_ = SystemCall::Kind::kRead;  // the four from here: guarded by mutex_
   std::uint64_t first_offset_ = 0;
   int left_ = 0;
   Make make_;
@@ -75,7 +75,7 @@ const char* name_of(IoEngineKind engine) {
 
 class EngineFaults : public ::testing::TestWithParam<IoEngineKind> {
  protected:
-  // A store of four blocks, written.
+  // Makes a store of four blocks and writes them.
   void SetUp() override {
     if (!make_store(scratch_.make("drive"))) GTEST_SKIP() << "io_uring is refused here";
     bytes_.fill(1);
@@ -91,7 +91,7 @@ class EngineFaults : public ::testing::TestWithParam<IoEngineKind> {
     try {
       store_ = make_nvme_store(options, log_);
     } catch (const ConfigError& error) {
-      // The engine is what it is asked to be, or the machine has none.
+      // Either the engine is the requested one, or the machine does not have that engine.
       EXPECT_THAT(error.what(), HasSubstr("io_uring"));
       return false;
     }
@@ -111,7 +111,7 @@ class EngineFaults : public ::testing::TestWithParam<IoEngineKind> {
     return kind == SystemCall::Kind::kRead ? read_all() : write_all();
   }
 
-  // The third block failed so, and the outcome says so.
+  // Expects that the third block failed with this error, and that the outcome says so.
   void expect_failed(const IoOutcome& outcome, SystemCall::Kind kind, int error_number) const {
     const char* operation = kind == SystemCall::Kind::kRead ? "read" : "write";
     EXPECT_EQ(outcome.kind, IoOutcome::Kind::kFailed);
@@ -162,7 +162,7 @@ TEST_P(EngineFaults, ErrorsAreNamedAndTheStoreGoesOn) {
   EXPECT_EQ(faults_.met(), 12);
 }
 
-// A failed write is not read as if it had been made, though the old bytes may still be there.
+// A failed write is not read as if it had succeeded, though the old bytes may still be there.
 TEST_P(EngineFaults, WhatAFailedWriteLeftIsNotData) {
   bytes_.fill(2);
   faults_.refuse(SystemCall::Kind::kWrite, 2 * kFaultyBlock, 1, ENOSPC);
@@ -191,7 +191,7 @@ TEST_P(EngineFaults, InterruptionsWithoutEndAreAFailure) {
   }
 }
 
-// Also sizes at which no aligned transfer can go on.
+// The sizes include those at which no aligned transfer can go on.
 TEST_P(EngineFaults, ShortTransfersAreContinued) {
   for (const std::int64_t carried : {1, 511, 4096, 4097, 8191, 700'000, 1'048'575}) {
     for (const SystemCall::Kind kind : kTransfers) {
@@ -246,7 +246,7 @@ TEST_P(EngineFaults, SlowRequestsAreOnlySlow) {
 
 // --- what the system does by itself --------------------------------------------------------------
 
-// Behind the end of a file that another process made shorter there is nothing, not zeros.
+// If another process has made a file shorter, a read after its end finds nothing, not zeros.
 TEST_P(EngineFaults, ReadsPastTheEndOfATruncatedFile) {
   for (const std::uint64_t size :
        {2 * kFaultyBlock, 2 * kFaultyBlock + 4096, 3 * kFaultyBlock - 1}) {
@@ -272,7 +272,7 @@ TEST_P(EngineFaults, AFileThatMayNotGrowIsEfbig) {
   expect_right();
 }
 
-// Space that the file system would not reserve may be gone when it is written to.
+// Space that the file system did not reserve may be gone when it is written to.
 TEST_P(EngineFaults, ADiskThatFillsUpIsEnospc) {
   const std::string small = scratch_.make("small");
   if (::unshare(CLONE_NEWNS) != 0 ||
@@ -294,7 +294,7 @@ TEST_P(EngineFaults, ADiskThatFillsUpIsEnospc) {
   ::umount2(small.c_str(), MNT_DETACH);
 }
 
-// Signals to every thread of the process, one after another, as long as it lives.
+// Sends signals to every thread of the process, one after another, as long as it lives.
 class SignalStorm {
  public:
   SignalStorm() {
@@ -341,7 +341,8 @@ TEST_P(EngineFaults, AStormOfSignalsDoesNotShow) {
 
 // --- before the first transfer -------------------------------------------------------------------
 
-// What is thrown when the system refuses to make the file so; the directory is empty then.
+// Returns the error that is thrown when the system refuses to make the file, and expects an empty
+// directory then.
 template <typename Expected>
 std::string refused_file(NvmeStoreOptions options, ScriptedFaults& faults, int error_number) {
   SilentLog log;
@@ -370,7 +371,8 @@ TEST_P(EngineFaults, AFileThatCannotBeMadeIsNamed) {
   }
 }
 
-// What prepare() throws when the system answers so; the directory is empty then.
+// Returns the error that prepare() throws when the system answers with this errno, and expects an
+// empty directory then.
 template <typename Expected>
 std::string refused_preparation(NvmeStoreOptions options, ScriptedFaults& faults,
                                 int error_number) {
@@ -398,7 +400,7 @@ TEST_P(EngineFaults, SpaceThatIsNotReservedIsNamed) {
                 HasSubstr(options.directories[0].path));
   }
   EXPECT_THAT(refused_preparation<IoError>(options, faults_, EIO), HasSubstr("slots.bin"));
-  // An interrupted reservation is asked for again.
+  // An interrupted reservation is tried again.
   faults_.refuse(SystemCall::Kind::kReserve, 0, 5, EINTR);
   const auto store = make_nvme_store(options, log_);
   store->create_extent(kFaultyBlock);

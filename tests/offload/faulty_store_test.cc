@@ -7,7 +7,8 @@
 #include "offload/nvme_store.h"
 #include "tests/offload/store_fixture.h"
 
-// Whatever the device does, a request ends in the right bytes or in an outcome that says otherwise.
+// Whatever the device does, a request ends with the right bytes, or with an outcome that says
+// otherwise.
 namespace terrace {
 namespace {
 
@@ -40,7 +41,7 @@ void count(Tally& tally, const IoOutcome& outcome, int error_number) {
   }
 }
 
-// Writes and reads extents of two and a half blocks. What is done must be right.
+// Writes and reads extents of two and a half blocks. A request that reports success must be right.
 Tally exercise(const FaultPlan& plan) {
   const std::unique_ptr<BlockStore> store = make_faulty_store(plan);
   const std::size_t size = store->block_bytes() * 5 / 2;

@@ -15,8 +15,8 @@ namespace {
 constexpr std::size_t kPiece = 64 * kKiB;
 constexpr std::size_t kPieces = 64;
 
-// Counts the pieces that have been started and not been told to have ended. The first is held when
-// it starts, until all others have been submitted.
+// Counts the pieces that have been started and not yet reported as ended. The first piece is held
+// when it starts, until all others have been submitted.
 class HeldCompletion final : public PieceCompletion {
  public:
   void piece_started() noexcept override {
@@ -42,7 +42,7 @@ class HeldCompletion final : public PieceCompletion {
     all_submitted_ = true;
     changed_.notify_all();
   }
-  // The most that were in flight.
+  // Returns the largest number that was in flight.
   std::size_t wait_for_all() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ended_ == kPieces; });
@@ -68,7 +68,7 @@ class InFlightTest : public ::testing::Test {
     ASSERT_GT(file_.write_at(memory_.span(), 0), 0);
   }
 
-  // Of pieces of one size that are all wanted at once.
+  // Returns the largest number in flight, for pieces of one size that are all submitted at once.
   std::size_t most_in_flight(IoEngine& engine) {
     HeldCompletion completion;
     for (std::size_t i = 0; i < kPieces; ++i) {
@@ -82,7 +82,7 @@ class InFlightTest : public ::testing::Test {
     return completion.wait_for_all();
   }
 
-  // On io_uring what has ended is told after those that follow have been started, so that twice the
+  // On io_uring, ended pieces are reported after the next ones have been started, so twice the
   // limit may be seen.
   void expect_on_uring(const InFlight& limit, std::size_t pieces) {
     try {

@@ -35,7 +35,7 @@ std::size_t entries(const fs::path& directory) {
 
 class JobDirectoryTest : public ::testing::Test {
  protected:
-  // What a job that was killed leaves.
+  // Makes a directory like the one that a killed job leaves.
   fs::path leave_behind(const std::string& name, const std::vector<std::string>& files) {
     const fs::path path = parent_ / name;
     fs::create_directory(path);
@@ -109,7 +109,8 @@ TEST_F(JobDirectoryTest, AKilledOwnerIsFound) {
   EXPECT_EQ(log_.infos.size(), 1U);
 }
 
-// Lustre without -o flock, some NFS and FUSE. Whose owner lives cannot be told then.
+// Lustre without -o flock, and some NFS and FUSE have no locks. There it cannot be found out
+// whether an owner lives.
 TEST_F(JobDirectoryTest, WithoutLocksNothingIsRemovedAndThatIsSaid) {
   const fs::path left = leave_behind("terrace-4242-0123456789abcdef", {"lock", "slots.bin"});
   for (const int error_number : {ENOSYS, ENOLCK, EOPNOTSUPP, EPERM}) {
@@ -129,7 +130,7 @@ TEST_F(JobDirectoryTest, WithoutLocksNothingIsRemovedAndThatIsSaid) {
   }
 }
 
-// Not a wrong directory: one on a drive that is full, of inodes or of blocks.
+// The directory is not wrong: its drive is full, of inodes or of blocks.
 TEST_F(JobDirectoryTest, AFullDriveIsNamedAsSuch) {
   const ExitCode code = in_child([&] {
     if (!mount_memory(parent_, "1m,nr_inodes=1")) return kCannotTell;

@@ -20,7 +20,7 @@
 #include "offload/drive_record.h"
 #include "tests/offload/store_fixture.h"
 
-// What a store takes its drives for: measured, remembered, or neither.
+// Tests the shape of a store's drives: measured, remembered, or neither.
 namespace terrace {
 namespace {
 
@@ -41,7 +41,7 @@ class KeepingLog final : public Log {
 
 class NvmeShapeTest : public ::testing::TestWithParam<IoEngineKind> {
  protected:
-  // Whether a drive of temporary files is one that is measured.
+  // Returns whether the drive of temporary files is one that would be measured.
   bool has_direct_io() const { return DirectFile((scratch_.path() / "direct").string()).direct(); }
 
   NvmeStoreOptions options() const {
@@ -54,7 +54,7 @@ class NvmeShapeTest : public ::testing::TestWithParam<IoEngineKind> {
     return options;
   }
 
-  // Makes a store, carries bytes through it, and returns what was said.
+  // Makes a store, transfers bytes through it, and returns the lines it logged.
   std::vector<std::string> said_by(const NvmeStoreOptions& options) const {
     KeepingLog log;
     const auto store = make_nvme_store(options, log);
@@ -92,7 +92,7 @@ TEST_P(NvmeShapeTest, ADriveIsMeasuredOnceAndRemembered) {
   const std::vector<std::string> second = said_by(options());
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_THAT(second[0], HasSubstr("remove that to measure again"));
-  // Removed, or damaged: measured again, and kept.
+  // If the record is removed or damaged, the drive is measured again and the record kept.
   fs::remove(records()[0]);
   EXPECT_THAT(said_by(options())[0], HasSubstr("measured now"));
   std::ofstream(records()[0], std::ios::in | std::ios::out) << "x";
@@ -101,7 +101,7 @@ TEST_P(NvmeShapeTest, ADriveIsMeasuredOnceAndRemembered) {
   EXPECT_TRUE(fs::is_empty(drive_));
 }
 
-// The shape is planted in the record.
+// The test plants a shape in the record.
 TEST_P(NvmeShapeTest, TheShapeOfTheRecordIsUsed) {
   if (!has_direct_io()) GTEST_SKIP() << kNoDirectIo;
   said_by(options());
@@ -123,7 +123,7 @@ TEST_P(NvmeShapeTest, TheShapeOfTheRecordIsUsed) {
   EXPECT_EQ(store->paths()[0].depth, 24);
   store.reset();
   {
-    // The bytes of 24 blocks, in more pieces where they are smaller.
+    // As many bytes as 24 blocks may be in flight, in more pieces where those are smaller.
     SlotFiles files(of_record, log);
     const InFlight in_flight = nvme_shape(of_record, files, log).in_flight.at(0);
     EXPECT_EQ(in_flight.bytes_max, 24 * 256 * kKiB);
@@ -177,7 +177,7 @@ TEST_P(NvmeShapeTest, WhereNothingCanBeKeptItIsMeasuredEachTime) {
   }
 }
 
-// Every transfer of a file fails.
+// Makes every transfer of a file fail.
 class Failing final : public SystemFaults {
  public:
   SystemFault fate_of(const SystemCall& call) noexcept override {

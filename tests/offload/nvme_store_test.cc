@@ -31,7 +31,7 @@ class NvmeStoreTest : public ::testing::TestWithParam<IoEngineKind> {
     return options;
   }
 
-  // The one slot file of a directory.
+  // Returns the one slot file of a directory.
   static fs::path slot_file(const NvmeDirectory& directory) {
     for (const auto& job : fs::directory_iterator(directory.path)) {
       return job.path() / "slots.bin";
@@ -78,7 +78,7 @@ TEST_P(NvmeStoreTest, AFlippedBitIsFoundAndNamed) {
   EXPECT_EQ(outcome.where.offset, 2 * kMiB);
   EXPECT_EQ(outcome.where.size, kMiB);
   EXPECT_THROW(outcome.throw_if_failed(), CorruptData);
-  // The other blocks are as good as before.
+  // The other blocks are still good.
   read_bytes(*store, extent, 0, bytes.span().first(2 * kMiB)).throw_if_failed();
   read_bytes(*store, extent, 3 * kMiB, bytes.span().first(kMiB)).throw_if_failed();
 }
@@ -117,7 +117,7 @@ TEST_P(NvmeStoreTest, ATruncatedFileIsAFailure) {
   read_bytes(*store, extent, 0, bytes.span().first(kMiB)).throw_if_failed();
 }
 
-// A process that is killed then leaves nothing.
+// A process that is killed from then on leaves nothing behind.
 TEST_P(NvmeStoreTest, FilesWithoutNamesLeaveNothing) {
   NvmeStoreOptions options = options_for(2);
   options.named_files = false;
@@ -146,7 +146,7 @@ TEST_P(NvmeStoreTest, BlocksAreSpreadOverTheDirectories) {
   AlignedMemory bytes(6 * kMiB, store->alignment());
   bytes.fill(1);
   write_bytes(*store, extent, 0, bytes.span()).throw_if_failed();
-  // Block 4 is the second of the second directory.
+  // Block 4 is the second block of the second directory.
   flip_byte(slot_file(options.directories[1]), kMiB + 5);
   const IoOutcome outcome = read_bytes(*store, extent, 0, bytes.span());
   EXPECT_EQ(outcome.kind, IoOutcome::Kind::kCorrupt);
@@ -191,7 +191,7 @@ TEST_P(NvmeStoreTest, ABudgetThatSufficesIsEnough) {
 TEST_P(NvmeStoreTest, ADriveThatIsTooSmallIsRefusedBeforeItIsFilled) {
   const NvmeStoreOptions options = options_for(2);
   const auto store = make_nvme_store(options, log_);
-  // Each half would fit by itself, and both lie on the same drive.
+  // Each half would fit by itself, but both lie on the same drive.
   const std::size_t available = fs::space(options.directories[0].path).available;
   store->create_extent(available / 4 * 5);
   const std::string error = prepare_error(*store);

@@ -12,7 +12,7 @@
 #include "offload/nvme_store.h"
 #include "tests/offload/store_fixture.h"
 
-// A drive that does not answer is named.
+// A drive that does not answer is reported.
 namespace terrace {
 namespace {
 
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr std::string_view kOfTheBlock = "offset 1048576,";
 
-// Keeps what was said; others may wait for it.
+// Keeps the lines that were logged; other threads may wait for one.
 class WarningLog final : public Log {
  public:
   void info(std::string_view /*line*/) override {}
@@ -29,8 +29,8 @@ class WarningLog final : public Log {
     lines_.emplace_back(line);
     came_.notify_all();
   }
-  // Until a line holds the text; false where none comes for a minute. On a busy machine other
-  // blocks may take long too, and are named before.
+  // Waits until a line holds the text; returns false if none comes for a minute. On a busy machine
+  // other blocks may take long too, and be reported first.
   bool wait_for(std::string_view text) {
     std::unique_lock lock(mutex_);
     return came_.wait_for(lock, std::chrono::minutes(1), [this, text] {
@@ -49,7 +49,7 @@ class WarningLog final : public Log {
   std::vector<std::string> lines_;  // guarded by mutex_
 };
 
-// The second block is not carried before its stall has been named.
+// Holds the second block up until its stall has been reported.
 class StalledUntilNamed final : public SystemFaults {
  public:
   explicit StalledUntilNamed(WarningLog& log) : log_(log) {}
@@ -77,7 +77,7 @@ TEST_P(Stall, IsNamedOnceWithItsPlace) {
   options.engine = GetParam();
   options.directories.push_back({scratch.make("slow drive"), std::nullopt});
   options.stall_seconds = 0.02;
-  options.queue_depth = 1;  // nothing else is stalled by the stall
+  options.queue_depth = 1;  // so that the stall delays no other block
   options.faults = &faults;
   std::unique_ptr<BlockStore> store;
   try {

@@ -14,11 +14,11 @@
 #include "base/bytes.h"
 #include "offload/block_store.h"
 
-// What tests of block stores need: aligned memory, a completion to wait for, a directory to work
+// Helpers for tests of block stores: aligned memory, a completion to wait for, a directory to work
 // in.
 namespace terrace {
 
-// Memory as a store asks for it.
+// Memory with the size and alignment that a store asks for.
 class AlignedMemory {
  public:
   AlignedMemory(std::size_t size, std::size_t alignment)
@@ -67,7 +67,7 @@ class Waiter final : public IoCompletion {
   std::atomic<int> calls_ = 0;
 };
 
-// A directory that is there for one test.
+// A directory that exists for one test.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
@@ -79,7 +79,7 @@ class ScratchDirectory {
     std::filesystem::remove_all(path_, ignored);
   }
   const std::filesystem::path& path() const { return path_; }
-  // Makes a directory in it and names it.
+  // Makes a directory in it and returns the path.
   std::string make(const std::string& name) const {
     std::filesystem::create_directory(path_ / name);
     return (path_ / name).string();
@@ -89,7 +89,7 @@ class ScratchDirectory {
   std::filesystem::path path_;
 };
 
-// Carries out one request, whose completion is to be set here, and waits for its end.
+// Runs one request, sets its completion, and waits for its end.
 inline IoOutcome run_request(BlockStore& store, IoRequest request) {
   Waiter waiter;
   request.completion = &waiter;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kStripedBlock = 64 * kKiB;
 
-// Several stripes of memory.
+// Stripes that lie in memory.
 class MemoryStripes final : public StripeFiles {
  public:
   explicit MemoryStripes(std::size_t count, std::size_t spacing = MemoryFile::kAlignment)
@@ -49,7 +49,7 @@ class MemoryStripes final : public StripeFiles {
   std::vector<std::uint64_t> sizes_;
 };
 
-// With shares, and checksums taken on threads of their own or not.
+// Stores with shares, which take checksums on separate threads (true) or not.
 class StripedStoreTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(StripedStoreTest, BytesComeBackWhateverTheSharesAre) {

@@ -76,11 +76,12 @@ struct WideAdamW {
 
 class AdamWAgainstFp64 : public testing::TestWithParam<bool> {};
 
-// With u = 2^-24 and gradients of a size in [G/2, G]: the rounding errors of g and of each step
+// Let u be 2^-24, and the size of gradients in [G/2, G]. The rounding errors of g and of each step
 // leave m within 13uG and v within 23uG^2 of the exact recurrence (each step adds about 1.3u and
-// shrinks what was there by beta), so mh/d, which is at most 2, is within 150u; and each of the two
-// fma adds u|p|. 1 - beta is taken of the rounded beta; its own rounding adds u/2 relative, within
-// the 150. The rounded reciprocals of the bias corrections add u to mh and u/2 to d: 3u of mh/d.
+// shrinks the earlier errors by beta). So mh/d, which is at most 2, is within 150u, and each of the
+// two fma adds u|p|. 1 - beta is computed from the rounded beta; its own rounding adds u/2
+// relative, which is within the 150. The rounded reciprocals of the bias corrections add u to mh
+// and u/2 to d: 3u of mh/d.
 TEST_P(AdamWAgainstFp64, StaysWithinTheBoundFor100Steps) {
   constexpr int kSteps = 100;
   constexpr double kUnit = 0x1.0p-24;

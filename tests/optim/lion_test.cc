@@ -33,7 +33,7 @@ TEST(LionReference, FollowsTheWrittenSequence) {
   EXPECT_EQ(state.slots[0].elements()[0], 1.5F);
 }
 
-// sign() of what a step may come to: c is the gradient, as beta1 is 0.
+// Checks sign() of any c that a step may come to. Here c is the gradient, as beta1 is 0.
 TEST(LionReference, TakesItsStepByTheSignAlone) {
   struct Case {
     float c, p;
@@ -54,10 +54,10 @@ TEST(LionReference, TakesItsStepByTheSignAlone) {
   EXPECT_TRUE(std::isnan(state.slots[0].elements()[0]));
 }
 
-// Lion in fp64, in the words of the paper, and how far ours may be from it: a rounded result is
+// Lion in fp64, in the words of the paper, and how far ours may be from it. A rounded result is
 // within u of itself, and 1 - beta is exact for a beta of 1/2 or more. The sign is the same where c
-// is farther from zero than its own error, and a step then adds nothing to the error of p but two
-// roundings and that of the decay's factor.
+// is farther from zero than its own error. A step then adds only two roundings to the error of p,
+// and the rounding of the decay's factor.
 struct WideLion {
   double p, m = 0;
   double p_error = 0, m_error = 0, c_error = 0;

@@ -8,7 +8,8 @@
 namespace terrace {
 namespace {
 
-// The scale of each step and after the last; 'o' is a step that overflows, '.' one that does not.
+// Returns the scale of each step and after the last; 'o' is a step that overflows, '.' one that
+// does not.
 std::vector<float> scales(const LossScaleOptions& options, const std::string& steps) {
   LossScaleState state = initial_loss_scale(options);
   std::vector<float> scales = {state.scale};
@@ -47,7 +48,8 @@ TEST(LossScale, AnOverflowBeginsTheWindowAnew) {
             (Scales{8, 8, 8, 4, 4, 4, 2, 2, 2, 4, 4}));
 }
 
-// As DeepSpeed without consecutive_hysteresis: only a scale that grew may overflow for nothing.
+// As in DeepSpeed without consecutive_hysteresis, overflows are forgiven again only after the scale
+// grew.
 TEST(LossScale, TheFirstOverflowsAreForgivenUntilItGrows) {
   EXPECT_EQ(scales({.initial = 8, .window = 2}, "o.oo..oo"), (Scales{8, 8, 8, 4, 2, 2, 4, 4, 2}));
   EXPECT_EQ(scales({.initial = 8, .window = 9, .hysteresis = 3}, "o.ooo"),
@@ -67,7 +69,7 @@ TEST(LossScale, EndsAtItsMinimum) {
   EXPECT_EQ(state.skipped_steps, 2);
 }
 
-// A scale that has just grown from the minimum, or begins there, is still forgiven.
+// An overflow of a scale that has just grown from the minimum, or begins there, is still forgiven.
 TEST(LossScale, OverflowsAtTheMinimumAreForgivenToo) {
   const LossScaleOptions options = {.initial = 1};
   LossScaleState state = initial_loss_scale(options);

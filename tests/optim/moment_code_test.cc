@@ -24,7 +24,7 @@ TEST(MomentCode, EveryCodeComesBack) {
   }
 }
 
-// So a checkpoint, which has no exponents, gives the same numbers.
+// Because of this, a checkpoint, which has no exponents, gives the same numbers.
 TEST(MomentCode, NumbersSurviveALowerExponentOfTheirBlock) {
   for (int code = 1; code < 256; ++code) {
     const auto byte = static_cast<std::uint8_t>(code);
@@ -50,14 +50,14 @@ TEST(MomentCode, CodesGrowWithTheirNumbers) {
   }
 }
 
-// Numbers over the whole range of a block whose largest is just below 2.
+// Returns numbers over the whole range of a block whose largest is just below 2.
 std::vector<float> numbers_of_a_block() {
   std::vector<float> numbers;
   for (float x = 1.99999F; x > 1e-9F; x *= 0.83F) numbers.push_back(x);
   return numbers;
 }
 
-// The mean over all random bits is the number, up to what 16 of them can say of a step.
+// The mean over all random bits is the number, as exactly as 16 of them can divide a step.
 TEST(MomentCode, RoundsWithoutBias) {
   const std::uint8_t exponent = block_exponent(to_bits(1.99999F));
   for (const float x : numbers_of_a_block()) {
@@ -72,7 +72,7 @@ TEST(MomentCode, RoundsWithoutBias) {
     }
     const double step1 = std::max(std::exp2(std::ilogb(x) - 4.0), 0x1.0p-9);
     EXPECT_NEAR(first / 65536, -double{x}, step1 * 0x1.0p-15) << x;
-    // The least second moment that is not zero is the mean of all below it.
+    // Every second moment below the least one that is not zero has that least one as its mean.
     const double least = decode_moment2(1, exponent);
     if (x > least) {
       const double step2 = std::max(std::exp2(std::ilogb(x) - 4.0), least);

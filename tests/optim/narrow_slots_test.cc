@@ -16,7 +16,7 @@
 #include "tests/kernels/every_target.h"
 #include "tests/optim/narrow_training.h"
 
-// Updates by every rule with slots in 16 and 8 bits.
+// Tests of updates by every rule with slots in 16 and 8 bits.
 namespace terrace {
 namespace {
 

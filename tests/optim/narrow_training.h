@@ -59,7 +59,8 @@ struct Training {
     return format;
   }
 
-  // Sizes that differ within a block, zeros, whole blocks of zeros, and tiny ones.
+  // Returns the update of a step. Its gradients have sizes that differ within a block, zeros, whole
+  // blocks of zeros, and tiny ones.
   ParameterUpdate step(std::uint32_t number) {
     std::mt19937 random(number);
     for (std::size_t i = 0; i < gradient.size(); ++i) {
@@ -91,8 +92,8 @@ struct Training {
   StepScalars scalars;
 };
 
-// The update of a step from tiny gradients, blocks of which have the lowest exponents, to infinity
-// and NaN, blocks of which have the highest.
+// Returns the update of a step whose gradients go from tiny ones, blocks of which have the lowest
+// exponents, to infinity and NaN, blocks of which have the highest.
 inline ParameterUpdate step_to_the_ends_of_the_range(Training& training, std::uint32_t number) {
   const ParameterUpdate update = training.step(number);
   const auto all_bits = std::bit_cast<float>(0xffffffffU);
@@ -103,8 +104,8 @@ inline ParameterUpdate step_to_the_ends_of_the_range(Training& training, std::ui
   return update;
 }
 
-// The update of a training with int8 slots, which have every code in a block, under exponents of
-// the whole range.
+// Returns the update of a training with int8 slots, which have every code in a block, under
+// exponents of the whole range.
 inline ParameterUpdate step_from_every_code(Training& training) {
   constexpr std::uint8_t kExponents[] = {0, 32, 33, 127, 245, 246};
   const ParameterUpdate update = training.step(1);

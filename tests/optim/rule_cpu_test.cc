@@ -27,7 +27,7 @@ struct Case {
   int workers;
 };
 
-// Every rule, in every test of this file but those that say otherwise.
+// The rule of a test. Every test of this file runs for every rule, except those that say otherwise.
 class RuleCpu : public testing::TestWithParam<const UpdateRule*> {
  protected:
   const UpdateRule& rule_ = *GetParam();
@@ -141,8 +141,8 @@ TEST_P(RuleCpu, ASplitMasterIsTheWholeOne) {
   }
 }
 
-// What the scalars say to skip leaves everything, whatever the gradients are; only parameters
-// beside fp32 masters are written, since theirs may be new memory.
+// An update that the scalars say to skip leaves everything as it is, whatever the gradients are.
+// Only parameters beside fp32 masters are written, since their memory may be new.
 TEST_P(RuleCpu, ASkippedUpdateLeavesTheState) {
   constexpr std::int64_t kElements = 70001;
   WorkerArena workers(2);
@@ -177,7 +177,7 @@ TEST_P(RuleCpu, ASkippedUpdateLeavesTheState) {
   }
 }
 
-// A bf16 gradient is the fp32 one that it stands for.
+// A bf16 gradient counts as the fp32 gradient that it stands for.
 TEST_P(RuleCpu, TakesGradientsInBf16) {
   constexpr std::int64_t kElements = 5001;
   std::vector<Bf16> rounded;
@@ -216,7 +216,7 @@ TEST(RuleCpuTargets, AreSeveralOnX86) {
   EXPECT_GE(usable_targets().size(), HWY_ARCH_X86 ? 2U : 1U);
 }
 
-// Of the sum that is kept a half is left each time, and the parameter stays.
+// Each update leaves a half of the sum that is kept, and the parameter stays.
 TEST_P(RuleCpu, KeepsDenormals) {
   RuleOptions options = standard_options(rule_);
   options.values.fill(0.5F);

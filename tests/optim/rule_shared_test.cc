@@ -17,7 +17,7 @@
 #include "tests/optim/narrow_training.h"
 #include "tests/optim/rule_state.h"
 
-// The updates of the GPU, run on the host: the bits of the reference.
+// The updates of the GPU, run on the host, must have the bits of the reference.
 namespace terrace {
 namespace {
 
@@ -73,7 +73,7 @@ class RuleShared : public testing::TestWithParam<const UpdateRule*> {
 INSTANTIATE_TEST_SUITE_P(Rules, RuleShared, testing::ValuesIn(update_rules_for_trainers()),
                          test::RuleName());
 
-// Two updates, each by `run`, with gradients rounded to bf16.
+// Makes two updates, each by `run`, with gradients rounded to bf16.
 template <typename Run>
 void update_with_half_gradients(UpdateState& state, const Run& run) {
   const StepScalars scalars = second_scalars(state.rule);
@@ -157,7 +157,7 @@ TEST_P(SharedNarrowSlots, HaveThoseBitsWithGradientsInBf16) {
   EXPECT_EQ(training.state, expected.state);
 }
 
-// Odd addresses: elements are loaded and stored one by one.
+// At odd addresses elements are loaded and stored one by one.
 TEST_P(SharedNarrowSlots, HaveThoseBitsWhereverAGradientBegins) {
   constexpr std::int64_t kElements = 2 * 4096;
   test::Training expected(rule_, form_, kElements);
@@ -201,7 +201,8 @@ void expect_same_codes(std::uint32_t exponent, float size, std::uint32_t random)
       << "exponent " << exponent << std::hexfloat << " size " << size << " random " << random;
 }
 
-// Sizes down to far below the least normal number of a block, and ties between the steps there.
+// Checks sizes down to far below the least normal number of a block, and ties between the steps
+// there.
 template <std::uint32_t Top>
 void expect_same_codes_of_block(std::uint32_t exponent, std::mt19937& random) {
   const auto draw = [&](std::uint32_t end) { return static_cast<std::uint32_t>(random() % end); };

@@ -24,7 +24,7 @@ inline RuleOptions decaying_options(const UpdateRule& rule) {
   return options;
 }
 
-// Of a run's second update.
+// Returns the scalars of a run's second update.
 inline StepScalars second_scalars(const UpdateRule& rule) {
   return {.learning_rate = 3e-3F,
           .gradient_scale = 0.37F,
@@ -58,7 +58,7 @@ class OffsetArray {
   std::span<T> elements_;
 };
 
-// What an update by a rule works on, with slots in fp32.
+// The arrays that an update by a rule works on, with slots in fp32.
 struct UpdateState {
   UpdateState(const UpdateRule& of_rule, std::int64_t n, std::int64_t offset,
               ParameterKind parameter_kind)
@@ -88,14 +88,14 @@ struct UpdateState {
     update.scalars = &scalars;
     return update;
   }
-  // With decaying_options().
+  // Returns an update with decaying_options().
   ParameterUpdate update(const StepScalars& scalars) {
     return update(decaying_options(rule), scalars);
   }
 
   const UpdateRule& rule;
   OffsetArray<float> gradient, master;
-  std::array<OffsetArray<float>, kMostSlots> slots;  // those past the rule's are left alone
+  std::array<OffsetArray<float>, kMostSlots> slots;  // slots past the rule's are left alone
   OffsetArray<float> parameter;
   OffsetArray<Bf16> half_parameter;
   OffsetArray<Fp16> fp16_parameter;
@@ -103,7 +103,7 @@ struct UpdateState {
   ParameterKind kind;
 };
 
-// The first element whose bits differ, or -1.
+// Returns the first element whose bits differ, or -1.
 template <typename T>
 std::int64_t first_difference(OffsetArray<T>& a, OffsetArray<T>& b) {
   for (std::size_t i = 0; i < a.elements().size(); ++i) {
@@ -114,8 +114,8 @@ std::int64_t first_difference(OffsetArray<T>& a, OffsetArray<T>& b) {
   return -1;
 }
 
-// Ordinary training values, and now and then a zero, a denormal, a huge number or a tiny one; slots
-// without a sign are not negative.
+// Fills a state with ordinary training values, and now and then a zero, a denormal, a huge number
+// or a tiny one. Slots without a sign are not negative.
 inline void fill_state(UpdateState& state, unsigned seed) {
   std::mt19937 random(seed);
   const auto unit = [&] { return static_cast<float>(random() >> 8) * 0x1.0p-23F - 1.0F; };

@@ -37,7 +37,7 @@ TEST(SgdReference, TheFirstStepIsByTheGradient) {
   EXPECT_EQ(state.master.elements()[0], std::fma(-0.5F, 0.1F, 1.0F));
 }
 
-// Without momentum it is plain SGD: what was kept is of no account.
+// Without momentum it is plain SGD: the number that was kept does not matter.
 TEST(SgdReference, WithoutMomentumForgetsWhatItKept) {
   UpdateState state(sgd(), 1, 0, ParameterKind::kMaster);
   state.gradient.elements()[0] = 2;

@@ -14,7 +14,7 @@
 #include "optim/update_rules.h"
 #include "tests/optim/rule_state.h"
 
-// Updates against the classes of torch.optim whose names they have, which computed
+// Compares updates with the classes of torch.optim that have the same names. Those computed
 // torch/trajectories.txt in fp64.
 namespace terrace {
 namespace {
@@ -91,7 +91,8 @@ std::vector<Trajectory> read_trajectories() {
   return all;
 }
 
-// How far an element may be from torch's after each step; told of the step before it happens.
+// Returns how far an element may be from torch's after each step. It is told of a step before the
+// step happens.
 using ErrorBound = std::function<double(std::size_t element, double gradient)>;
 
 void expect_follows(const Trajectory& trajectory, UpdateState& state, const ErrorBound& bound) {
@@ -118,7 +119,8 @@ void expect_follows(const Trajectory& trajectory, UpdateState& state, const Erro
   EXPECT_GT(moved, 0.05);
 }
 
-// As torch names them. Relative to the numbers' sizes they are as exact as 40 steps of rounding.
+// Expects the slots to have torch's names and numbers. Relative to the numbers' sizes they are as
+// exact as 40 steps of rounding.
 void expect_same_slots(const Trajectory& trajectory, UpdateState& state, double bound) {
   ASSERT_EQ(trajectory.slots.size(), trajectory.rule->slots.size());
   for (std::size_t s = 0; s < trajectory.slots.size(); ++s) {
@@ -132,8 +134,8 @@ void expect_same_slots(const Trajectory& trajectory, UpdateState& state, double 
 
 constexpr double kUnit = 0x1.0p-24;
 
-// The bound that adamw_test.cc derives, for gradients of a size in [1/2, 1] and the same betas; its
-// moments are within 13u and 23u.
+// Uses the bound that adamw_test.cc derives, for gradients of a size in [1/2, 1] and the same
+// betas. There the moments are within 13u and 23u.
 void expect_adamw(const Trajectory& trajectory) {
   UpdateState state(*trajectory.rule, std::ssize(trajectory.start), 0, ParameterKind::kMaster);
   std::vector<double> steps(trajectory.start.size(), 0);
@@ -146,8 +148,8 @@ void expect_adamw(const Trajectory& trajectory) {
   expect_same_slots(trajectory, state, 23 * kUnit);
 }
 
-// A rounded result is within u of itself. So with errors e, of before where they stand at the
-// right: e(g') = wd e(p) + u |g'|, e(b) = momentum e(b) + e(g') + u |b|, e(p) = e(p) + lr e(b) + u
+// A rounded result is within u of itself. So with errors e, which on the right are from before the
+// step: e(g') = wd e(p) + u |g'|, e(b) = momentum e(b) + e(g') + u |b|, e(p) = e(p) + lr e(b) + u
 // |p|.
 void expect_sgd(const Trajectory& trajectory) {
   struct Errors {
@@ -177,7 +179,7 @@ const UpdateRule& torch_adamw() {
   return **std::ranges::find(update_rules_for_trainers(), "torch_adamw", &UpdateRule::name);
 }
 
-// Its bits are compared by tests/python; here it is on every processor's instructions.
+// tests/python compares its bits; here it runs on every processor's instructions.
 TEST(AgainstTorch, TorchAdamWFollowsAdamW) {
   int followed = 0;
   for (Trajectory& trajectory : read_trajectories()) {

@@ -50,7 +50,7 @@ TEST(LaunchEnvironmentTest, NothingIsASingleProcess) {
   EXPECT_TRUE(launch.doubt.empty());
 }
 
-// The agent's store listens on the port where others would have rank 0 listen.
+// The agent's store listens on the port where rank 0 would listen under other launchers.
 TEST(LaunchEnvironmentTest, TorchrunTellsJobsAndAttemptsApart) {
   EXPECT_FALSE(detect_launch(kTorchrun).master_port_is_taken);
   const LaunchEnvironment launch =
@@ -159,7 +159,7 @@ TEST(LaunchEnvironmentTest, AnIncompleteSetIsPassedOverWhereAnotherIsComplete) {
   EXPECT_TRUE(detect_launch(pmi).is_mpi_job);
 }
 
-// Each process would train alone, on the same run.
+// Without a refusal each process would train alone, on the same run.
 TEST(LaunchEnvironmentTest, HalfASetOfSeveralProcessesIsRefused) {
   const auto halves = std::to_array<EnvironmentVariables>(
       {{{"RANK", "1"}, {"WORLD_SIZE", "2"}},
@@ -190,7 +190,7 @@ TEST(LaunchEnvironmentTest, HalfASetOfOneProcessIsASingleProcess) {
   }
 }
 
-// salloc starts its shell as a step of one task, beside the allocation's numbers.
+// salloc starts its shell as a step of one task, and sets the allocation's numbers as well.
 TEST(LaunchEnvironmentTest, TheInteractiveStepOfAnAllocationIsOneProcess) {
   const LaunchEnvironment launch = detect_launch(
       join(kSalloc, {{"SLURM_STEP_ID", "4294967290"}, {"SLURM_STEP_NUM_TASKS", "1"}}));
@@ -199,7 +199,7 @@ TEST(LaunchEnvironmentTest, TheInteractiveStepOfAnAllocationIsOneProcess) {
   EXPECT_TRUE(launch.doubt.empty());
 }
 
-// As the ranks of Hydra are to Open MPI: each a world of its own.
+// Hydra's ranks look like this to Open MPI: each is a world of its own.
 TEST(LaunchEnvironmentTest, AnMpiThatFindsOtherRanksIsRefused) {
   const LaunchEnvironment launch = detect_launch(
       {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});

@@ -37,7 +37,7 @@ TEST(MeshTest, DataParallelismIsWhatIsLeft) {
   EXPECT_THROW(mesh_of(2, 1, 4), ConfigError);
 }
 
-// The world ranks of a group, in the order of the group.
+// Returns the world ranks of a group, in the order of the group.
 std::vector<std::int32_t> members_of(Communicator& group, int world_rank) {
   std::vector<std::int32_t> members(static_cast<std::size_t>(group.size()));
   std::vector<std::int32_t> own = {world_rank};

@@ -8,12 +8,12 @@
 #include "parallel/mpi/mpi_session.h"
 #include "tests/conformance/communicator_conformance.h"
 
-// The suite of communicators as one rank of an MPI job: every process runs every test.
+// Runs the suite of communicators as one rank of an MPI job: every process runs every test.
 namespace terrace {
 namespace {
 
-MpiSession* session = nullptr;  // of main()
-MpiPlacement placement;         // its arguments
+MpiSession* session = nullptr;  // set by main()
+MpiPlacement placement;         // from main()'s arguments
 
 class MpiRunner final : public RankRunner {
  public:
@@ -28,7 +28,7 @@ class MpiRunner final : public RankRunner {
 
 std::unique_ptr<RankRunner> processes(int /*ranks*/) { return std::make_unique<MpiRunner>(); }
 
-// Evaluated when the tests are registered, with the session there.
+// Evaluated when the tests are registered, once the session is there.
 INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformanceTest,
                          testing::Values(CommunicatorFactory{"processes", session->size(),
                                                              processes}),

@@ -13,7 +13,7 @@ namespace {
 
 using Values = std::array<std::uint64_t, 4>;
 
-// What is read from a child that has changed its copy of `values`.
+// A child process that has changed its copy of `values`, for others to read from.
 class Child {
  public:
   explicit Child(Values& values) {

@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-// Of one micro-batch through one virtual stage, in units of time.
+// The times of one micro-batch through one virtual stage, in units of time.
 constexpr int kForwardTime = 1;
 constexpr int kBackwardTime = 2;
 
@@ -25,8 +25,9 @@ struct Simulated {
   bool finished = false;  // false: a stage waited for ever
 };
 
-// Every stage does its slots in order, each as soon as what it needs is there: the same micro-batch
-// from the virtual stage before it (of the model), or after it for a backward.
+// Runs the slots of every stage in order. A slot starts as soon as its input is there: the same
+// micro-batch from the preceding virtual stage of the model, or from the following one for a
+// backward.
 class Simulation {
  public:
   explicit Simulation(const PipelineShape& shape) : shape_(shape) {
@@ -68,7 +69,7 @@ class Simulation {
   int number_of(const PipelineSlot& slot, int stage) const {
     return slot.virtual_stage * shape_.stages + stage;
   }
-  // -1: not yet.
+  // Returns -1 if it is not done yet.
   int at(bool forward, int micro_batch, int number) const {
     const auto found = done_.find({forward, micro_batch, number});
     return found == done_.end() ? -1 : found->second;
@@ -90,7 +91,7 @@ class Simulation {
   std::map<std::tuple<bool, int, int>, int> done_;  // (forward, micro-batch, virtual stage): when
 };
 
-// Forwards whose backward is still to come, at most.
+// Returns the largest number of forwards whose backward is still to come.
 int held_at_most(const std::vector<PipelineSlot>& slots) {
   int held = 0;
   int most = 0;
@@ -131,7 +132,7 @@ TEST_P(PipelineScheduleTest, EverythingIsDoneOnceAndMicroBatchesAscend) {
   }
 }
 
-// With equal stages nothing but the ramps is lost: the makespan is that of the papers, exactly.
+// With equal stages only the ramps are lost: the makespan equals the one in the papers exactly.
 TEST_P(PipelineScheduleTest, TheBubbleIsThatOfThePapers) {
   for (const PipelineShape& shape : shapes(GetParam())) {
     const Simulated simulated = Simulation(shape).run();
@@ -193,7 +194,7 @@ double largest_run(const std::vector<double>& costs, const std::vector<int>& fir
   return largest;
 }
 
-// The least largest run, by trying every cut.
+// Finds the smallest possible largest run by trying every cut.
 double least_by_trying(const std::vector<double>& costs, int stages, std::size_t begin = 0) {
   if (stages == 1) {
     return std::accumulate(costs.begin() + static_cast<std::ptrdiff_t>(begin), costs.end(), 0.0);

@@ -35,17 +35,16 @@ TEST(RankOrderTest, NarrowSumsAreRoundedOnce) {
   // 1 + 2^-8 + 2^-8: rounding each sum to bf16 would give 1.
   const std::vector<Bf16> brain = {{0x3f80}, {0x3b80}, {0x3b80}};
   EXPECT_EQ(reduce_one(brain, ReduceOp::kSum).bits, 0x3f81);
-  // 1 + 2^-8 is a tie in bf16: to even.
+  // 1 + 2^-8 is a tie in bf16, which rounds to even.
   EXPECT_EQ(reduce_one<Bf16>({{0x3f80}, {0x3b80}}, ReduceOp::kSum).bits, 0x3f80);
   // 1 + 2^-11 + 2^-11 in fp16.
   const std::vector<Fp16> half = {{0x3c00}, {0x1000}, {0x1000}};
   EXPECT_EQ(reduce_one(half, ReduceOp::kSum).bits, 0x3c01);
 }
 
-// Every bf16 as the sum of itself and of a value that makes ties of some: as the scalar code has
-// it.
+// Adds to every bf16 a value that makes some of the sums ties, and compares with the scalar code.
 TEST(RankOrderTest, EveryBf16IsRoundedAsItsScalarCodeRounds) {
-  constexpr std::size_t kCount = 65536 + 7;  // and elements that no vector takes
+  constexpr std::size_t kCount = 65536 + 7;  // and a tail that fills no vector
   for (const int bits : {0x0000, 0x3b80, 0xbf81, 0x7f80, 0x7fc1}) {
     const Bf16 other{static_cast<std::uint16_t>(bits)};
     std::vector<Bf16> all(kCount);
@@ -59,7 +58,7 @@ TEST(RankOrderTest, EveryBf16IsRoundedAsItsScalarCodeRounds) {
                          ReduceOp::kSum);
     for (std::size_t i = 0; i < kCount; ++i) {
       const float sum = to_float(all[i]) + to_float(others[i]);
-      // Of two NaNs either may be the sum: compilers and processors choose.
+      // The sum of two NaNs may be either of them: compilers and processors choose.
       if (std::isnan(to_float(all[i])) && std::isnan(to_float(other))) {
         ASSERT_TRUE(std::isnan(to_float(result[i]))) << i;
         continue;

@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of each rendezvous: the launcher's port and the 16 after it.
+// The ports of one rendezvous: the launcher's port and the 16 after it.
 constexpr int kPortsOfOne = 17;
 constexpr int kFirstPort = 10000;
 constexpr int kSlots = 1300;
@@ -25,7 +25,8 @@ bool are_free(int port) {
   return std::ranges::none_of(all, [](const auto& sockets) { return sockets.empty(); });
 }
 
-// Processes that run at the same time, with numbers near each other, start far apart.
+// Processes that run at the same time have numbers near each other, so neighbouring numbers start
+// far apart.
 int unused_ports() {
   static std::atomic<int> next = ::getpid() % kSlots * 37;
   for (int tries = 0; tries < kSlots; ++tries) {

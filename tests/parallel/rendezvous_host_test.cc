@@ -23,7 +23,8 @@ std::string expect_answer(const TcpSocket& socket, AnswerKind kind) {
   return answer->text();
 }
 
-// The host hears its guests in the order in which they came, and drops this one at once.
+// Sends a stranger's bytes and waits until the host drops it. The host hears its guests in the
+// order in which they came, so it has heard all earlier ones.
 void wait_until_all_is_heard(int port) {
   const TcpSocket stranger = connect_to(port);
   const std::string rubbish = "rubbish\n";
@@ -90,7 +91,7 @@ TEST(RendezvousHost, WhoSaysNothingIsDropped) {
   expect_met({meet(as_rank(options, 1)), host.finish()});
 }
 
-// Whoever is beyond them is not let in before one of them has left.
+// A stranger beyond that number is not let in before one of the others has left.
 TEST(RendezvousHost, SoManyStrangersAndNoMoreAreLetIn) {
   RendezvousOptions options = rendezvous_of(2);
   options.hello_time = std::chrono::hours(1);
@@ -99,7 +100,7 @@ TEST(RendezvousHost, SoManyStrangersAndNoMoreAreLetIn) {
     std::vector<TcpSocket> silent;
     const std::size_t room = 2 + kRendezvousStrangersMax;
     while (silent.size() < room - (has_room ? 1 : 0)) silent.push_back(connect_to(host.port()));
-    // This one would be answered before the next, which ends it all.
+    // If there is room, this one is answered before the next, which ends the rendezvous.
     const TcpSocket last = say_hello_as(host.port(), as_rank(options, 9));
     const Hello hello = hello_of(as_rank(options, 1), sizeof(RendezvousBlob));
     if (has_room) expect_answer(last, AnswerKind::kRefused);
@@ -180,7 +181,7 @@ TEST(RendezvousHost, AFirstRankThatBreaksOffInItsBlobMayComeAgain) {
     wait_until_all_is_heard(host.port());
   }
   RendezvousOptions first = options;
-  first.local_rank = 1;  // it looks for the one that serves
+  first.local_rank = 1;  // it looks for the process that serves
   expect_met({meet(first), host.finish()});
 }
 
@@ -189,7 +190,7 @@ TEST(RendezvousHost, ARankMayGoAndComeAgain) {
   TestClock clock;
   HostThread host(options, &clock);
   TcpSocket gone = come_as(host.port(), as_rank(options, 2));
-  // It goes and comes again between two looks of the host.
+  // Rank 2 leaves and comes again between two looks of the host.
   clock.hold();
   const TcpSocket wakes_it = connect_to(host.port());
   clock.wait_until_held();
@@ -204,7 +205,8 @@ TEST(RendezvousHost, ARankMayGoAndComeAgain) {
   EXPECT_THAT(error, Not(HasSubstr("another process")));
 }
 
-// The older one may be left over from an attempt that is over, and which is over is not known.
+// The older process may be left over from an attempt that has ended, but it is not known which
+// attempt has.
 TEST(RendezvousHost, OfTwoProcessesOfOneRankTheLaterStays) {
   RendezvousOptions options = rendezvous_of(3);
   HostThread host(options);
@@ -243,7 +245,7 @@ TEST(RendezvousHost, WithoutAFreePortThereIsNone) {
   EXPECT_THROW(share_from_first_rank(options, blob), EnvironmentError);
 }
 
-// Its guests are told, and nobody waits for what cannot come any more.
+// The host's guests are told, and no one waits for ranks that cannot come any more.
 TEST(RendezvousHost, AHostWithoutDescriptorsFailsAtOnce) {
   const RendezvousOptions options = rendezvous_of(3);
   HostThread host(options);

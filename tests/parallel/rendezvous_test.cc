@@ -23,7 +23,7 @@ std::vector<int> first_ranks(int count) {
   return ranks;
 }
 
-// The next that comes to one of them.
+// Returns the next guest that comes to one of the listeners.
 TcpSocket await_guest(const std::vector<TcpSocket>& listeners) {
   for (const TcpDeadline until = in_a_while(); std::chrono::steady_clock::now() < until;) {
     std::vector<TcpWait> waits;
@@ -38,7 +38,8 @@ TcpSocket await_guest(const std::vector<TcpSocket>& listeners) {
   return {};
 }
 
-// How rank 1 of two ends with a host that is the test's: the answers to its hello.
+// Returns the error of rank 1 of two at a host that the test plays: `answer` answers the rank's
+// hello.
 std::string error_with_host(const std::function<void(const TcpSocket& guest)>& answer,
                             milliseconds own_time) {
   const RendezvousOptions options = as_rank(rendezvous_of(2), 1);
@@ -86,7 +87,7 @@ TEST(Rendezvous, TakesNamesAndAddressesOfBothKinds) {
   }
 }
 
-// The launcher's address may be that of a host where rank 0 is not.
+// The launcher's address may belong to a host where rank 0 does not run.
 TEST(Rendezvous, TheHostNeedNotBeTheFirstRank) {
   const RendezvousOptions options = rendezvous_of(3);
   std::vector<Met> met(3);
@@ -103,7 +104,7 @@ TEST(Rendezvous, TheHostNeedNotBeTheFirstRank) {
   expect_met(met);
 }
 
-// With ranks on several hosts the first of each looks whether the address is its own.
+// With ranks on several hosts, the first rank of each host checks whether the address is its own.
 TEST(Rendezvous, TheHostThatHasTheAddressServes) {
   RendezvousOptions options = rendezvous_of(3);
   const TcpDeadline now = std::chrono::steady_clock::now();
@@ -113,7 +114,7 @@ TEST(Rendezvous, TheHostThatHasTheAddressServes) {
   EXPECT_TRUE(serves_rendezvous(options, now));
   EXPECT_FALSE(serves_rendezvous(as_rank(options, 1), now));
   expect_met(meet_as(options, {0, 1, 2}));
-  options.address = "192.0.2.1";  // nobody's
+  options.address = "192.0.2.1";  // an address that no host has
   EXPECT_FALSE(serves_rendezvous(options, now));
   options.local_size = 3;  // there is no other host
   EXPECT_TRUE(serves_rendezvous(options, now));
@@ -134,7 +135,7 @@ TEST(Rendezvous, AnAddressThatIsNoneIsNamed) {
   EXPECT_THAT(meet(options).error, HasSubstr("found no rendezvous at no..such.host"));
 }
 
-// As the store of another job does, which is on the port where this one would meet.
+// The store of another job behaves like this, on the port where this job would meet.
 TEST(Rendezvous, PortsThatStrangersHaveArePassedOver) {
   const RendezvousOptions options = rendezvous_of(3);
   const std::vector<TcpSocket> silent = listen_on(options.port);
@@ -187,7 +188,7 @@ TEST(Rendezvous, TwoJobsWithTheSamePortDoNotMeet) {
   expect_met(of_other, 2);
 }
 
-// torchrun's agents do not agree on how often they have started the job again.
+// torchrun's agents do not agree on how often they have restarted the job.
 TEST(Rendezvous, RanksOfWhateverAttemptMeet) {
   const RendezvousOptions options = rendezvous_of(3);
   std::vector<Met> met(3);
@@ -203,7 +204,8 @@ TEST(Rendezvous, RanksOfWhateverAttemptMeet) {
   expect_met(met);
 }
 
-// By its own clock the guest's time is long over when it finds the host, which waits for another.
+// By its own clock, the guest's time is long over when it finds the host, which waits for another
+// rank.
 TEST(Rendezvous, AHostThatCameLateIsWaitedFor) {
   const RendezvousOptions options = rendezvous_of(3);
   HostThread host(options);
@@ -225,7 +227,7 @@ TEST(Rendezvous, ItIsTheHostsClockThatAGuestWaitsBy) {
   const milliseconds past = -std::chrono::hours(1);
   const auto verdict = [](const TcpSocket& guest) {
     EXPECT_TRUE(send_welcome(guest, milliseconds(30'000), in_a_while()));
-    // Time for a guest that would not wait to have gone.
+    // By now a guest that would not wait would have left.
     EXPECT_FALSE(guest.wait_to_receive(std::chrono::steady_clock::now() + milliseconds(200)));
     EXPECT_TRUE(send_answer(guest, AnswerKind::kMissing, "ranks 7, 8 did not come", in_a_while()));
   };

@@ -21,13 +21,13 @@ TcpAddress address_of(const std::string& text) {
   return resolved.addresses.front();
 }
 
-// The error of a call that may have no descriptors.
+// Returns the error of a call that may open no descriptors.
 std::string error_without_descriptors(const std::function<void()>& call) {
   rlimit usual = {};
   EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
   const rlimit none = {0, usual.rlim_max};
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  std::exception_ptr failure;  // not looked at before: a sanitizer wants descriptors for that
+  std::exception_ptr failure;  // examined only later: a sanitizer needs descriptors for that
   try {
     call();
   } catch (...) {
@@ -51,7 +51,8 @@ TEST(RendezvousSocketTest, OwnAddressesAreThoseOfItsInterfaces) {
   }
 }
 
-// As the system may connect who looks for a port of its own machine that nobody listens on.
+// The system may connect a socket to itself when it looks for a port of its own machine where no
+// process listens.
 TEST(RendezvousSocketTest, ASocketConnectedToItselfIsNotConnected) {
   TcpAddress own = address_of("127.0.0.1");
   auto* as_sockaddr = reinterpret_cast<sockaddr*>(&own.storage);

@@ -6,7 +6,7 @@
 #include "runtime/engine/model_runtime.h"
 #include "runtime/step/verify.h"
 
-// The one place that knows the product's types and options.
+// This is the only file that knows the product's types and options.
 namespace terrace {
 namespace {
 
@@ -89,7 +89,7 @@ StepModel model_of(const ProgramCase& which) {
   options.model = parse_model_config(config_json(which.model), "case");
   options.model.trainable = which.trainable;
   options.batch = {which.model.sequences, which.model.positions};
-  // Loss scales are for GPUs, whose type is as large as bf16.
+  // Loss scales are for GPUs. Their type is as large as bf16.
   const bool scales_loss = which.type == CaseType::kFp16;
   options.compute_type = scales_loss ? DType::kBF16 : type_of(which.type);
   options.gradient_type = which.has_bf16_gradients ? DType::kBF16 : DType::kF32;

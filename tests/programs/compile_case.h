@@ -12,10 +12,10 @@ namespace terrace {
 // depends on the processor.
 Program compile_case(const ProgramCase& which);
 
-// Likewise with places that are planned.
+// Compiles the step of a case whose places are planned, in the same way.
 Program compile_plan(const PlanCase& which);
 
-// What is wrong with a program, in words; nothing: it may run.
+// Returns descriptions of what is wrong with a program. If there are none, it may run.
 std::vector<std::string> problems_of(const Program& program);
 
 }  // namespace terrace

@@ -7,12 +7,12 @@
 namespace terrace {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood 2014): the same numbers with every standard library.
+// SplitMix64 (Steele, Lea, Flood 2014), which gives the same numbers with every standard library.
 class Dice {
  public:
   explicit Dice(std::uint64_t seed) : state_(seed * 0xD1342543DE82EF95U + 1) {}
 
-  // 0 to count - 1.
+  // Returns a number from 0 to count - 1.
   int below(int count) { return static_cast<int>(next() % static_cast<std::uint64_t>(count)); }
   int between(int low, int high) { return low + below(high - low + 1); }
   bool one_in(int count) { return below(count) == 0; }
@@ -29,7 +29,7 @@ class Dice {
   std::uint64_t state_;
 };
 
-// Every mesh and ZeRO stage comes equally often, so these follow from the number.
+// Every mesh and ZeRO stage occurs equally often, as they follow from the number.
 CaseRanks draw_ranks(int number, Dice& dice) {
   CaseRanks ranks;
   ranks.zero = number % 4;
@@ -74,7 +74,8 @@ CaseHomes draw_homes(Dice& dice) {
   return homes;
 }
 
-// All units alike, as a user asks for it, or each as it comes, as a plan may have it.
+// Draws homes that are alike for all units, as a user asks for them, or different for each unit, as
+// a plan may have them.
 void draw_all_homes(ProgramCase& drawn, Dice& dice) {
   drawn.homes.assign(static_cast<std::size_t>(drawn.model.blocks) + 2, draw_homes(dice));
   if (dice.one_in(2)) return;
@@ -155,7 +156,7 @@ ProgramCase frozen_case(int number) {
   const bool is_gpt2 = drawn.model.is_gpt2;
   const std::string block = is_gpt2 ? "h" : "model.layers";
   const auto layer = [&] { return fmt::format("{}.{}", block, dice.below(drawn.model.blocks)); };
-  // From whole layers to single tensors, low and high.
+  // The choices go from whole layers to single tensors, low and high.
   const std::vector<std::vector<std::string>> choices = {
       {layer() + ".*", layer() + ".*"},
       {fmt::format("{}.{}.*", block, drawn.model.blocks - 1)},

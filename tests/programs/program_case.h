@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-// Steps whose compiled programs are compared over versions of Terrace. A case is told in words and
-// numbers of its own, so that it stays the same whatever the product's types become: only
-// compile_case.cc turns it into them.
+// Steps whose compiled programs are compared between versions of Terrace. A case is described with
+// words and numbers of its own, so that it stays the same however the product's types change. Only
+// compile_case.cc turns it into these types.
 namespace terrace {
 
 enum class CaseTier : std::uint8_t { kDevice, kHost, kDrive };
 
-// Where the states of a unit live.
+// The tiers where the states of a unit live.
 struct CaseHomes {
   CaseTier parameters = CaseTier::kHost;
   CaseTier gradients = CaseTier::kHost;
@@ -42,7 +42,7 @@ struct CaseModel {
   int positions = 24;
 };
 
-// One rank's place among all.
+// The place of one rank among all.
 struct CaseRanks {
   int data = 1;
   int data_rank = 0;
@@ -75,7 +75,7 @@ struct ProgramCase {
   int chunk_blocks = 2;  // blocks of 4096 elements in a chunk
   bool updates_meet_on_host = false;
   std::vector<CaseHomes> homes;  // of each unit
-  // Budgets, in percent of what is live where there are none. Unset: no budget.
+  // Budgets, in percent of the live bytes without budgets. Unset: no budget.
   std::array<std::optional<int>, 3> budget_percent;  // by CaseTier
   bool is_evaluation = false;                        // on the training's program as its base
   // Patterns of the tensors that train; empty: all.
@@ -84,12 +84,13 @@ struct ProgramCase {
 
 inline constexpr int kProgramCases = 720;
 
-// Case `number`, from 0 to kProgramCases - 1: drawn, and always the same.
+// Returns case `number`, from 0 to kProgramCases - 1. It is drawn, and always the same.
 ProgramCase program_case(int number);
 
 inline constexpr int kFrozenCases = 240;
 
-// Likewise, a step in which only some tensors train: that of case 3 * number, otherwise.
+// Returns a drawn step, also always the same, in which only some tensors train. Otherwise it is the
+// step of case 3 * number.
 ProgramCase frozen_case(int number);
 
 // A preset whose places are planned, with budgets in MiB.

@@ -11,15 +11,15 @@
 #include "tests/programs/compile_case.h"
 #include "tests/programs/program_text.h"
 
-// Compiled programs are the same as when their fingerprints were kept: docs/testing.md says how to
-// look at a difference, and what to do where it is meant.
+// Compiled programs must be the same as when their fingerprints were kept. docs/testing.md says how
+// to look at a difference, and what to do if it is intended.
 namespace terrace {
 namespace {
 
-// Parts that run beside each other.
+// The number of parts that run beside each other.
 constexpr int kParts = 8;
 
-// Lines by name of case.
+// Returns the kept lines by name of case.
 std::map<std::string, std::string> kept_lines() {
   std::map<std::string, std::string> lines;
   std::ifstream file(TERRACE_FINGERPRINTS);
@@ -51,7 +51,7 @@ TEST_P(ProgramFingerprints, AreThoseThatAreKept) {
 
 INSTANTIATE_TEST_SUITE_P(Parts, ProgramFingerprints, testing::Range(0, kParts));
 
-// What is kept are programs that could run.
+// The programs that are kept could all run.
 TEST(ProgramCases, AreRightPrograms) {
   for (int number = 0; number < kProgramCases; ++number) {
     const ProgramCase drawn = program_case(number);
@@ -67,7 +67,7 @@ TEST(ProgramCases, AreRightPrograms) {
   }
 }
 
-// The drawn cases bring every kind of op, lane and tier, often.
+// The drawn cases contain every kind of op, lane and tier, and contain it often.
 TEST(ProgramCases, BringWhatTheyAreFor) {
   std::map<std::string, int> cases_with;
   for (int number = 0; number < kProgramCases; ++number) {

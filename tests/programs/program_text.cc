@@ -95,7 +95,7 @@ std::string parts_of(const Op& op) {
   return fmt::format("{}", fmt::join(parts, "+"));
 }
 
-// One access: "host 4096+128". Of an extent of the drive: "drive #3 0+128".
+// Returns one access as text: "host 4096+128", or "drive #3 0+128" for an extent of the drive.
 std::string place_text(const Program& program, const Access& access) {
   const Buffer& buffer = program.buffers.at(static_cast<std::size_t>(access.buffer));
   if (buffer.tier == Tier::kNvme) {
@@ -106,7 +106,7 @@ std::string place_text(const Program& program, const Access& access) {
                      access.size_bytes);
 }
 
-// A line for each range, each once, in order.
+// Returns a line for each range, each range once, in order.
 std::string accesses_text(const Program& program, const char* verb,
                           const std::vector<Access>& accesses) {
   std::vector<std::string> places;

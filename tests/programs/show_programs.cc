@@ -7,7 +7,8 @@
 
 #include "tests/programs/program_text.h"
 
-// Prints what the test of the fingerprints compares. tools/compare_programs.sh calls it.
+// Prints the programs that the test of the fingerprints compares. tools/compare_programs.sh calls
+// it.
 namespace terrace {
 namespace {
 

@@ -1,12 +1,12 @@
-"""Templates in the manner of families of models, each with and without marks of generated text.
+"""Chat templates like those that families of models have, with and without marks of generated text.
 
-`marked(name)` has {% generation %} around a turn with the token that ends it; `plain(name)` is the
-same without these tags, and without the end of a line that jinja2 drops behind one.
+`marked(name)` has {% generation %} around a turn and the token that ends it. `plain(name)` is the
+same template without these tags, and without the end of line that jinja2 drops behind a tag.
 """
 
 import re
 
-# Turns with names, each ended by a token and an end of a line.
+# Each turn names its role, and ends with a token and an end of line.
 CHATML = """\
 {% if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
@@ -19,7 +19,7 @@ CHATML = """\
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
-# Begins with a token, and trims what is said.
+# The text begins with a token, and the content of messages is trimmed.
 HEADERS = """\
 {{- bos_token }}{% for message in messages %}
 {{- '<|start|>' + message['role'] + '<|end|>\n\n' }}
@@ -27,7 +27,7 @@ HEADERS = """\
 {% endgeneration %}{% else %}{{ message['content'] | trim }}<|eot|>{% endif %}
 {%- endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant<|end|>\n\n' }}{% endif %}"""
 
-# Without names of turns, and the user goes first.
+# Turns do not name their roles, and the user goes first.
 BRACKETS = """\
 {{- bos_token }}{% for message in messages %}
 {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}\
@@ -36,7 +36,7 @@ BRACKETS = """\
 {%- else %}{% generation %}{{ ' ' + message.content + eos_token }}{% endgeneration %}{% endif %}
 {%- endfor %}"""
 
-# Leaves out of earlier turns what the assistant thought, and puts a thought into the last.
+# Leaves the assistant's thoughts out of earlier turns, and puts one into the last turn.
 THINKING = """\
 {%- set last = namespace(user=-1) %}
 {%- for message in messages %}{% if message.role == 'user' %}{% set last.user = loop.index0 %}\

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The examples as somebody types them who has not read them: examples_test.py EXAMPLES_FOLDER LIBRARY HEADER_FOLDER
+"""Runs the examples as somebody does who has not read them: examples_test.py EXAMPLES_FOLDER LIBRARY HEADER_FOLDER
 
-Without arguments they say how they are called; the one in C builds with the command that it names. Needs torch and
-transformers, TERRACE_LIBRARY, and python/ in PYTHONPATH.
+Without arguments the examples say how they are called. The example in C builds with the command that it names. Needs
+torch and transformers, TERRACE_LIBRARY, and python/ in PYTHONPATH.
 """
 
 import os
@@ -32,7 +32,7 @@ class Examples(unittest.TestCase):
         self.assertIsNotNone(command, "c_trainer.c names no command")
         if shutil.which("cc") is None:
             self.skipTest("there is no cc")
-        flags = f"-I{HEADERS} {LIBRARY}"  # what pkg-config gives of an installed library
+        flags = f"-I{HEADERS} {LIBRARY}"  # what pkg-config prints for an installed library
         words = re.sub(r"\$\(pkg-config [^)]*\)", flags, command[1])
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(source, folder)

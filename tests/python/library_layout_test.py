@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The structs of terrace.library against those of terrace.h, as a C compiler lays them out:
+"""Compares the structs of terrace.library with the structs of terrace.h, as a C compiler lays them out:
 library_layout_test.py PACKAGE_FOLDER HEADER COMPILER
 """
 

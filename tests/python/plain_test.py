@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What of the package terrace needs no other package: plain_test.py PACKAGE_FOLDER
+"""Tests the parts of the package terrace that need no other package: plain_test.py PACKAGE_FOLDER
 
 Templates are functions here; tests with jinja2 are in prepare_test.py.
 """
@@ -41,7 +41,7 @@ class Case(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def refused(self, code, *says):
-        """Expects a DataError with this exit code that says all of this."""
+        """Expects a DataError that has this exit code, and whose message has all of these texts."""
         test = self
 
         class Refused:
@@ -107,7 +107,7 @@ def chatml(messages, is_prompt):
 
 
 def thinking(messages, is_prompt):
-    """As some templates do, only the last turn keeps what it was thinking."""
+    """Renders a thought in the last turn only, as some templates do."""
     text = ""
     for i, message in enumerate(messages):
         thought = "<think>" if message["role"] == "assistant" and i + 1 == len(messages) else ""

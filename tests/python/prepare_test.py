@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Prepares conversations and holds them against transformers: prepare_test.py TERRACE PACKAGE
+"""Prepares conversations and compares them with transformers: prepare_test.py TERRACE PACKAGE
 
-Ids and masks must be those of apply_chat_template for templates that mark generated text, and of the
-same templates without their marks. Then the program trains on what was prepared, and goes on from
-the prompt of a conversation.
+For templates that mark generated text, ids and masks must equal those that apply_chat_template makes.
+The same templates without their marks must give the same. Then the program trains on the prepared
+rows, and goes on from the prompt of a conversation.
 """
 
 import gzip
@@ -44,7 +44,7 @@ def prepare(*arguments, code=0):
 
 
 def make_model(folder, base, template):
-    """A model's directory, but for its weights."""
+    """Writes a model's directory without its weights."""
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(TOKENIZERS / base / "tokenizer.json"), bos_token="<s>", eos_token="</s>",
         additional_special_tokens=SPECIAL[:5])
@@ -59,7 +59,7 @@ def make_model(folder, base, template):
 
 
 def conversations(seed):
-    """Turns of words drawn at random, which are hard to tell apart."""
+    """Returns conversations whose turns are words drawn at random, and hard to tell apart."""
     draw = random.Random(seed)
     rows = []
     for _ in range(60):
@@ -167,7 +167,7 @@ def check_loss_on(folder):
 
 
 def check_formats(folder):
-    """Every kind of file makes the same lines; a damaged one makes none."""
+    """Every kind of file makes the same lines. A damaged file makes none."""
     rows = conversations(5)
     model = folder / "qwen2-chatml"
     source = write_lines(folder / "in.jsonl", rows)
@@ -236,7 +236,7 @@ def check_refusals(folder):
 
 
 def check_program(folder):
-    """The program trains on it, and samples from the prompt of a conversation."""
+    """The program trains on prepared lines, and samples from the prompt of a conversation."""
     model = folder / "llama3-headers"
     source = write_lines(folder / "in.jsonl", conversations(9))
     refused = run(TERRACE, "train", "--model", model, "--data", source, "--max-steps", 1,
@@ -252,7 +252,7 @@ def check_program(folder):
     wanted = transformers.AutoTokenizer.from_pretrained(model).apply_chat_template(
         [{"role": "system", "content": "rye"}, {"role": "user", "content": "when?"}],
         tokenize=False, add_generation_prompt=True)
-    # The program puts the token that begins a text before a prompt by itself.
+    # The program itself puts the token that begins a text before a prompt.
     begins = json.loads((model / "tokenizer.json").read_text())["post_processor"] is not None
     assert chat == wanted or begins and wanted.endswith(chat), (chat, wanted)
     run(TERRACE, "sample", "--model", folder / "run" / "final", "--prompt", chat,
@@ -260,7 +260,7 @@ def check_program(folder):
 
 
 def check_example():
-    """The conversations of the example are its prompts and completions."""
+    """The example's conversations give the same rows as its prompts and completions."""
     example = Path(PACKAGE).parent / "examples" / "finetune"
     with tempfile.TemporaryDirectory() as name:
         output = Path(name, "out.jsonl")

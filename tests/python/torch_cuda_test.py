@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""terrace.torch's optimizers on a GPU have the bits that they have on the CPU: torch_cuda_test.py PACKAGE_FOLDER
+"""terrace.torch's optimizers give the same bits on a GPU as on the CPU: torch_cuda_test.py PACKAGE_FOLDER
 
-Gradients are given numbers, the same on both. Needs TERRACE_LIBRARY. Where there is no GPU it is skipped (77), and says
-so; where there is one, and PyTorch does not use it, it fails.
+Gradients are given numbers, the same on both. Needs TERRACE_LIBRARY. Without a GPU the test is skipped (77), and says
+so. If there is a GPU that PyTorch does not use, the test fails.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ import terrace.torch as tt  # noqa: E402
 from terrace import library as lib  # noqa: E402
 
 STEPS, MICRO_BATCHES = 6, 2
-SHAPES = ((1100, 1000), (3, 5), (1,), (4097,))  # the first is of two chunks
+SHAPES = ((1100, 1000), (3, 5), (1,), (4097,))  # the first has two chunks
 
 
 def has_gpu():
@@ -33,12 +33,12 @@ def has_gpu():
 
 @functools.cache
 def numbers(seed, shape, dtype):
-    """The same on every device."""
+    """Returns random numbers, which are the same on every device."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 class Product(torch.nn.Module):
-    """The gradient of its parameter is what its forward gets."""
+    """A module whose parameter gets the tensor that is passed to its forward as the gradient."""
 
     def __init__(self, seed, shape, dtype):
         super().__init__()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What goes wrong under terrace.torch ends soon, and says what to do in Python: torch_errors_test.py PACKAGE_FOLDER
+"""Failures under terrace.torch end soon, and say what to do in Python: torch_errors_test.py PACKAGE_FOLDER
 
 Needs TERRACE_LIBRARY.
 """
@@ -30,7 +30,7 @@ from terrace.wording import SESSION_PHRASES, UNITS_PHRASES, Wording  # noqa: E40
 from torch_training import WIDTH, make_model  # noqa: E402
 
 HEADER = Path(PACKAGE).resolve().parent / "runtime" / "capi" / "terrace.h"
-# Functions, flags and fields as only C has them.
+# Names of functions, flags and fields that only C has.
 NAMES_OF_C = re.compile(r"terrace_\w+\(\)|TERRACE_\w+|_bytes\b|state_tier|gradient_scale|adam_|lion_b|sgd_m")
 TIME_LIMIT = 120
 
@@ -57,7 +57,8 @@ class Words(unittest.TestCase):
         optimizer.step()
 
     def test_every_function_and_flag_has_words(self):
-        """Those of a session and of units; what only C's callers can do wrong names types and structs of theirs."""
+        """Functions and flags of a session and of units. Names of C's types and structs are left alone: only callers in
+        C can get them wrong."""
         flags = re.findall(r"#define (TERRACE_(?:STEP|TENSOR)_\w+) ", HEADER.read_text())
         self.assertGreater(len(flags), 2)
         unit_flags = re.findall(r"#define (TERRACE_UNITS?_\w+) ", HEADER.read_text())
@@ -73,7 +74,7 @@ class Words(unittest.TestCase):
                     self.assertIsNone(NAMES_OF_C.search(words(name)), name)
 
     def test_what_sources_say_has_words(self):
-        """Sentences of the sessions' sources, as a source has them: a text may be in parts there."""
+        """Reads the sentences from the sources of sessions, where a text may be written in several parts."""
         root = HEADER.parent.parent
         sources = [*root.glob("session/parameter_*.cc"), *root.glob("session/state_*.cc"),
                    root / "session" / "update_thread.cc", root / "session" / "save_lock.cc",
@@ -184,7 +185,7 @@ class Libraries(unittest.TestCase):
         return str(caught.exception)
 
     def test_another_version(self):
-        """An older one of the same ABI, one of an older ABI, and what is no library of Terrace."""
+        """Loads an older library of the same ABI, one of an older ABI, and one that is not Terrace's."""
         names = ["terrace_abi_version", "terrace_capsule_end", *lib._FUNCTIONS, "terrace_last_error", "terrace_version"]
 
         def made(version, lacking=()):
@@ -218,7 +219,7 @@ def train(optimizer, steps=1):
 
 
 class OffloadedWords(unittest.TestCase):
-    """Of units, and of offload(), which are made of them."""
+    """Errors of units, and of offload(), which is built on units."""
 
     check = Words.check
 
@@ -271,7 +272,7 @@ class OffloadedWords(unittest.TestCase):
 
 
 class Failures(unittest.TestCase):
-    """Each in a process of its own, which has a time limit."""
+    """Failures, each in a process of its own with a time limit."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -304,7 +305,7 @@ class Failures(unittest.TestCase):
         self.assertGreaterEqual(told.count("spawn"), 3, told)
 
     def test_a_child_that_ends_as_python_does(self):
-        """What the parent has in files and threads stays the parent's."""
+        """The parent's files and threads stay the parent's."""
         self.run_program("""
             optimizer = tt.AdamW(model.parameters(), state="nvme", nvme=os.environ["FOLDER"])
             train(optimizer)
@@ -316,7 +317,7 @@ class Failures(unittest.TestCase):
             """)
 
     def test_a_full_disk(self):
-        """A limit on the size of files stands for one; state and what was saved before stay."""
+        """A limit on the size of files stands for a full disk. The state, and what was saved before, stay."""
         told = self.run_program("""
             where = os.environ["FOLDER"]
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
@@ -348,7 +349,7 @@ class Failures(unittest.TestCase):
         self.assertIn("state_dict()", told)
 
     def test_a_drive_without_room(self):
-        """A file system of 1 MiB, in a mount namespace of the child's own, where the machine allows it."""
+        """Uses a file system of 1 MiB, in the child's own mount namespace, if the machine allows it."""
         if subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "none", self.folder],
                           capture_output=True, timeout=TIME_LIMIT).returncode != 0:
             self.skipTest("no file system can be mounted here")
@@ -378,7 +379,7 @@ class Failures(unittest.TestCase):
         self.assertIn("FullDiskError", done.stdout)
 
     def test_an_exception_in_the_loop(self):
-        """In a backward, and between backward and step(); training goes on behind it, in each form."""
+        """Raises in a backward, and between backward and step(). Training goes on afterwards, in each form."""
         self.run_program("""
             class Boom(Exception):
                 pass
@@ -405,7 +406,7 @@ class Failures(unittest.TestCase):
             """)
 
     def test_the_end_of_the_interpreter(self):
-        """With a step under way: by return, by an exception, by sys.exit()."""
+        """The interpreter ends while a step is under way: by return, by an exception, by sys.exit()."""
         drive = 'state="nvme", nvme=os.environ["FOLDER"]'
         for form, ending, status in ((f'updates="forward", model=model, {drive}', "pass", 0),
                                      ('updates="forward", model=model', "raise KeyError('boom')", 1),
@@ -422,7 +423,7 @@ class Failures(unittest.TestCase):
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_a_signal(self):
-        """Ctrl-C under a step that waits: KeyboardInterrupt, and the interpreter ends."""
+        """Ctrl-C while a step waits raises KeyboardInterrupt, and the interpreter ends."""
         self.run_program("""
             optimizer = tt.AdamW(model.parameters(), state="nvme", nvme=os.environ["FOLDER"])
             train(optimizer)

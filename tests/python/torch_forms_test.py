@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Every form of terrace.torch's AdamW has the same bits: torch_forms_test.py PACKAGE_FOLDER
+"""Every form of terrace.torch's AdamW gives the same bits: torch_forms_test.py PACKAGE_FOLDER
 
-Where the state lives, when updates run, how many threads, and a restart in between. Needs TERRACE_LIBRARY.
+Forms differ in where the state lives, when updates run, the number of threads, and a restart in between. Needs
+TERRACE_LIBRARY.
 """
 
 import itertools
@@ -35,7 +36,7 @@ class Forms(unittest.TestCase):
             yield {"updates": when, "threads": threads, **place}
 
     def check_forms(self, dtype, max_grad_norm, arithmetic="torch"):
-        # Else .grad is added up in the parameter's type.
+        # Without take_gradients .grad would be added up in the parameter's type.
         takes = {} if dtype == torch.float32 else {"take_gradients": True}
         fixed = {"arithmetic": arithmetic, "max_grad_norm": max_grad_norm, **takes}
         first = Training(ours(**fixed), dtype)
@@ -72,7 +73,8 @@ class Forms(unittest.TestCase):
         self.check_forms(torch.bfloat16, 0)
 
     def test_modules_that_read_their_children(self):
-        """Under the forward: attention reads its output's weights, and a layer's evaluation those of all within."""
+        """Updates run under the forward: attention reads the weights of its output projection, and a layer in
+        evaluation reads the weights of all modules within."""
         def outputs(**form):
             torch.manual_seed(4)
             layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0, batch_first=True)
@@ -97,7 +99,7 @@ class Forms(unittest.TestCase):
 
 
 class UnderTheBackward(unittest.TestCase):
-    """updates="backward": when a gradient is complete."""
+    """updates="backward": a parameter is updated when its gradient is complete."""
 
     @staticmethod
     def batch(number):
@@ -128,7 +130,7 @@ class UnderTheBackward(unittest.TestCase):
         for number in range(2):
             before = [parameter.detach().clone() for parameter in model.parameters()]
             (model(self.batch(number)) ** 2).mean().backward()
-            if number == 0:  # how often a gradient comes is not known yet
+            if number == 0:  # it is not known yet how often a gradient comes
                 self.assertTrue(all(torch.equal(a, b) for a, b in zip(before, model.parameters())))
             else:
                 optimizer._session.wait_parameter(0)
@@ -138,7 +140,7 @@ class UnderTheBackward(unittest.TestCase):
 
     def test_windows_that_differ(self):
         self.check([3, 1, 4, 2, 4, 1])
-        self.check([4, 4, 4, 2, 4], say=False)  # the last one of an epoch is shorter
+        self.check([4, 4, 4, 2, 4], say=False)  # an epoch's last window is shorter
 
     def test_a_function_says_it(self):
         model = make_model()
@@ -178,7 +180,7 @@ class UnderTheBackward(unittest.TestCase):
             optimizer.zero_grad()
 
     def test_gradients_that_come_in_parts(self):
-        """A tied weight under reentrant checkpointing has a gradient for each part of the graph."""
+        """A tied weight under reentrant checkpointing gets a gradient for each part of the graph."""
         class Tied(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -217,7 +219,7 @@ class UnderTheBackward(unittest.TestCase):
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, got, strict=True)))
 
     def test_a_weight_that_is_read_behind_its_gradient_is_found(self):
-        """A use whose gradient does not count for the weight may come later in the backward than the weight's own."""
+        """The backward may read a weight after its gradient was complete, in a use that gives it no gradient."""
         first, weight = torch.nn.Parameter(torch.ones(4, 4)), torch.nn.Parameter(torch.ones(4, 4))
         optimizer = tt.AdamW([first, weight], updates="backward")
         x = torch.ones(2, 4)
@@ -251,7 +253,7 @@ class UnderTheBackward(unittest.TestCase):
             optimizer.step()
 
     def test_a_gradient_that_is_not_finite(self):
-        """Found before any update it changes nothing; behind one the state must be loaded."""
+        """If it is found before any update, nothing changes. After an update the state must be loaded."""
         model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
         optimizer = tt.AdamW(model.parameters(), updates="backward")
         x = torch.ones(2, 4)
@@ -284,7 +286,7 @@ class UnderTheBackward(unittest.TestCase):
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, model.parameters())))
 
     def test_gradient_that_cannot_be_added_fails_the_step(self):
-        """As where a GPU fails under the copy of it: step() must not leave its tensor out."""
+        """This is as if a GPU failed while the gradient is copied. step() must not leave its tensor out."""
         torch.manual_seed(1)
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
         optimizer = tt.AdamW(model.parameters(), updates="backward")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Others work on gradients between backward and step(): torch_gradients_test.py PACKAGE_FOLDER
+"""Other code works on gradients between backward and step(): torch_gradients_test.py PACKAGE_FOLDER
 
-Each way is as with torch's optimizers, or refused. Needs TERRACE_LIBRARY.
+Each way of doing so gives the same as with torch's optimizers, or is refused. Needs TERRACE_LIBRARY.
 """
 
 import sys
@@ -30,7 +30,8 @@ def set_gradients(model, value):
         parameter.grad = None if value is None else torch.full_like(parameter, value)
 
 
-# Of each way the name, and what it does to the model after the backward of a step. True: no step() is called.
+# By name of each way, a function that changes the model after the backward of a step. If it returns True, step() is
+# not called.
 WAYS = {
     "none": lambda model, step: None,
     "clipped by norm": lambda model, step: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1),
@@ -80,7 +81,7 @@ class Others(unittest.TestCase):
         return [parameter.detach() for parameter in model.parameters()]
 
     def check(self, *arguments, **more):
-        """The forms that leave gradients in .grad have the bits of torch, but for the root of some processors."""
+        """The forms that leave gradients in .grad give torch's bits, except for square roots on some processors."""
         settings = {"lr": 1e-2, "weight_decay": 0.1}
         expected = self.train(lambda m: torch.optim.SGD(m.parameters(), lr=1e-2, momentum=0.9), *arguments, **more)
         rooted = self.train(lambda m: torch.optim.AdamW(m.parameters(), foreach=False, **settings), *arguments, **more)
@@ -108,13 +109,13 @@ class Others(unittest.TestCase):
         self.check("none", hook=halve)
 
     def test_zeros(self):
-        """Parameters without a gradient go on decaying, and no zeros let gradients add up."""
+        """With zeros, parameters without a new gradient go on decaying. Without zeroing, gradients add up."""
         for zero in (zeros, zeros_by_the_model, no_zeros):
             with self.subTest(zero=zero.__name__):
                 self.check("none", zero=zero, has_parts=True)
 
     def test_a_step_twice(self):
-        """step() finds the gradient that is still there, as torch's does."""
+        """The second step() finds the gradient that is still there, as torch's step() does."""
         results = []
         for make in (lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9), lambda p: tt.SGD(p, lr=1e-2, momentum=0.9)):
             model = make_model()
@@ -127,7 +128,7 @@ class Others(unittest.TestCase):
             self.assertLess(float((a - b).abs().max()), 1e-7)
 
     def test_gradients_under_updates(self):
-        """Whoever looks at .grad while updates read it waits for them, and has the gradient itself."""
+        """Code that uses .grad while updates read it waits for them, and gets the gradient itself."""
         model = torch.nn.Linear(1 << 10, 1 << 10, bias=False)
         optimizer = tt.SGD(model.parameters(), lr=1.0, momentum=0.0, updates="forward", model=model)
         before = model.weight.detach().clone()
@@ -140,7 +141,7 @@ class Others(unittest.TestCase):
 
 
 class Taken(unittest.TestCase):
-    """With take_gradients=True the optimizer has them, and says so."""
+    """With take_gradients=True the optimizer has the gradients, and says so."""
 
     FORMS = ({"take_gradients": True}, {"updates": "backward"})
 
@@ -217,7 +218,7 @@ class Taken(unittest.TestCase):
             optimizer.step()
 
     def test_sums_are_those_of_torch(self):
-        """Zeros count as gradients, and what has none is left as it is."""
+        """Zeros count as gradients, and a parameter without a gradient is left as it is."""
         results = []
         for form in ({}, {"take_gradients": True}):
             model = make_model()

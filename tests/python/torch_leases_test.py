@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Memory of the library in tensors of torch and numpy, by DLPack: torch_leases_test.py PACKAGE_FOLDER
+"""Tensors of torch and numpy have memory of the library, by DLPack: torch_leases_test.py PACKAGE_FOLDER
 
 Needs TERRACE_LIBRARY, the library of this build.
 """
@@ -46,7 +46,7 @@ print(kept.sum().item())
 
 
 class _OldLease:
-    """A lease as a consumer sees it who asks for no version."""
+    """A lease as it looks to a consumer that asks for no version."""
 
     def __init__(self, lease):
         self._lease = lease
@@ -180,7 +180,7 @@ class UnitLeases(unittest.TestCase):
             with self.assertRaisesRegex(BufferError, "read only"):
                 units.lease(number, lib.PARAMETERS).__dlpack__()
             if dtype == torch.bfloat16:
-                # The capsule ends, untaken, while numpy's error is raised.
+                # The capsule ends, without a consumer, while numpy's error is raised.
                 with self.assertRaisesRegex(Exception, "dtype") as refused:
                     numpy.from_dlpack(units.lease(number, lib.PARAMETERS))
                 self.assertNotIsInstance(refused.exception, SystemError)

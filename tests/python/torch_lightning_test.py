@@ -57,7 +57,7 @@ class Module(lightning.LightningModule):
 
 
 def batches():
-    """18 of them: an epoch ends with a window of 2."""
+    """Returns 18 batches, so that an epoch ends with a window of 2."""
     data = torch.randn(18 * 4, WIDTH, generator=torch.Generator().manual_seed(1))
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=4)
 
@@ -123,7 +123,7 @@ class UnderLightning(unittest.TestCase):
                 self.check(self.fit(settings, resume=f"{self.folder}/kept/epoch=0.ckpt")[0], expected)
 
     def test_clipping_by_lightning(self):
-        """It clips what is in .grad; who would clip a second time, or clip what was taken, is refused."""
+        """Lightning clips the gradients in .grad. Clipping a second time, or clipping taken gradients, is refused."""
         expected, norms = self.in_a_loop({"max_grad_norm": 0.3})
         self.assertTrue(any(norm > 0.3 for norm in norms), norms)
         for a, b in zip(self.fit({}, gradient_clip_val=0.3)[0], expected, strict=True):

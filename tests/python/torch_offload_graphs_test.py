@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Small models whose graphs take unusual ways, offloaded, against the same models without:
+"""Compares small offloaded models with unusual graphs to the same models without offload:
 torch_offload_graphs_test.py PACKAGE_FOLDER
 
 Needs TERRACE_LIBRARY, the library of this build.
@@ -40,7 +40,7 @@ def optimizer_of(model):
 
 
 class Layers(nn.Module):
-    """Layers whose outputs are inputs of the next, made of `block`."""
+    """Layers made by `block`, each of which gets the output of the one before."""
 
     def __init__(self, block, count=3):
         super().__init__()
@@ -82,7 +82,7 @@ class GraphTest(unittest.TestCase):
         self.nvme = folder.name
 
     def assert_same_training(self, make, run=train, **options):
-        """Returns the offloaded model, and its optimizer."""
+        """Trains a model with and without offload. Returns the offloaded model, and its optimizer."""
         torch.manual_seed(1)
         plain = make()
         model = tt.offload(copy.deepcopy(plain), **options)
@@ -111,7 +111,7 @@ class GraphTest(unittest.TestCase):
 
 
 class Backwards(GraphTest):
-    """A backward that enters a unit as no hook of its output tells."""
+    """A backward that enters a unit without a call of the hooks on the unit's output."""
 
     def test_outputs_of_a_class_that_is_unknown(self):
         class Output:
@@ -227,10 +227,10 @@ class Backwards(GraphTest):
 
 
 class HooksOfOthers(GraphTest):
-    """Saved tensors that gradient checkpointing takes, and torch itself."""
+    """Saved tensors that the hooks of gradient checkpointing, or of torch itself, take."""
 
     def test_checkpointing(self):
-        """Of units whose output is of an unknown class, of two units as one, and of a part of a part of a unit."""
+        """Checkpoints units whose output has an unknown class, two units as one, and a part of a part of a unit."""
         class Output:
             def __init__(self, hidden):
                 self.hidden = hidden
@@ -283,7 +283,8 @@ class Forwards(GraphTest):
     """Forwards that have no backward, or several."""
 
     def test_losses_that_are_not_used(self):
-        """Before the first step and after, with the unused graph alive at the next forward or not, and last."""
+        """A loss is unused before the first step, after it, or at the end, and its graph may still be alive at the next
+        forward."""
         def run(model, optimizer, warm, keeps):
             told, loss = [], None
             for step in range(8):
@@ -327,7 +328,7 @@ class Forwards(GraphTest):
         self.assert_all_ways(lambda: Branches(Linears), run)
 
     def test_evaluations_that_record_a_graph(self):
-        """They leave neither tasks nor files."""
+        """Such evaluations leave neither tasks nor files."""
         for warm in (0, 2):
             for alive in (True, False):
                 model = tt.offload(Layers(Linears), nvme=self.nvme, activations="nvme")
@@ -373,7 +374,7 @@ class Forwards(GraphTest):
             self.assert_all_ways(lambda: Checkpointed(Linears), run)
 
     def test_units_that_save_nothing_at_first(self):
-        """A unit that was recorded while it saved nothing worth keeping gets room once it saves more."""
+        """A unit that saved nothing worth keeping while it was recorded gets room once it saves more."""
         model = tt.offload(Layers(Linears), nvme=self.nvme, activations="nvme")
         optimizer = optimizer_of(model)
         for size in (1, 1, 512, 512, 512):
@@ -403,7 +404,7 @@ class Reading(GraphTest):
 
 
 class Units(GraphTest):
-    """Which modules are moved as a whole, and what brings a part of one that is used alone."""
+    """Which modules are moved as a whole, and what loads a part of such a module if that is used alone."""
 
     def names(self, model):
         return [unit.name for unit in movement_of(model).units.units]
@@ -455,7 +456,8 @@ class Units(GraphTest):
                 self.assert_all_ways(lambda: Layers(Block), run)
 
     def test_parameters_beside_blocks(self):
-        """Of the model, and of a module in it: what they have themselves is a unit, and each block is one."""
+        """The model, and a module in it, have parameters of their own beside blocks. These parameters are a unit, and
+        each block is one."""
         class Encoder(Layers):
             def __init__(self):
                 super().__init__(Linears)

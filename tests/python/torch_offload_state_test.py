@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The state of offloaded models and of their optimizers, and what is refused: torch_offload_state_test.py
+"""Tests the state of offloaded models and of their optimizers, and what is refused: torch_offload_state_test.py
 PACKAGE_FOLDER
 
-Small models against the same ones without. Needs TERRACE_LIBRARY, the library of this build.
+Small models are compared with the same models without offload. Needs TERRACE_LIBRARY, the library of this build.
 """
 
 import copy
@@ -85,7 +85,7 @@ class OffloadedTest(unittest.TestCase):
 
 class States(OffloadedTest):
     def test_a_state_is_saved_again_before_a_step(self):
-        """With parameters in host memory and on a drive, of each rule, and of torch's optimizer."""
+        """The state is of each rule, with parameters in host memory and on a drive, and of torch's optimizer."""
         for dtype in (torch.float32, torch.bfloat16):
             for rule in (tt.AdamW, tt.Lion, tt.SGD):
                 for options in ({}, {"nvme": self.folder, "parameters": "nvme", "optimizer": "nvme"}):
@@ -104,7 +104,7 @@ class States(OffloadedTest):
         self.assert_equal_states(theirs.state_dict(), other.state_dict())
 
     def test_a_state_without_masters_has_those_of_the_parameters(self):
-        """As torch's optimizer over bf16 writes it: the masters are then what the parameters are."""
+        """Torch's optimizer over bf16 writes such a state. The masters then equal the parameters."""
         model = make_model(torch.bfloat16)
         values = copy.deepcopy(model.state_dict())
         theirs = torch.optim.AdamW(model.parameters(), lr=RATE)
@@ -115,7 +115,7 @@ class States(OffloadedTest):
             self.assertTrue(torch.equal(fields["master"], value.float()), name)
 
     def test_parameters_are_those_of_loaded_masters(self):
-        """Before the first step and after one: forward and state_dict() have them at once."""
+        """forward and state_dict() have the parameters at once, before the first step and after one."""
         for options in ({}, {"nvme": self.folder, "parameters": "nvme"}):
             for steps_before in (0, 1):
                 with self.subTest(options=options, steps_before=steps_before):
@@ -133,7 +133,8 @@ class States(OffloadedTest):
                     self.assert_equal_values(copy.deepcopy(model.state_dict()), other.state_dict())
 
     def test_loaded_masters_are_rounded_as_a_step_rounds(self):
-        """Halfway between two bf16 values: the parameters are the same before and after a step is compiled."""
+        """Masters are halfway between two bf16 values. The parameters are the same before and after a step is
+        compiled."""
         model, optimizer = self.offloaded(make_model(torch.bfloat16))
         train(model, optimizer, range(1))
         saved = copy.deepcopy(optimizer.state_dict())
@@ -159,7 +160,7 @@ class States(OffloadedTest):
         optimizer.load_state_dict(saved)
 
     def test_a_step_that_cannot_be_made_loses_no_state(self):
-        """Where a changed setting needs another compiled step, and that one fails."""
+        """A changed setting needs another compiled step, and making that step fails."""
         for dtype in (torch.float32, torch.bfloat16):
             with self.subTest(dtype=dtype):
                 runs = []
@@ -191,7 +192,8 @@ class States(OffloadedTest):
 
 class Methods(OffloadedTest):
     def test_every_public_method_works_or_is_refused(self):
-        """Each that TieredOptimizer has beyond torch's: what reads a session of its own would not work here."""
+        """Tries each method that TieredOptimizer has beyond torch's. A method that reads the optimizer's own session
+        would not work here."""
         model, optimizer = self.offloaded()
         parameters = list(model.parameters())
         refused = lib.UnsupportedError
@@ -287,7 +289,7 @@ class Values(OffloadedTest):
         self.assertNotEqual(values["0.0.weight"].data_ptr(), values["1.0.weight"].data_ptr())
 
     def test_buffers_change_their_type(self):
-        """The parameters' type, on the CPU, is the only one that a model can be asked for; buffers take it."""
+        """A model can only be moved to the parameters' type on the CPU. Buffers take that type."""
         model = torch.nn.Sequential(make_model(), torch.nn.BatchNorm1d(WIDTH))
         model.register_buffer("table", torch.zeros(3, dtype=torch.float64))
         model.register_buffer("nothing", None)
@@ -306,7 +308,7 @@ class Values(OffloadedTest):
 
 class Refusals(OffloadedTest):
     def test_training_without_an_optimizer_of_this_package(self):
-        """One of torch.optim has no gradients to use, and one that is gone has none either."""
+        """An optimizer of torch.optim finds no gradients to use. An optimizer that is gone uses none either."""
         for make in (lambda model: torch.optim.AdamW(model.parameters(), lr=RATE), None):
             with self.subTest(make=make):
                 model = tt.offload(make_model())
@@ -352,7 +354,7 @@ class Refusals(OffloadedTest):
                     train(*self.offloaded(model), range(2))
 
     def test_an_earlier_optimizer_touches_no_offloaded_parameter(self):
-        """Where offload() was not told of it, which is as if here."""
+        """offload() does not know of the optimizer, which the test brings about by force."""
         for more in ({}, {"take_gradients": True}):
             for steps in (0, 1):
                 with self.subTest(more=more, steps=steps):
@@ -394,7 +396,7 @@ class UnderTrainers(OffloadedTest):
     SETTINGS = {"lr": 5e-3, "max_grad_norm": 0.5, "arithmetic": "terrace"}
 
     def test_transformers_trainer(self):
-        """tt.attach() over an offloaded model, against the same training without."""
+        """Compares tt.attach() over an offloaded model with the same training without offload."""
         import transformers
 
         def trained(offloads):
@@ -425,7 +427,7 @@ class UnderTrainers(OffloadedTest):
         self.assert_equal_values(values, others)
 
     def test_lightning(self):
-        """OptimizerCallback over an offloaded model, against the same training without."""
+        """Compares OptimizerCallback over an offloaded model with the same training without offload."""
         import lightning
 
         from terrace.torch.lightning import OptimizerCallback

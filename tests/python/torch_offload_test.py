@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Models of transformers whose parameters Terrace moves, against the same models without: torch_offload_test.py
-PACKAGE_FOLDER
+"""Compares models of transformers whose parameters Terrace moves with the same models without Terrace:
+torch_offload_test.py PACKAGE_FOLDER
 
 Needs TERRACE_LIBRARY, the library of this build.
 """
@@ -55,7 +55,7 @@ def tokens(seed, length=16):
 
 
 def one_step(model, optimizer, step, micro_batches=2, length=16):
-    """Returns the losses."""
+    """Does one step. Returns its losses."""
     losses = []
     for m in range(micro_batches):
         ids = tokens(10 * step + m, length)
@@ -79,7 +79,7 @@ class OffloadTest(unittest.TestCase):
                 self.assertTrue(torch.equal(expected, parameter), name)
 
     def assert_runs_compiled(self, model):
-        """The next step keeps to the way that was compiled."""
+        """Does a step, and checks that it runs in the order of the compiled step."""
         movement = movement_of(model)
         optimizer = movement.optimizer()
         told = []
@@ -90,7 +90,7 @@ class OffloadTest(unittest.TestCase):
         self.assertEqual(told, [])
 
     def assert_same_training(self, make, run, **options):
-        """run(model, optimizer) returns what is compared, beside the parameters."""
+        """Trains a model with and without offload. Compares parameters, and the results of run(model, optimizer)."""
         plain = make()
         expected = run(plain, optimizer_of(plain, take_gradients=True))  # adds micro-batches in fp32, as offload does
         model = tt.offload(make(), **options)
@@ -102,7 +102,7 @@ class OffloadTest(unittest.TestCase):
 
 class Trainings(OffloadTest):
     def test_heads_and_tiers(self):
-        """The same losses and parameters to the bit: forward, clipping, micro-batches, on drives and the host."""
+        """Losses and parameters are the same to the bit: with clipping and micro-batches, on drives and the host."""
         def run(model, optimizer):
             return [one_step(model, optimizer, step) for step in range(4)]
 
@@ -115,7 +115,7 @@ class Trainings(OffloadTest):
                         self.assert_same_training(lambda: make(tied), run, **options)
 
     def test_gradient_checkpointing(self):
-        """Of both kinds, with heads that are tied and are not, and activations with torch and on a drive."""
+        """Both kinds of checkpointing give the same training, with activations with torch and on a drive."""
         def run(model, optimizer):
             return [one_step(model, optimizer, step) for step in range(4)]
 
@@ -141,7 +141,7 @@ class Trainings(OffloadTest):
                 self.assert_same_training(lambda: make(dtype=torch.bfloat16), run, nvme=self.nvme)
 
     def test_frozen_parts(self):
-        """Whole units that are frozen, and parts of units."""
+        """Freezes whole units, and parts of units."""
         def frozen(names):
             model = gpt2()
             for name, parameter in model.named_parameters():
@@ -158,7 +158,7 @@ class Trainings(OffloadTest):
                     self.assert_runs_compiled(model)
 
     def test_evaluation_between_steps(self):
-        """Between steps, between micro-batches, and between forward and backward."""
+        """Evaluates between steps, between micro-batches, and between forward and backward."""
         def run(model, optimizer):
             told = []
             for step in range(4):
@@ -186,8 +186,8 @@ class Trainings(OffloadTest):
                         self.assert_same_training(lambda: make(dtype=dtype), run, nvme=self.nvme, **options)
 
     def test_steps_that_take_another_way(self):
-        """Fewer and more micro-batches, longer texts, two forwards before two backwards, another learning rate,
-        gradients that are forgotten, an exception in the middle, a part that freezes later."""
+        """Steps have fewer or more micro-batches, longer texts, two forwards before two backwards, another learning
+        rate, gradients that are forgotten, an exception in the middle, or a part that freezes later."""
         def run(model, optimizer):
             told = [one_step(model, optimizer, 0), one_step(model, optimizer, 1)]
             told += [one_step(model, optimizer, 2 + i, micro_batches=m) for i, m in enumerate((1, 3, 3, 2, 3))]
@@ -246,7 +246,7 @@ class Trainings(OffloadTest):
 
 class Files(OffloadTest):
     def trained_pair(self, make, dtype=torch.float32):
-        """A model that was saved, loaded by transformers and by Terrace, each after two steps."""
+        """Returns a saved model twice, loaded by transformers and by Terrace, each after two steps."""
         source = os.path.join(self.nvme, "source")
         make(dtype=dtype).save_pretrained(source)
         plain = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
@@ -258,7 +258,7 @@ class Files(OffloadTest):
         return plain, model, optimizers
 
     def test_load_train_save(self):
-        """Files of save_pretrained() have equal bytes, and a resumed training goes on to the bit."""
+        """Files of save_pretrained() have equal bytes, and a resumed training goes on with the same bits."""
         for make in (llama, gpt2):
             for dtype in (torch.float32, torch.bfloat16):
                 with self.subTest(make=make, dtype=dtype):
@@ -284,7 +284,7 @@ class Files(OffloadTest):
                     self.assert_same_parameters(plain, resumed)
 
     def test_state_goes_back(self):
-        """A state that is loaded after steps: of this optimizer, and of the one without offload."""
+        """Loads a state after steps: of the optimizer without offload, into that one and into this one."""
         plain, model, optimizers = self.trained_pair(gpt2, torch.float32)
         expected = optimizers[0].state_dict()
         told = optimizers[1].state_dict()
@@ -301,7 +301,8 @@ class Files(OffloadTest):
         self.assert_same_parameters(plain, model)
 
     def test_state_dict(self):
-        """Of the model and of a module in it, before the first step and after, and between forward and backward."""
+        """Compares the state_dict() of the model and of a module in it, before the first step and after, and between
+        forward and backward."""
         plain, model = gpt2(), tt.offload(gpt2(), nvme=self.nvme)
         optimizers = optimizer_of(plain), optimizer_of(model)
         for step in range(3):
@@ -351,7 +352,7 @@ class Files(OffloadTest):
 
 class Activations(OffloadTest):
     def test_where_they_are(self):
-        """In the memory of their unit, or in a file while a step is recorded, and none with torch."""
+        """Activations are in the memory of their unit, or in a file while a step is recorded, and none with torch."""
         model = tt.offload(llama(tied=False), nvme=self.nvme, activations="nvme")
         optimizer = optimizer_of(model)
         movement = movement_of(model)
@@ -371,7 +372,7 @@ class Activations(OffloadTest):
         self.assertEqual(sum(size > 10 * hidden_states for size in sizes), 3, sizes)
 
     def test_a_graph_that_is_kept(self):
-        """A second backward of one forward reads what the first has read."""
+        """A second backward of one forward reads the same saved tensors as the first."""
         def run(model, optimizer):
             told = []
             for step in range(3):

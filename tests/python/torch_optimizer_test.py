@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""terrace.torch's optimizers against torch's, their files, and mistakes: torch_optimizer_test.py PACKAGE_FOLDER
+"""Compares terrace.torch's optimizers with torch's, tests files and mistakes: torch_optimizer_test.py PACKAGE_FOLDER
 
 Needs TERRACE_LIBRARY, the library of this build.
 """
@@ -25,7 +25,7 @@ from torch_training import STEPS, WIDTH, Training, groups_of, make_model, ours  
 
 
 class GradientsInPlace(unittest.TestCase):
-    """The first gradient of a step is not copied where nobody else has its memory."""
+    """The first gradient of a step is not copied if nobody else has its memory."""
 
     def setUp(self):
         self.parameter = torch.nn.Parameter(torch.arange(64.0))
@@ -99,8 +99,8 @@ class GradientsInPlace(unittest.TestCase):
 
 class AgainstTorch(unittest.TestCase):
     def test_state_has_the_bits_of_torch(self):
-        """From equal state in every step. Only the root may differ: torch's is MKL's, which does not round
-        correctly on every processor."""
+        """Every step begins from equal state. Only the square root may differ: torch uses MKL's, which does not
+        round correctly on every processor."""
         torch_model, our_model = make_model(), make_model()
         settings = {"lr": 3e-3, "betas": (0.9, 0.98), "weight_decay": 0.05}
         theirs = torch.optim.AdamW(torch_model.parameters(), foreach=False, fused=False, **settings)
@@ -346,7 +346,7 @@ class Mistakes(unittest.TestCase):
         with self.assertRaisesRegex(lib.ParameterChangedError, "optimizer.adopt"):
             optimizer.step()
 
-        model(x).sum().backward()  # a batch that is given up
+        model(x).sum().backward()  # this batch is given up
         optimizer.zero_grad()
         optimizer.adopt([model[0].weight])
         model(x).sum().backward()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""load_pretrained() of directories that are not what they seem, and offload() of what from_pretrained() gives:
+"""Tests load_pretrained() on directories that are not what they seem, and offload() of models of from_pretrained():
 torch_pretrained_test.py PACKAGE_FOLDER
 
 docs/checkpoint.md has the rules, under "Model directories". Needs TERRACE_LIBRARY.
@@ -199,7 +199,7 @@ class MappedParameters(Case):
 
 
 class TakenGradients(Case):
-    """Of an offloaded model: what works on them is refused."""
+    """Code that works on the taken gradients of an offloaded model is refused."""
 
     def begin(self):
         model = tt.offload(make_model())

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""terrace.torch's optimizers over parameters that two ranks share, by gloo: torch_ranks_test.py PACKAGE_FOLDER
+"""Tests terrace.torch's optimizers over parameters that two ranks share, by gloo: torch_ranks_test.py PACKAGE_FOLDER
 
-FSDP2's fully_shard(), and DTensors that distribute_tensor() makes. Needs TERRACE_LIBRARY.
+The parameters are of FSDP2's fully_shard(), or DTensors of distribute_tensor(). Needs TERRACE_LIBRARY.
 """
 
 import copy
@@ -12,7 +12,7 @@ import tempfile
 import traceback
 import unittest
 
-if __name__ == "__main__":  # else a rank, which this process has started
+if __name__ == "__main__":  # else this is a rank, which that process has started
     os.environ["TERRACE_TEST_PACKAGE"] = sys.argv.pop(1)
 sys.path.insert(0, os.environ["TERRACE_TEST_PACKAGE"])
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -33,7 +33,7 @@ WIDTH = 33  # so that the ranks have parts of different sizes
 
 
 def make_model():
-    """With a parameter of one element in the first dimension, of which one rank has nothing."""
+    """Makes a model with a parameter of size 1 in the first dimension, of which one rank has nothing."""
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 48), torch.nn.GELU(), torch.nn.LayerNorm(48),
                                 torch.nn.Linear(48, 17))
@@ -53,7 +53,8 @@ def batch(step):
 
 
 def train(model, optimizer, steps):
-    """All ranks have the same batch, so that the mean of their gradients is each one's, bit for bit."""
+    """Trains on the same batches on all ranks, so that the mean of the gradients is each rank's gradient, bit for bit.
+    Returns the norms."""
     norms = []
     for step in steps:
         optimizer.param_groups[0]["lr"] = 1e-2 / (1 + step / 20)
@@ -85,11 +86,11 @@ def trained(make, steps=range(STEPS), model=None):
     return model, optimizer, train(model, optimizer, steps)
 
 
-# ---- what each rank does; returns what the test looks at ---------------------------------------------------
+# ---- tasks of each rank, which return what the test looks at -----------------------------------------------
 
 
 def same_bits_without_clipping(folder):
-    """Of fully_shard()'s parameters and of whole ones, AdamW and SGD, host and drive."""
+    """Compares fully_shard()'s parameters with whole ones, for AdamW, SGD and Lion, on the host and on a drive."""
     found = {}
     for name, make in {"adamw": lambda p, **more: tt.AdamW(p, **more), "sgd": lambda p, **more: tt.SGD(p, **more),
                        "lion": lambda p, **more: tt.Lion(p, **more)}.items():
@@ -103,7 +104,7 @@ def same_bits_without_clipping(folder):
 
 
 def clipped(folder):
-    """Against whole parameters that are clipped by the norm as this rank sums it."""
+    """Compares with whole parameters, which are clipped by the norm as this rank sums it."""
     found = {}
     for arithmetic in ("torch", "terrace"):
         settings = {"lr": 1e-2, "max_grad_norm": 1.0, "arithmetic": arithmetic}
@@ -114,7 +115,7 @@ def clipped(folder):
 
 
 def torch_is_followed(folder):
-    """torch.optim.AdamW over the same shards, with clip_grad_norm_ of DTensors."""
+    """Compares with torch.optim.AdamW over the same shards, and with clip_grad_norm_ of DTensors."""
     model, optimizer, norms = trained(lambda p: tt.AdamW(p, lr=1e-2, max_grad_norm=1.0), range(10), sharded_model())
     theirs = sharded_model()
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2, foreach=False)
@@ -132,7 +133,7 @@ def torch_is_followed(folder):
 
 
 def resumed(folder):
-    """By files of each rank, by state_dict(), and by torch.distributed.checkpoint, in step 20."""
+    """Resumes at step 20: from files of each rank, from state_dict(), and by torch.distributed.checkpoint."""
     def make(parameters):
         return tt.AdamW(parameters, max_grad_norm=1.0)
 
@@ -183,7 +184,7 @@ def other_ranks_are_refused(folder):
 
 
 def infinite_gradient(folder):
-    """In one rank's part only: all ranks are told, and go on."""
+    """Only one rank's part has an infinite gradient. All ranks are told, and go on."""
     model = sharded_model()
     optimizer = tt.AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, range(1))
@@ -204,7 +205,8 @@ def infinite_gradient(folder):
 
 
 def kinds_of_dtensors(folder):
-    """Replicated, sharded in any dimension, on a mesh of two dimensions, beside a plain parameter; clipped."""
+    """Trains DTensors that are replicated, sharded in either dimension, or on a mesh of two dimensions, beside a plain
+    parameter, with clipping."""
     mesh = init_device_mesh("cpu", (RANKS,))
     flat = init_device_mesh("cpu", (1, RANKS))
     tensors = [torch.randn(6, 10, generator=torch.Generator().manual_seed(i)) for i in range(5)]
@@ -233,7 +235,7 @@ def kinds_of_dtensors(folder):
 
 
 def empty_rank(folder):
-    """A rank that has no element of any parameter takes part, saves and loads."""
+    """A rank without any element of a parameter takes part, saves and loads."""
     def make():
         parameter = torch.nn.Parameter(distribute_tensor(torch.ones(1, 8), init_device_mesh("cpu", (RANKS,)),
                                                          [Shard(0)]))
@@ -258,7 +260,7 @@ def empty_rank(folder):
 
 
 def flat_model(use_orig_params):
-    """As the first FSDP has it, whose parameters are flat, or views of flat ones."""
+    """Returns a model of the first FSDP, whose parameters are flat, or views of flat ones."""
     return FullyShardedDataParallel(make_model(), device_id=torch.device("cpu"), use_orig_params=use_orig_params)
 
 
@@ -292,7 +294,7 @@ TASKS = [same_bits_without_clipping, clipped, torch_is_followed, resumed, other_
 
 
 def run_rank(rank, port, folder, answers):
-    """Runs all tasks: to start a rank takes longer than most of them."""
+    """Runs all tasks, since starting a rank takes longer than most of them."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
     torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
     try:
@@ -331,7 +333,7 @@ class UnderRanks(unittest.TestCase):
                     process.kill()
 
     def results_of(self, task):
-        """What the task has returned on each rank."""
+        """Returns the result of the task on each rank."""
         return [self.found[task][rank] for rank in range(RANKS)]
 
     def test_bits_without_clipping(self):
@@ -343,8 +345,8 @@ class UnderRanks(unittest.TestCase):
                 self.assertTrue(has_memory)
 
     def test_clipped_within_a_bound(self):
-        """The norm is summed in another order, so a coefficient may be another fp32 number than that of whole
-        parameters: 50 steps of about the learning rate each then differ by roundings."""
+        """The norm is summed in another order than for whole parameters, so a coefficient may be another fp32 number.
+        The 50 steps, each about as large as the learning rate, then differ by roundings."""
         first, second = self.results_of("clipped")
         self.assertEqual(first, second)
         for arithmetic, (difference, norms, expected) in first.items():

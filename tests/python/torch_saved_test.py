@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""State of an optimizer that goes on in another form of the training: torch_saved_test.py PACKAGE_FOLDER
+"""Continues the state of an optimizer in another form of the training: torch_saved_test.py PACKAGE_FOLDER
 
-With parameters that are frozen later, and under wrappers of the model. Needs TERRACE_LIBRARY.
+Parameters are frozen later, or the model is wrapped. Needs TERRACE_LIBRARY.
 """
 
 import copy
@@ -48,7 +48,8 @@ class Saved(unittest.TestCase):
             self.assertTrue(torch.equal(a, b))
 
     def frozen_later(self, form):
-        """A model whose first weight trained for two steps and not in the third, and a copy where it is frozen."""
+        """Returns a model whose first weight trained in two steps and not in the third, its optimizer, and a copy of
+        the model in which the weight is frozen."""
         model = make_model()
         optimizer = tt.AdamW(model.parameters(), lr=1e-2, model=model, **form)
         train(model, optimizer, range(2))
@@ -67,7 +68,7 @@ class Saved(unittest.TestCase):
             train(model, optimizer, range(3, 5))
             train(other, second, range(3, 5))
             self.check(model, other)
-            # What was loaded of it is saved again, and goes on where it trains.
+            # The loaded state of the frozen weight is saved again, and continues where the weight trains.
             self.assertEqual(int(second.state_dict()["state"][0]["step"]), 2)
             again = make_model()
             again.load_state_dict(other.state_dict())
@@ -122,7 +123,7 @@ class Saved(unittest.TestCase):
                     self.check(model, other)
 
     def test_a_module_of_that_name(self):
-        """A model that has one beside others keeps it in its names."""
+        """A model that has a module of the name "module" beside others keeps it in its parameters' names."""
         model = torch.nn.ModuleDict({"module": torch.nn.Linear(4, 4), "head": torch.nn.Linear(4, 4)})
         with self.assertRaisesRegex(lib.DTypeError, "module.weight"):
             optimizer = tt.AdamW(model.double().parameters(), model=model)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""terrace.torch.AdamW under torch.amp.GradScaler, against torch's AdamW: torch_scaler_test.py PACKAGE_FOLDER
+"""Compares terrace.torch.AdamW under torch.amp.GradScaler with torch's AdamW: torch_scaler_test.py PACKAGE_FOLDER
 
-fp16 by autocast on the CPU. Needs TERRACE_LIBRARY.
+Autocast computes in fp16 on the CPU. Needs TERRACE_LIBRARY.
 """
 
 import sys
@@ -49,8 +49,8 @@ def train(make, max_norm):
 
 class UnderGradScaler(unittest.TestCase):
     def test_overflows_skip_the_step_and_the_rest_is_torchs(self):
-        """Scales and skipped steps are torch's. Its square roots are not correctly rounded on every processor, and a
-        forward in fp16 makes more of that: two units of fp32 in a step, 18 steps of 3e-3."""
+        """Scales and skipped steps are the same as torch's. Torch's square roots are not correctly rounded on every
+        processor, and a forward in fp16 amplifies that: two units of fp32 in a step, 18 steps of 3e-3."""
         for max_norm in (0.5, 0):
             with self.subTest(max_norm=max_norm):
                 theirs = train(lambda p: torch.optim.AdamW(p, foreach=False, fused=False, **SETTINGS), max_norm)
@@ -66,7 +66,7 @@ class UnderGradScaler(unittest.TestCase):
                 self.assertEqual({int(fields["step"]) for fields in state.values()}, {STEPS - len(OVERFLOWS)})
 
     def test_one_step_has_torchs_state(self):
-        """Unscaled and clipped gradients go into the state as torch has them, bit for bit."""
+        """Unscaled and clipped gradients give the same state as torch's, bit for bit."""
         first = []
         for make in (lambda p: torch.optim.AdamW(p, foreach=False, fused=False, **SETTINGS),
                      lambda p: tt.AdamW(p, **SETTINGS)):
@@ -85,7 +85,7 @@ class UnderGradScaler(unittest.TestCase):
                 self.assertTrue(torch.equal(fields[name], first[1][number][name]), (number, name))
 
     def test_gradients_that_were_taken_are_missed(self):
-        """The optimizer says so before anything was updated, also under the backward."""
+        """The optimizer says that they are missing before anything was updated, also under the backward."""
         for form in ({"take_gradients": True}, {"updates": "backward"}):
             model = make_model()
             optimizer = tt.AdamW(model.parameters(), **form)

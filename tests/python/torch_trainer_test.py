@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""terrace.torch under what others train with: torch_trainer_test.py PACKAGE_FOLDER
+"""Tests terrace.torch under other training loops: torch_trainer_test.py PACKAGE_FOLDER
 
-transformers' Trainer, Accelerate, and DistributedDataParallel with gloo. Needs TERRACE_LIBRARY.
+These are transformers' Trainer, Accelerate, and DistributedDataParallel with gloo. Needs TERRACE_LIBRARY.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-if __name__ == "__main__":  # else a rank, which this process has started
+if __name__ == "__main__":  # else this is a rank, which that process has started
     os.environ["TERRACE_TEST_PACKAGE"] = sys.argv.pop(1)
 sys.path.insert(0, os.environ["TERRACE_TEST_PACKAGE"])
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -54,7 +54,7 @@ class UnderTrainer(unittest.TestCase):
             max_grad_norm=0.0, weight_decay=SETTINGS["weight_decay"], disable_tqdm=True)
         settings = {**SETTINGS, **more}
         if own_optimizer:
-            decay = settings.pop("weight_decay")  # as the Trainer groups them
+            decay = settings.pop("weight_decay")  # the Trainer makes such groups
             groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": decay},
                       {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
             optimizer = tt.AdamW(groups, **settings)
@@ -90,7 +90,7 @@ class UnderTrainer(unittest.TestCase):
         return self.weights(trainer)
 
     def test_updates_under_the_backward(self):
-        """Windows of 4 micro-batches, but 3 at the end of an epoch of 11; and a resume within one."""
+        """Windows have 4 micro-batches, and 3 at the end of an epoch of 11. A run is resumed within an epoch."""
         def trained(name, resume=None, **more):
             trainer = self.trainer(name, max_grad_norm=0, **more)
             trainer.train_dataset = torch.utils.data.Subset(Texts(), range(22))
@@ -134,7 +134,7 @@ class UnderTrainer(unittest.TestCase):
 
 
     def test_clipping_by_the_trainer(self):
-        """It clips what is in .grad, also where nobody attached anything, and knows the norm."""
+        """The Trainer clips the gradients in .grad, also if nothing is attached to it, and knows the norm."""
         def trained(name, settings, max_grad_norm):
             trainer = self.trainer(name)
             trainer.callback_handler.callbacks.pop(0)
@@ -158,7 +158,7 @@ class UnderTrainer(unittest.TestCase):
 
 class UnderAccelerate(unittest.TestCase):
     def test_clipping(self):
-        """As torch's optimizer under the same clip_grad_norm_() of Accelerate."""
+        """The result is the same as torch's optimizer gives under the same clip_grad_norm_() of Accelerate."""
         from accelerate import Accelerator
         results = []
         for make in (lambda p: torch.optim.AdamW(p, lr=5e-3, foreach=False), lambda p: tt.AdamW(p, lr=5e-3)):

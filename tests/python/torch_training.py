@@ -1,4 +1,4 @@
-"""A training that tests of terrace.torch make with one optimizer and another."""
+"""A training that the tests of terrace.torch do with several optimizers."""
 
 import copy
 
@@ -9,7 +9,7 @@ import terrace.torch.optimizer
 from terrace.torch.optimizer import TieredOptimizer
 
 torch.set_num_threads(1)
-terrace.torch.optimizer.cores_are_busy = lambda: False  # else no update runs under a forward on one core
+terrace.torch.optimizer.cores_are_busy = lambda: False  # or no update would run under a forward on one core
 STEPS = 50
 MICRO_BATCHES = 4
 WIDTH = 64
@@ -28,7 +28,7 @@ def groups_of(model):
 
 
 class Training:
-    """50 steps of 4 micro-batches, two groups, a schedule, and clipping that bites in some steps."""
+    """A training of 50 steps of 4 micro-batches, with two groups, a schedule, and clipping that acts in some steps."""
 
     def __init__(self, make_optimizer, dtype=torch.float32, clips=True):
         self.clips = clips

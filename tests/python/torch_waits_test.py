@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Forwards wait for updates that run under them: torch_waits_test.py PACKAGE_FOLDER
 
-updates="forward" with updates that last until somebody waits for them. Needs TERRACE_LIBRARY.
+updates="forward" has updates here that last until somebody waits for them. Needs TERRACE_LIBRARY.
 """
 
 import sys
@@ -33,7 +33,8 @@ class Block(torch.nn.Module):
 
 
 class Net(torch.nn.Module):
-    """Reads `head` outside of its forward, and `norm` before it, in training; `table` by its rows."""
+    """A model that in training reads `head` outside of that module's forward, and `norm` before its forward. It reads
+    `table` by its rows."""
 
     def __init__(self):
         super().__init__()
@@ -53,8 +54,8 @@ class Net(torch.nn.Module):
 
 
 class LateUpdates:
-    """Stands between an optimizer and its session: the step is begun for each tensor's wait only, so that whoever
-    does not wait reads what the step before has left."""
+    """Stands between an optimizer and its session. Each tensor's update takes effect only when somebody waits for that
+    tensor. Whoever does not wait reads NaN."""
 
     def __init__(self, optimizer):
         optimizer._ready_session()
@@ -120,7 +121,7 @@ class Waits(unittest.TestCase):
         self.check()
 
     def test_other_ways_through_a_model(self):
-        """Evaluation takes another way, and reads what training has not waited for."""
+        """Evaluation takes another way through the model, and reads parameters that training has not waited for."""
         model = Net()
         optimizer = tt.AdamW(model.parameters(), lr=1e-2, updates="forward", model=model)
         LateUpdates(optimizer)
@@ -133,7 +134,7 @@ class Waits(unittest.TestCase):
             optimizer.step()
             optimizer.zero_grad()
             with torch.no_grad():
-                self.assertTrue(bool(model.blocks[0](x).isfinite().all()))  # past the model
+                self.assertTrue(bool(model.blocks[0](x).isfinite().all()))  # without the model's forward
                 self.assertTrue(bool(model.eval()(x).isfinite().all()))
 
     def test_a_forward_that_fails(self):
@@ -153,7 +154,7 @@ class Waits(unittest.TestCase):
         self.assertIsNone(torch.utils._python_dispatch._get_current_dispatch_mode())
 
     def test_compiled_models(self):
-        """Also where the graph was made for models without waits."""
+        """Compiled models wait, also if the graph was made for models without waits."""
         self.check(wrap=lambda model: torch.compile(model, backend="eager"))
         torch._dynamo.reset()
         for _ in range(3):
@@ -198,7 +199,7 @@ class Waits(unittest.TestCase):
             optimizer.zero_grad()
 
     def test_a_graph_that_nobody_knows_is_refused(self):
-        """model= is not what is called, and the graph was made for models without waits."""
+        """model= is not the model that is called, and the graph was made for models without waits."""
         for _ in range(3):
             other = Net()
             self.losses(other, torch.compile(other, backend="eager"), updates="step")
@@ -207,7 +208,7 @@ class Waits(unittest.TestCase):
             self.losses(model, torch.compile(model, backend="eager"), given=model)
 
     def test_weights_that_a_loss_reads(self):
-        """After the model's forward they are updated; before it torch finds that they were not."""
+        """After the model's forward the weights are updated. Before it, torch detects that they were not."""
         class Headless(Net):
             def forward(self, x):
                 return self.norm(self.blocks[0](x))
@@ -223,7 +224,7 @@ class Waits(unittest.TestCase):
 
 class Cores(unittest.TestCase):
     def test_updates_that_would_take_cores_from_the_forward(self):
-        """step() waits for them, unless they have a drive to wait for."""
+        """step() waits for such updates, unless the updates wait for a drive."""
         with tempfile.TemporaryDirectory() as folder:
             for form, busy, waits in (({}, True, True), ({}, False, False),
                                       ({"state": "nvme", "nvme": folder}, True, False)):
@@ -239,7 +240,7 @@ class Cores(unittest.TestCase):
 
 class Fused(unittest.TestCase):
     def test_a_head_that_a_loss_reads(self):
-        """As fused cross entropies do, with updates on another thread."""
+        """A loss reads the head's weight, as fused cross entropies do, with updates on another thread."""
         class Language(torch.nn.Module):
             def __init__(self):
                 super().__init__()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A tree as the wheel of pyproject.toml has it, made from a build by `cmake --install`, used where it stands:
+"""Makes the tree of pyproject.toml's wheel from a build, by `cmake --install`, and uses it where it stands:
 wheel_layout_test.py SOURCE BUILD CMAKE
 """
 

@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// A directory of the running test's own, removed at the end.
+// A directory that belongs to the running test, and is removed at its end.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -30,7 +30,7 @@ class TemporaryDirectory {
     return name.empty() ? path_.string() : (path_ / name).string();
   }
 
-  // Makes the directories on the way, and returns the file's path.
+  // Makes the file and the directories above it, and returns the file's path.
   std::string write(const std::string& name, std::string_view content) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());

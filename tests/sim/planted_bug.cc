@@ -19,7 +19,7 @@ bool overlaps(const Program& program, const Access& a, const Access& b) {
   return a_begin < b_begin + b.size_bytes && b_begin < a_begin + a.size_bytes;
 }
 
-// `later` writes where another buffer was that `earlier` reads.
+// Returns whether `later` writes to the space of another buffer that `earlier` reads.
 bool reuses_space(const Program& program, const Op& earlier, const Op& later) {
   return std::ranges::any_of(earlier.reads, [&](const Access& read) {
     return std::ranges::any_of(later.writes, [&](const Access& write) {
@@ -33,8 +33,8 @@ bool reads_what_was_written(const Op& earlier, const Op& later) {
          earlier.writes.front().buffer == later.reads.front().buffer;
 }
 
-// Sets the scalars of a step before the last update that the step before has left, as a
-// schedule once did.
+// Sets the scalars of a step before the last update that the preceding step has left, as a schedule
+// once did.
 bool set_scalars_too_early(Program& program) {
   const auto scalars = std::ranges::find(program.ops, OpKind::kStepScalars, &Op::kind);
   const auto update = std::find_if(program.ops.begin(), scalars, [](const Op& op) {
@@ -107,7 +107,7 @@ class PlantedStore final : public BlockStore {
   }
 
   const PlantedBug bug_;
-  const std::int64_t victim_;  // so many requests come before it
+  const std::int64_t victim_;  // the number of requests before it
   std::int64_t requests_ = 0;
   Nobody nobody_;
   std::vector<std::unique_ptr<Optimist>> optimists_;
@@ -201,7 +201,7 @@ bool plant_in_program(PlantedBug bug, std::uint64_t dice, Program& program) {
     return set_scalars_too_early(program) && !verify(program, 1).empty();
   }
   if (bug != PlantedBug::kMissingReuseEdge && bug != PlantedBug::kStaleExtent) return false;
-  std::vector<std::pair<std::size_t, std::size_t>> edges;  // op and place in its list
+  std::vector<std::pair<std::size_t, std::size_t>> edges;  // op, and index in its list
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& later = program.ops[i];
     for (std::size_t e = 0; e < later.after.size(); ++e) {
@@ -211,7 +211,7 @@ bool plant_in_program(PlantedBug bug, std::uint64_t dice, Program& program) {
       if (is_kind) edges.emplace_back(i, e);
     }
   }
-  // Many edges are implied by others.
+  // Many edges are implied by others, so several are tried.
   constexpr std::size_t kTries = 12;
   for (std::size_t t = 0; t < std::min(kTries, edges.size()); ++t) {
     const auto [op, edge] = edges[(dice + t * 7919) % edges.size()];

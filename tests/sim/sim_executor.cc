@@ -41,7 +41,7 @@ class SimExecutor::LaneHost final : public Actor {
   }
 
  private:
-  // A thread would wait in submit() here.
+  // Returns whether the drives have room for an op. A thread would wait in submit() here.
   bool drive_has_room(const Op& op) const {
     if (lane_ != Lane::kRead && lane_ != Lane::kWrite) return true;
     const Access& memory = lane_ == Lane::kRead ? op.writes.front() : op.reads.front();

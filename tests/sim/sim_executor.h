@@ -29,7 +29,7 @@ class SimExecutor {
   SimExecutor(const SimExecutor&) = delete;
   SimExecutor& operator=(const SimExecutor&) = delete;
 
-  // As LaneExecutor; retire() throws Hang too.
+  // Like the calls of LaneExecutor; retire() throws Hang too.
   void start(Part part, const RunInput& input);
   RunReport retire();
   int runs_in_flight() const { return static_cast<int>(started_ - retired_); }

@@ -47,7 +47,7 @@ SimMachine::SimMachine(const SimShape& shape, const Program& program, VirtualTim
   executor_ = std::make_unique<SimExecutor>(program, memory_, parts, options.issue_ns);
 }
 
-// What is in flight ends while those who wait for it are still there.
+// Ends the transfers in flight while the objects that wait for them are still there.
 SimMachine::~SimMachine() {
   for (const auto& drive : drives_) drive->finish();
 }

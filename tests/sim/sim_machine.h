@@ -23,7 +23,8 @@ struct SimMachineOptions {
   std::uint64_t bug_dice = 0;
 };
 
-// What an engine owns, on virtual lanes: arenas, store, homes, bodies and executor of one program.
+// The parts of an engine on virtual lanes: arenas, store, homes, bodies and executor of one
+// program.
 class SimMachine {
  public:
   // Borrows all. Memory starts as garbage.
@@ -34,15 +35,15 @@ class SimMachine {
   SimMachine& operator=(const SimMachine&) = delete;
 
   void fill_state(const StateSource& source);
-  // Hash of all state; between runs only.
+  // Returns a hash of all state; between runs only.
   std::uint64_t state_hash();
   TrainingState& state() { return *state_; }
-  // The drives end everything at once while somebody outside of virtual time waits for them.
+  // Makes the drives end everything at once, for waits outside of virtual time.
   void hurry(bool hurried);
 
   void begin_step(std::int64_t step);
   StepResult finish_step();
-  // The updates of the last step.
+  // Runs the updates of the last step.
   void drain();
 
  private:

@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// Simulates so many seeds from `first`; with TERRACE_SIM_SEED set, that seed alone.
+// Simulates `count` seeds from `first` on; with TERRACE_SIM_SEED set, only that seed.
 inline void expect_seeds_hold(std::uint64_t first, std::uint64_t count) {
   const char* replayed = std::getenv("TERRACE_SIM_SEED");
   if (replayed != nullptr) {
@@ -28,7 +28,7 @@ inline void expect_seeds_hold(std::uint64_t first, std::uint64_t count) {
     sum.checkpoints += outcome.checkpoints;
   }
   if (count < 100 || wrong > 0) return;
-  // The seeds bring what they are there for.
+  // The seeds bring enough errors, power cuts and checkpoints.
   EXPECT_GT(sum.errors, static_cast<int>(count / 20));
   EXPECT_GT(sum.power_cuts, static_cast<int>(count / 10));
   EXPECT_GT(sum.checkpoints, static_cast<int>(2 * count));

@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// A model small enough that a step takes a fraction of a millisecond, and what its training gives
+// A model so small that a step takes a fraction of a millisecond, and the results of its training
 // when everything stays in memory and happens in order: the real engine's losses, norms and state.
 class SimShape {
  public:
@@ -21,8 +21,8 @@ class SimShape {
     std::uint64_t state = 0;  // hash of all state after the step
   };
 
-  // One of kShapes. The fifth and those behind it do not clip, so that most updates run under the
-  // backward. Of the last two most tensors are frozen.
+  // Makes one of kShapes. The fifth and later shapes do not clip, so that most of their updates run
+  // under the backward. In the last two most tensors are frozen.
   static constexpr int kShapes = 8;
   explicit SimShape(int number);
 
@@ -33,9 +33,9 @@ class SimShape {
   WorkerArena& workers() const { return workers_; }
 
   const std::vector<std::int32_t>& tokens_of(std::int64_t step) const { return tokens_.at(step); }
-  // What a step is run with, less its tokens.
+  // Returns the input of a step without its tokens.
   RunInput input_of(std::int64_t step) const;
-  // After so many steps; 0: as it was initialised.
+  // Returns the results after `step` steps; 0: the state as it was initialised.
   const Step& expected_after(std::int64_t step) const { return expected_.at(step); }
 
   static constexpr std::uint64_t kSeed = 1234;

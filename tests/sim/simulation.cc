@@ -19,16 +19,17 @@ namespace {
 
 constexpr const char* kRunDir = "/run";
 constexpr std::int64_t kCheckpointEvery = 2;
-// The last of them has no faults.
+// The number of lives. The last one has no faults.
 constexpr int kLives = 4;
 
-// Something that must not be.
+// The error that something happened that must not happen.
 class Problem : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Made when first asked for, and then kept: their references take the longest.
+// Returns a shape, which is made when it is first asked for and then kept: computing the shapes'
+// references takes the longest.
 const SimShape& shape_of(std::uint64_t number) {
   static std::array<std::unique_ptr<SimShape>, SimShape::kShapes> shapes;
   std::unique_ptr<SimShape>& shape = shapes.at(number % SimShape::kShapes);
@@ -38,7 +39,7 @@ const SimShape& shape_of(std::uint64_t number) {
   return *shape;
 }
 
-// What goes wrong in one life.
+// The faults of one life.
 struct Hardship {
   bool drive_fails = false;
   bool drive_flips = false;
@@ -94,7 +95,7 @@ class Simulation {
       policy.homes.back().streams_update = time_.draw_chance(0.3);
     }
     TierBudgets budgets;
-    if (time_.draw_chance(0.7)) budgets.fill(std::size_t{1});  // space is reused the most
+    if (time_.draw_chance(0.7)) budgets.fill(std::size_t{1});  // then most space is reused
     return compile_step(shape_.model(), policy, budgets);
   }
 
@@ -183,7 +184,7 @@ class Simulation {
     ++outcome_.errors;
   }
 
-  // The drive may turn bits; a checkpoint is never found to be corrupt.
+  // Accepts an error if the drive may flip bits or fail. A checkpoint must never be found corrupt.
   void judge(const CorruptData& error, const Hardship& hardship) {
     const bool is_drive = std::string(error.what()).find("slots.bin") != std::string::npos;
     if (!is_drive || !(hardship.drive_flips || hardship.drive_fails)) throw;
@@ -214,7 +215,7 @@ class Simulation {
     if (hardship.cut_in_files) files_.cut_power_after(*hardship.cut_in_files);
   }
 
-  // From the last checkpoint, or afresh. Returns the step it is of.
+  // Starts from the last checkpoint, or afresh. Returns the step that it starts from.
   std::int64_t start(SimMachine& machine) {
     frozen_.reset();
     recover_run_directory(kRunDir, *planted_files_);
@@ -225,7 +226,7 @@ class Simulation {
     } else {
       machine.fill_state(RandomState(SimShape::kSeed));
     }
-    if (files_.power_is_off()) throw PowerCut();  // what was seen last cannot be trusted
+    if (files_.power_is_off()) throw PowerCut();  // the last reads cannot be trusted
     if (step < committed_) {
       throw Problem(fmt::format("the checkpoint of step {} was committed, found is that of step {}",
                                 committed_, step));
@@ -244,7 +245,8 @@ class Simulation {
     return checkpoint.progress().step;
   }
 
-  // As a user does with --resume PATH: the later checkpoints are given up.
+  // Goes back to an earlier checkpoint, as a user does with --resume PATH: the later checkpoints
+  // are given up.
   std::int64_t go_back(SimMachine& machine, std::int64_t step) {
     const std::string earlier = fmt::format("{}/checkpoint-{}", kRunDir, step - kCheckpointEvery);
     if (!is_checkpoint(earlier, *planted_files_)) return step;
@@ -307,7 +309,7 @@ class Simulation {
   VirtualFiles files_;
   std::unique_ptr<FileSystem> planted_files_;
   SimOutcome outcome_;
-  std::optional<FrozenReference> frozen_;  // what this life has stored, or found
+  std::optional<FrozenReference> frozen_;  // that this life has stored or found
   std::int64_t committed_ = 0;             // the step of the last checkpoint whose writing returned
   bool finished_ = false;
 };

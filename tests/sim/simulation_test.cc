@@ -17,7 +17,8 @@ TEST(Simulation, ASeedGivesTheSameHistoryAgain) {
   EXPECT_NE(simulate(1).history, simulate(2).history);
 }
 
-// A harness that finds nothing proves nothing: these are found within so many seeds.
+// A harness that finds nothing proves nothing, so each of these bugs must be found within kSeeds
+// seeds.
 class PlantedBugs : public ::testing::TestWithParam<PlantedBug> {};
 
 TEST_P(PlantedBugs, AreFoundAndReplayed) {

@@ -60,7 +60,7 @@ class VirtualStream final : public Stream, public Actor {
   }
   void record(Event& event) override { queue_event(Command::Kind::kRecord, event); }
   void wait(Event& event) override { queue_event(Command::Kind::kWait, event); }
-  // Of this stream alone: it must not wait for others.
+  // Runs only the commands of this stream, which must not wait for others.
   void synchronize() override {
     while (!queue_.empty()) {
       TERRACE_CHECK(due_ns().has_value());

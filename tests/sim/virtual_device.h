@@ -9,8 +9,8 @@
 
 namespace terrace {
 
-// A device whose streams are actors: a command takes `command_ns` or so. Nothing blocks: a host
-// that would wait for an event for ever has a Hang.
+// Makes a device whose streams are actors: a command takes about `command_ns`. Nothing blocks: a
+// host that would wait for an event for ever gets a Hang.
 std::unique_ptr<Device> make_virtual_device(VirtualTime& time, std::int64_t command_ns);
 
 }  // namespace terrace

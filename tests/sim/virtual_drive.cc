@@ -47,7 +47,7 @@ void VirtualDrive::carry(Transfer& transfer) {
   transfer.due_ns = time_.now_ns() + time_.draw_latency(options_.transfer_ns);
 }
 
-// Whether the piece has ended; it was reported then.
+// Advances a piece. Returns whether it has ended; its end was reported then.
 bool VirtualDrive::advance(Transfer& transfer) {
   if (!transfer.is_carried) {
     carry(transfer);
@@ -73,7 +73,7 @@ void VirtualDrive::act() {
   const auto first =
       std::ranges::min_element(in_flight_, {}, [](const Transfer& t) { return t.due_ns; });
   Transfer transfer = *first;
-  in_flight_.erase(first);  // first: the completion lets others come
+  in_flight_.erase(first);  // comes first: the completion lets others in
   if (!advance(transfer)) in_flight_.push_back(transfer);
 }
 

@@ -17,12 +17,12 @@
 namespace terrace {
 
 struct VirtualDriveOptions {
-  std::int64_t transfer_ns = 1000;  // or so, of a piece
-  FaultPlan faults;                 // may meet a transfer once the drive is hurried no more
+  std::int64_t transfer_ns = 1000;  // about, for a piece
+  FaultPlan faults;                 // can hit a transfer only while the drive is not hurried
 };
 
 // A drive with an engine that takes time, ends pieces in any order and answers as SystemFaults
-// does. The bytes of a write are taken at some moment between its start and its end.
+// does. The bytes of a write are read at some moment between its start and its end.
 class VirtualDrive final : public IoEngine, public Actor {
  public:
   VirtualDrive(VirtualTime& time, const VirtualDriveOptions& options);
@@ -39,10 +39,9 @@ class VirtualDrive final : public IoEngine, public Actor {
   std::optional<std::int64_t> due_ns() override;
   void act() override;
 
-  // While hurried, pieces end at once and without faults: for those who wait for them outside of
-  // virtual time.
+  // Sets whether pieces end at once and without faults, for waits outside of virtual time.
   void hurry(bool hurried) { hurried_ = hurried; }
-  // Ends what is in flight, however.
+  // Ends all transfers in flight, one way or another.
   void finish();
   std::size_t in_flight() const { return in_flight_.size(); }
   void resize(std::uint64_t size_bytes) { file_.resize(size_bytes); }
@@ -70,7 +69,7 @@ class VirtualDrive final : public IoEngine, public Actor {
 
 using VirtualDrives = std::vector<std::unique_ptr<VirtualDrive>>;
 
-// A stripe on each drive, which it borrows.
+// Makes a stripe on each drive. Borrows the drives.
 std::unique_ptr<StripeFiles> make_virtual_stripes(const VirtualDrives& drives);
 
 }  // namespace terrace

@@ -66,7 +66,7 @@ bool VirtualFiles::draw_chance(double chance) {
   return std::ldexp(static_cast<double>(random_() >> 11), -53) < chance;
 }
 
-// The directory's path and the last name.
+// Returns the directory's path and the last name.
 std::pair<std::string, std::string> VirtualFiles::split(const std::string& path) {
   TERRACE_CHECK(path.starts_with('/'));
   const std::size_t slash = path.rfind('/');
@@ -93,7 +93,8 @@ VirtualFiles::NodePointer VirtualFiles::directory_of(const std::string& path) co
 void VirtualFiles::apply(std::map<std::string, NodePointer>& names, const Change& change) {
   if (!change.removed.empty()) {
     const auto found = names.find(change.removed);
-    // Of a rename, only what was renamed goes: another may have that name by now.
+    // If a rename removes a name, only the renamed file loses it: another file may have that name
+    // by now.
     const bool goes =
         change.node == nullptr || (found != names.end() && found->second == change.node);
     if (found != names.end() && goes) names.erase(found);
@@ -154,7 +155,8 @@ int VirtualFiles::rename(const std::string& from, const std::string& to) {
   return 0;
 }
 
-// Of a directory first what is in it, name after name in any order, as remove_all() does.
+// Removes a file or a directory. The content of a directory goes first, name after name in any
+// order, as with remove_all().
 int VirtualFiles::remove(const std::string& path) {
   const NodePointer directory = directory_of(path);
   const NodePointer node = directory == nullptr ? nullptr : find(path);
@@ -204,7 +206,7 @@ void VirtualFiles::lose(Node& node) {
   for (const auto& [name, child] : node.names) lose(*child);
 }
 
-// Of the changes since the last sync: none, the first ones, or any.
+// Keeps none, the first ones, or any of the changes to names since the last sync.
 void VirtualFiles::lose_names(Node& directory) {
   const std::uint64_t kind = random_() % 3;
   const std::size_t first = random_() % (directory.changes.size() + 1);
@@ -218,15 +220,15 @@ void VirtualFiles::lose_names(Node& directory) {
   directory.changes.clear();
 }
 
-// Of a file that was not synced since: what was durable, or a beginning of what was seen, maybe
-// with zeros where the rest was to come.
+// Loses content of a file that was not synced since its last change. The durable content is left,
+// or a beginning of the seen content, maybe with zeros in place of the rest.
 void VirtualFiles::lose_content(Node& file) {
   if (file.seen == file.durable) return;
   std::string left = file.durable;
   if (random_() % 2 == 0) {
     left = file.seen.substr(0, random_() % (file.seen.size() + 1));
     if (random_() % 2 == 0) left.resize(file.seen.size(), '\0');
-    // What was synced is there, unless it was overwritten: files here are only appended to.
+    // Synced bytes are still there, unless they were overwritten: files here are only appended to.
     const bool is_longer = file.seen.starts_with(file.durable);
     if (is_longer && left.size() < file.durable.size()) left = file.durable;
     if (is_longer) left.replace(0, file.durable.size(), file.durable);

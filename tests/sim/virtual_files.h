@@ -14,9 +14,9 @@
 
 namespace terrace {
 
-// A file system in memory that keeps apart what is seen and what would be left if the power went
-// off: of a file, what was there at its last sync; of a directory, the names at its last. Paths
-// start at "/", which is there and is durable.
+// A file system in memory that separates the content that is seen from the content that would be
+// left if the power went off: of a file, the bytes at its last sync; of a directory, the names at
+// its last sync. Paths start at "/", which is there and is durable.
 class VirtualFiles final : public FileSystem {
  public:
   explicit VirtualFiles(std::uint64_t seed);
@@ -29,31 +29,31 @@ class VirtualFiles final : public FileSystem {
   int sync_directory(const std::string& path) override;
   bool exists(const std::string& path) override;
   std::vector<std::string> list(const std::string& directory) override;
-  // It has no end.
+  // The space has no limit.
   std::optional<std::uint64_t> free_bytes(const std::string&) override { return std::nullopt; }
 
   // --- faults; calls that change nothing are not counted and do not fail
   // --------------------------
 
   std::int64_t calls() const { return calls_; }
-  // After so many more calls every call fails, as its program is no more.
+  // Makes every call fail after `calls` more calls, because its program has ended.
   void cut_power_after(std::int64_t calls) { cut_at_ = calls_ + calls; }
   bool power_is_off() const { return calls_ >= cut_at_; }
-  // The call after so many more fails.
+  // Makes one call fail, after `calls` more calls.
   void fail_after(std::int64_t calls, int error_number);
-  // Appends are sometimes short or interrupted.
+  // Makes appends short or interrupted at this rate.
   void set_short_rate(double rate) { short_rate_ = rate; }
 
-  // Only what is durable is left, and some of what was not: later names without earlier ones, files
-  // without their content or with a part of it, all as the seed says. Files that are open are lost.
+  // Leaves only the durable content and a part of the rest: later names without earlier ones, files
+  // without their content or with some of it, all as the seed says. Open files are lost.
   void lose_what_is_not_durable();
-  // The power is on again, and nothing fails.
+  // Turns the power on again, and ends all faults.
   void recover();
 
  private:
   struct Node;
   using NodePointer = std::shared_ptr<Node>;
-  // What was done to the names of a directory since its last sync.
+  // A change to the names of a directory since its last sync.
   struct Change {
     std::string removed;  // empty: nothing
     std::string added;    // empty: nothing
@@ -77,7 +77,7 @@ class VirtualFiles final : public FileSystem {
   void lose(Node& node);
   void lose_names(Node& directory);
   void lose_content(Node& file);
-  // Counts a call; its errno if it fails.
+  // Counts a call, and returns its errno if it fails.
   int call();
   bool draw_chance(double chance);
 

@@ -11,24 +11,24 @@
 #include "base/function_ref.h"
 #include "base/hash.h"
 
-// One thread, on which everything that lanes and drives do happens in an order that comes from a
+// Virtual time: one thread does all the work of lanes and drives, in an order that comes from a
 // seed.
 namespace terrace {
 
-// Nothing can happen any more, and yet somebody waits.
+// The error that nothing can happen any more, although somebody still waits.
 class Hang : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The power went off. Not an Error: nobody handles it.
+// Thrown when the power goes off. It is not an Error, because no code handles it.
 class PowerCut {};
 
 // A queue of the machine: a lane's thread, a stream, a drive.
 class Actor {
  public:
   virtual ~Actor() = default;
-  // When it acts next; nothing while it waits for others.
+  // Returns when it acts next; none while it waits for others.
   virtual std::optional<std::int64_t> due_ns() = 0;
   virtual void act() = 0;
 };
@@ -39,22 +39,23 @@ class VirtualTime final : public Clock {
 
   std::int64_t now_ns() const override { return now_ns_; }
 
-  // Borrowed until removed.
+  // Borrows an actor until it is removed.
   void add(Actor& actor) { actors_.push_back(&actor); }
   void remove(Actor& actor) { std::erase(actors_, &actor); }
 
-  // Whoever is due first acts, until `done`. Throws Hang, and PowerCut at the moment set.
+  // Lets the actor that is due first act, again and again until `done`. Throws Hang, and PowerCut
+  // at the moment set.
   void run_until(FunctionRef<bool()> done);
-  // After so many more acts.
+  // Cuts the power after `acts` more acts.
   void cut_power_after(std::int64_t acts) { cut_at_ = acts_ + acts; }
   void keep_power() { cut_at_ = std::numeric_limits<std::int64_t>::max(); }
 
   std::uint64_t draw() { return random_(); }
   bool draw_chance(double chance);
-  // Around `mean_ns`, now and then much more.
+  // Returns a latency around `mean_ns`, now and then much more.
   std::int64_t draw_latency(std::int64_t mean_ns);
 
-  // What happened so far, in short: equal for equal seeds.
+  // Returns a hash of all events so far, which is equal for equal seeds.
   std::uint64_t history() const { return history_.value(); }
 
  private:

@@ -16,13 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is in the checkout and not of the tree.
+// Returns whether a folder is in the checkout but does not belong to the tree.
 bool is_left_out(const fs::path& folder) {
   const std::string name = folder.filename().string();
   return name.starts_with('.') || name == "build" || name == "runs";
 }
 
-// Spaces over what stands between backticks of a line.
+// Writes spaces over the text between backticks in a line.
 std::string blank_code_spans(std::string_view line) {
   std::string blanked(line);
   for (std::size_t at = blanked.find('`'); at != std::string::npos;) {
@@ -35,7 +35,7 @@ std::string blank_code_spans(std::string_view line) {
   return blanked;
 }
 
-// The targets of "[text](target)" and "[text](target "title")", and of "[name]: target".
+// Returns the targets of "[text](target)" and "[text](target "title")", and of "[name]: target".
 std::vector<std::string> targets_of(const std::string& line) {
   std::vector<std::string> targets;
   for (std::size_t at = line.find("]("); at != std::string::npos; at = line.find("](", at + 2)) {
@@ -54,7 +54,8 @@ bool is_elsewhere(std::string_view target) {
   return target.find("://") != std::string_view::npos || target.starts_with("mailto:");
 }
 
-// The file that a target names, from the root; none where there is nothing to look for.
+// Returns the file that a target names, as a path from the root, or nothing if there is no file to
+// look for.
 std::optional<std::string> file_of(std::string_view document, std::string_view target) {
   const std::string_view path = target.substr(0, target.find('#'));
   if (is_elsewhere(target) || (path.empty() && !target.empty())) return std::nullopt;

@@ -10,12 +10,12 @@
 
 namespace terrace::tidy {
 
-// Every .md file of the tree, sorted by path; what is built or hidden is left out. Throws where one
-// cannot be read.
+// Returns every .md file of the tree, sorted by path. Built and hidden files are left out. Throws
+// if a file cannot be read.
 std::vector<SourceFile> read_documents();
 
-// The relative links of one document that lead nowhere. `exists` is asked for paths from the root
-// of the tree. Anchors, links to other sites, code blocks and code spans are not looked at.
+// Returns the relative links of one document that lead nowhere. `exists` is called with paths from
+// the root of the tree. Anchors, links to other sites, code blocks and code spans are not checked.
 Violations check_links(std::string_view path, std::string_view text,
                        const std::function<bool(const std::string&)>& exists);
 

@@ -10,7 +10,7 @@
 namespace terrace::tidy {
 namespace {
 
-// Violations of a document in docs/, in a tree that has docs/there.md and base/error.h.
+// Counts the violations of a document in docs/, in a tree that has docs/there.md and base/error.h.
 std::size_t count(std::string_view text) {
   return check_links("docs/page.md", text,
                      [](const std::string& path) {

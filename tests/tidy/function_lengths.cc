@@ -12,7 +12,7 @@ namespace {
 
 enum class Block { kScope, kFunction, kOther };
 
-// Without the template<...> and access labels that may stand before a declaration.
+// Returns the text without the template<...> and access labels that may stand before a declaration.
 std::string_view declaration_core(std::string_view text) {
   text = trim(text);
   for (const std::string_view label : {"public:", "private:", "protected:"}) {
@@ -28,7 +28,8 @@ std::string_view declaration_core(std::string_view text) {
   return at < text.size() ? declaration_core(text.substr(at + 1)) : text;
 }
 
-// Whether there is an assignment outside of parentheses that is not the name of an operator.
+// Returns whether the text has an assignment outside of parentheses that is not the name of an
+// operator.
 bool is_assignment(std::string_view text) {
   int depth = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -43,7 +44,8 @@ bool is_assignment(std::string_view text) {
   return false;
 }
 
-// What a brace opens, from the text between it and the last ; { or } before it.
+// Returns the kind of block that a brace opens, from the text between it and the last ; { or }
+// before it.
 Block classify(std::string_view before) {
   const std::string_view text = declaration_core(before);
   if (text.find("](") != std::string_view::npos) return Block::kFunction;
@@ -53,7 +55,7 @@ Block classify(std::string_view before) {
                                                        "union",     "enum",  "extern"};
   const bool scope = std::any_of(kScopes.begin(), kScopes.end(),
                                  [&](std::string_view word) { return has_word(text, word); });
-  // "struct X f() {" is a function; "class alignas(64) X {" ends with a name and is none.
+  // "struct X f() {" is a function; "class alignas(64) X {" ends with a name and is not one.
   const bool ends_as_function = text.ends_with(')') || text.find(") ") != std::string_view::npos;
   const bool aligned =
       has_word(text, "alignas") || text.find("__attribute__") != std::string_view::npos;
@@ -77,7 +79,7 @@ class Scanner {
   }
 
  private:
-  // Text since statement_ is what stands before the next brace at this level.
+  // Begins a statement: the text from statement_ on stands before the next brace at this level.
   void begin_statement() {
     statement_ = at_ + 1;
     first_line_ = 0;

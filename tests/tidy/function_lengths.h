@@ -5,7 +5,7 @@
 
 namespace terrace::tidy {
 
-// A function with a body. Lambdas and local types count as part of the function they stand in.
+// A function with a body. Lambdas and local types count as part of the function that contains them.
 struct FunctionExtent {
   int first_line = 1;  // where its declaration begins
   int last_line = 1;   // of the closing brace
@@ -14,8 +14,8 @@ struct FunctionExtent {
   bool operator==(const FunctionExtent&) const = default;
 };
 
-// The functions of a C++ source, in order. Reads braces and the text before them, not the grammar:
-// right for code that clang-format has formatted and that compiles.
+// Returns the functions of a C++ source, in order. Reads braces and the text before them, not the
+// grammar. It is right for code that clang-format has formatted and that compiles.
 std::vector<FunctionExtent> function_extents(std::string_view text);
 
 }  // namespace terrace::tidy

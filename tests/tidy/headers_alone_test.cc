@@ -11,7 +11,8 @@
 namespace terrace::tidy {
 namespace {
 
-// The headers that the object library terrace_headers_alone compiles, one source each.
+// Returns the headers that the object library terrace_headers_alone compiles, each in a source of
+// its own.
 std::set<std::string> compiled_alone() {
   std::ifstream in(TERRACE_HEADERS_ALONE_LIST);
   std::set<std::string> headers;
@@ -36,7 +37,7 @@ std::string first_include(const std::string& text) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
-// The headers that a source of the same name includes before anything else.
+// Returns the headers that a source of the same name includes before anything else.
 std::set<std::string> included_first(const std::vector<SourceFile>& files) {
   std::set<std::string> headers;
   for (const SourceFile& file : files) {

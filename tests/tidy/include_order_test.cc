@@ -9,7 +9,7 @@
 namespace terrace::tidy {
 namespace {
 
-// How many violations one line has in a file of that path.
+// Counts the violations of one line in a file of that path.
 std::size_t count(std::string_view path, std::string_view line) {
   return check_includes(path, line).size();
 }

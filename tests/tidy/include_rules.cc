@@ -12,8 +12,9 @@
 namespace terrace::tidy {
 namespace {
 
-// Files include what is in folders of a lower level, and in their own. The folders in runtime/ have
-// levels of their own; the command line is above the benchmarks, whose commands it registers.
+// Files may include headers of their own folder and of folders of a lower level. The folders in
+// runtime/ have levels of their own. The command line is above the benchmarks, whose commands it
+// registers.
 struct Folder {
   std::string_view name;
   int level;
@@ -125,7 +126,7 @@ std::optional<Include> parse_include(std::string_view line) {
 
 std::string_view first_component(std::string_view path) { return path.substr(0, path.find('/')); }
 
-// That of a path; null where the table has none.
+// Returns the folder of a path, or null if the table has none.
 const Folder* find_folder(std::string_view path) {
   const auto found = std::find_if(kFolders.begin(), kFolders.end(), [&](const Folder& folder) {
     return path.starts_with(folder.name) && path.substr(folder.name.size()).starts_with('/');
@@ -145,7 +146,7 @@ const Vendor* find_vendor(std::string_view header) {
   return found == kVendors.end() ? nullptr : &*found;
 }
 
-// The tests of a folder may use what some part of the folder may.
+// The tests of a folder may use the headers that some part of the folder may use.
 bool is_test_of(std::string_view path, std::string_view place) {
   return path.starts_with(fmt::format("tests/{}/", first_component(place)));
 }

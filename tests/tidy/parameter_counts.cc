@@ -11,14 +11,14 @@ namespace {
 
 constexpr std::size_t kNowhere = std::string_view::npos;
 
-// Words whose parentheses are no parameter list, and after which a list may still come.
+// Words whose parentheses are not a parameter list, but which a list may still follow.
 constexpr auto kNotNames = std::to_array<std::string_view>(
     {"alignas", "decltype", "noexcept", "explicit", "requires", "static_assert", "asm",
      "__attribute__", "__launch_bounds__", "__declspec", "sizeof", "defined"});
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// The word at the end of the text, empty where it ends with something else.
+// Returns the word at the end of the text, or an empty text if it ends with something else.
 std::string_view last_word(std::string_view text) {
   text = trim(text);
   std::size_t begin = text.size();
@@ -26,7 +26,7 @@ std::string_view last_word(std::string_view text) {
   return text.substr(begin);
 }
 
-// Without the template arguments at the end, of a specialisation.
+// Returns the text without the template arguments of a specialisation at its end.
 std::string_view without_arguments(std::string_view text) {
   text = trim(text);
   if (!text.ends_with('>')) return text;
@@ -44,7 +44,7 @@ bool is_macro(std::string_view word) {
          word.size() > 1;
 }
 
-// Where the bracket that opens at `open` closes. Looks at one kind of bracket only.
+// Returns where the bracket that opens at `open` closes. Looks at one kind of bracket only.
 std::size_t closing(std::string_view code, std::size_t open) {
   constexpr std::string_view kOpen = "([{";
   constexpr std::string_view kClose = ")]}";
@@ -58,8 +58,8 @@ std::size_t closing(std::string_view code, std::size_t open) {
   return code.size();
 }
 
-// How many angle brackets of templates a character opens or, negative, closes. Shifts, arrows and
-// comparisons with an equals sign are none.
+// Returns the number of angle brackets of templates that a character opens or, if negative, closes.
+// Shifts, arrows and comparisons with an equals sign do not count.
 int angle_step(std::string_view code, std::size_t at) {
   const auto is_at = [&](std::size_t where, char c) {
     return where < code.size() && code[where] == c;
@@ -72,7 +72,7 @@ int angle_step(std::string_view code, std::size_t at) {
   return at > 0 && code[at - 1] == '-' ? 0 : -1;
 }
 
-// Where the template bracket that opens at `open` closes.
+// Returns where the template bracket that opens at `open` closes.
 std::size_t closing_angle(std::string_view code, std::size_t open) {
   int depth = 0;
   for (std::size_t at = open; at < code.size(); ++at) {
@@ -84,7 +84,7 @@ std::size_t closing_angle(std::string_view code, std::size_t open) {
   return code.size();
 }
 
-// The number of parameters in what stands between a pair of parentheses.
+// Counts the parameters in the text between a pair of parentheses.
 int count_parameters(std::string_view list) {
   if (trim(list).empty() || trim(list) == "void") return 0;
   int parameters = 1;
@@ -99,7 +99,7 @@ int count_parameters(std::string_view list) {
   return parameters;
 }
 
-// Without the template<...> in front.
+// Returns the text without the template<...> in front.
 std::string_view without_template(std::string_view text) {
   text = trim(text);
   while (text.starts_with("template")) {
@@ -111,7 +111,7 @@ std::string_view without_template(std::string_view text) {
   return text;
 }
 
-// The statement up to the name of an operator, whose signs are no brackets and no assignment.
+// Returns the statement up to the name of an operator, whose signs are not brackets or assignments.
 std::string_view before_operator(std::string_view text) {
   for (std::size_t at = text.find("operator"); at != kNowhere; at = text.find("operator", at + 1)) {
     const bool ends = at + 8 == text.size() || !is_word(text[at + 8]);
@@ -134,7 +134,8 @@ bool opens_scope(std::string_view statement) {
   return std::ranges::any_of(kScopes, [&](std::string_view word) { return has_word(text, word); });
 }
 
-// "*name" or "Type::*name" of a pointer to a function, "&name" of a reference to an array.
+// Returns whether this is "*name" or "Type::*name" of a pointer to a function, or "&name" of a
+// reference to an array.
 bool is_declarator(std::string_view inside) {
   inside = trim(inside);
   std::size_t at = 0;
@@ -171,7 +172,7 @@ class Declarations {
     is_other_ = false;
   }
 
-  // At the end of this at_ is where the parentheses close.
+  // Reads a parenthesis. At its end at_ is where the parenthesis closes.
   void parenthesis() {
     const std::string_view text = without_template(statement());
     const std::size_t end = closing(code_, at_);
@@ -227,7 +228,7 @@ class Declarations {
     begins_.pop_back();
     begin_statement();
     if (was_scope || !inside_.back()) return;
-    // A member that a constructor initialises with braces is followed by the next, or by the body.
+    // If a constructor initialises a member with braces, the next member or the body follows.
     const char follows = next_after(at_);
     const bool continues = was_function ? follows == ',' || follows == '{' : follows != '}';
     if (!continues) return;
@@ -247,8 +248,8 @@ class Declarations {
   std::vector<ParameterList> found_;
 };
 
-// Where the brackets of a lambda's captures open, from where they close; kNowhere if they are those
-// of an element or an attribute.
+// Returns whether the brackets that close at `close` are a lambda's captures, and not those around
+// an index or an attribute.
 bool are_captures(std::string_view code, std::size_t close) {
   int depth = 0;
   std::size_t open = close + 1;

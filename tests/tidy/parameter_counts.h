@@ -15,11 +15,12 @@ struct ParameterList {
   bool operator==(const ParameterList&) const = default;
 };
 
-// The parameter lists of a C++ or CUDA source: of functions, constructors, operators, kernels and
-// lambdas, lambdas first, each in the order of the text. Calls, template parameters and the lists
-// inside the types of parameters, variables and members are none. Reads brackets and the text
-// before them, not the grammar: right for code that compiles. A variable that is initialised with
-// parentheses outside of functions looks like a function; write it with braces.
+// Returns the parameter lists of a C++ or CUDA source: of functions, constructors, operators,
+// kernels and lambdas. Lambdas come first; within each group the order is the text's. Calls,
+// template parameters and the lists inside the types of parameters, variables and members do not
+// count. Reads brackets and the text before them, not the grammar. It is right for code that
+// compiles. A variable that is initialised with parentheses outside of functions looks like a
+// function; write it with braces.
 std::vector<ParameterList> parameter_lists(std::string_view text);
 
 }  // namespace terrace::tidy

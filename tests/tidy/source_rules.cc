@@ -19,17 +19,18 @@ constexpr int kFileLinesMax = 600;
 constexpr std::size_t kLineColumnsMax = 100;
 constexpr int kParametersMax = 5;
 
-// Functions with more parameters, since somebody else's interface says so.
+// Functions with more parameters, because an interface of others requires them.
 struct ForeignSignature {
   std::string_view path;
   std::string_view function;
 };
 constexpr auto kForeignSignatures = std::to_array<ForeignSignature>({
-    // Stands in the place of the C library's, to count what a step allocates.
+    // It replaces the C library's mmap, to count what a step allocates.
     {"tests/runtime/engine/step_allocation_test.cc", "mmap"},
 });
 
-// Split in two so that this file does not hold what it looks for. Matched without regard to case.
+// The words are split in two so that this file does not contain what it looks for. They are matched
+// without regard to case.
 constexpr auto kUnfinishedWords =
     std::to_array<std::string_view>({"to"
                                      "do",
@@ -58,7 +59,7 @@ constexpr auto kPrintingNames = std::to_array<std::string_view>(
 constexpr auto kPrintingPlaces = std::to_array<std::string_view>(
     {"runtime/cli/", "bench/", "tools/", "examples/", "tests/", "base/check.cc"});
 
-// What another trainer embeds: its messages name no flags of the command line.
+// Code that another trainer embeds. Its messages must not name flags of the command line.
 constexpr auto kLibraryPlaces = std::to_array<std::string_view>(
     {"runtime/step/", "runtime/plan/", "runtime/engine/", "runtime/session/", "runtime/capi/",
      "runtime/model/tensor_split.", "runtime/model/trainable.", "runtime/model/option_names."});
@@ -141,7 +142,8 @@ class Rules {
     if (starts_with_any(path_, kLibraryPlaces)) check_messages(code);
   }
 
-  // Of the text without comments, the code has all but what stands in literals.
+  // Looks for flags in literals: there the text without comments has characters, and the code has
+  // spaces.
   void check_messages(std::string_view code) {
     const std::string text = blank_comments(text_);
     int line = 1;

@@ -11,7 +11,7 @@
 namespace terrace::tidy {
 namespace {
 
-// How many violations mention the words.
+// Counts the violations that mention the words.
 std::size_t count(const Violations& found, std::string_view words) {
   return static_cast<std::size_t>(std::count_if(
       found.begin(), found.end(),

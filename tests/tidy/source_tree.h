@@ -12,17 +12,17 @@ struct SourceFile {
   std::string text;
 };
 
-// Every C++ source, CMake file and script of the tree, sorted by path. Throws when the tree is not
-// there or a file cannot be read.
+// Returns every C++ source, CMake file and script of the tree, sorted by path. Throws if the tree
+// is not there or a file cannot be read.
 std::vector<SourceFile> read_source_tree();
 
-// The folders of the tree that hold sources, from the root, sorted.
+// Returns the folders of the tree that hold sources, as paths from the root, sorted.
 std::vector<std::string> source_folders(const std::vector<SourceFile>& files);
 
 bool is_cpp(const std::string& path);
 bool is_cpp_header(const std::string& path);
 
-// One line per violation, for a failure message.
+// Returns one line per violation, for a failure message.
 std::string describe(const Violations& violations);
 
 }  // namespace terrace::tidy

@@ -7,12 +7,12 @@
 
 #include "tests/tidy/source_tree.h"
 
-// TierRuntime trains units that somebody else describes: of the model's folder it knows what a
-// description is, and no decoder (docs/embedding.md).
+// TierRuntime trains units that its caller describes. It knows the form of a description from the
+// model's folder, but no decoder (docs/embedding.md).
 namespace terrace::tidy {
 namespace {
 
-// What a source reads of the tree, by its own includes and by theirs.
+// Returns the files of the tree that a source reads, by its own includes and by theirs.
 std::set<std::string> read_by(const std::string& source) {
   static const std::regex kInclude("(^|\n)#include \"([^\"]+)\"");
   std::map<std::string, std::string> texts;

@@ -1,11 +1,11 @@
-"""Compares the ids of Terrace's tokenizers with those of Python's on much text.
+"""Compares the ids of Terrace's tokenizers with the ids of Python's on much text.
 
     compare.py PROGRAM MEGABYTES [NAME...]    PROGRAM: tokenizer_ids
 
-Trains vocabularies on the machine's text, then compares every id of so much mixed text and of every
-code point in three contexts. Prints a line of JSON for each (the mixed text in its two parts, files of
-the machine and drawn text), with the speed of both on one thread of the processor; fails when an id
-differs.
+Trains vocabularies on the machine's text, then compares every id of MEGABYTES of mixed text, and of
+every code point in three contexts. Prints a line of JSON for each (the mixed text in its two parts,
+files of the machine and drawn text), with the speed of both on one thread of the processor. Fails if
+an id differs.
 """
 
 import array
@@ -36,7 +36,7 @@ def encode_with_terrace(program, tokenizer, documents, folder):
         for document in documents:
             content = document if isinstance(document, bytes) else document.encode()
             file.write(struct.pack("<Q", len(content)) + content)
-    # Each file is new: what was written before is of other texts.
+    # Each file is written anew: the old one has other texts.
     done = subprocess.run([program, tokenizer, texts, ids, "2"], check=True, capture_output=True)
     content, lists, at = ids.read_bytes(), [], 0
     while at < len(content):
@@ -71,7 +71,7 @@ def show_difference(document, expected, found):
 
 
 def without_newer_letters(documents):
-    """PCRE2 has the classes of an older Unicode: what is newer than Python's is left out."""
+    """Leaves out characters newer than Python's Unicode: PCRE2 has the classes of an older Unicode."""
     import unicodedata
     old = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
     keep = set(old) - {"\u180e"}
@@ -79,14 +79,14 @@ def without_newer_letters(documents):
 
 
 def tokenizers_of(names, folder):
-    """Each tokenizer: its name, its file, and what encodes with it in Python."""
+    """Yields for each tokenizer its name, its file, and Python's tokenizer, or None for SentencePiece."""
     texts = corpus.machine_text(6_000_000) + [corpus.drawn_text(2_000_000, seed=1)]
     for name, make in vocabularies.BYTE_LEVEL.items():
         if not names or name in names:
             yield name, folder / f"{name}.json", make(texts, VOCABULARY)
     if names and not names & {"sentencepiece", "llama2", "metaspace", "unknowns"}:
         return
-    # SentencePiece wants every sign in the vocabulary: few of the drawn ones.
+    # SentencePiece puts every sign into the vocabulary, so it gets only a few of the drawn ones.
     texts[-1] = texts[-1][:20_000]
     model = vocabularies.sentencepiece_model(texts, VOCABULARY)
     (folder / "sentencepiece.model").write_bytes(model)

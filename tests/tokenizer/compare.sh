@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs compare.py in the Python environment: compare.sh PROGRAM MEGABYTES [NAME...]
 #
-# Without the environment it is skipped (77), and a failure where TERRACE_PYTHON_TESTS=required says
-# that it was asked for.
+# Without the environment the test is skipped (77). It fails instead if TERRACE_PYTHON_TESTS=required
+# says that it was asked for.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 

@@ -1,4 +1,4 @@
-"""Texts for the comparisons with Python's tokenizers: what any machine has, and drawn Unicode."""
+"""Texts for the comparisons with Python's tokenizers: files that any machine has, and drawn Unicode."""
 
 import pathlib
 import random
@@ -22,7 +22,7 @@ LATIN = ["the", "don't", "I'LL", "we\u2019re", "it'\u017f", "\u212aelvin", "naiv
 
 
 def machine_text(limit_bytes):
-    """Text of the machine's files, in the order of their names, a part of each folder."""
+    """Returns text of the machine's files, in the order of their names, with a share for each folder."""
     parts = []
     for folder in FOLDERS:
         left = limit_bytes // len(FOLDERS)
@@ -40,7 +40,7 @@ def machine_text(limit_bytes):
 
 
 def drawn_text(chars, seed):
-    """Words of many scripts, and what stands between words."""
+    """Returns drawn words of many scripts, with the separators that stand between words."""
     draw = random.Random(seed)
     ranges = list(RANGES.values())
     parts = []
@@ -67,7 +67,7 @@ def drawn_text(chars, seed):
 
 
 def mixed_documents(limit_bytes, seed):
-    """Documents of the machine's text and drawn ones in turn; three fifths of the bytes are drawn."""
+    """Returns the machine's text and drawn text in turn; three fifths of the bytes are drawn."""
     draw = random.Random(seed)
     machine = machine_text(60_000_000)
     documents, size = [], 0
@@ -81,7 +81,7 @@ def mixed_documents(limit_bytes, seed):
 
 
 def code_point_documents(points_per_document=64):
-    """Every code point in three contexts."""
+    """Yields documents with every code point in three contexts."""
     points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
     for context in ("x{0}y ", " {0} ", "'{0}1{0}{0}\n"):
         for i in range(0, len(points), points_per_document):

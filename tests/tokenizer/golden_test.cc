@@ -9,7 +9,7 @@
 
 #include "runtime/tokenizer/load_tokenizer.h"
 
-// Ids and decoded texts against what tests/tokenizer/make_golden.py wrote.
+// Compares ids and decoded texts with the files that tests/tokenizer/make_golden.py wrote.
 namespace terrace {
 namespace {
 
@@ -108,7 +108,7 @@ TEST_P(TokenizerGolden, HasTheSameIdsWhereverATextIsCut) {
   EXPECT_EQ(parts, whole);
 }
 
-// Lines end in CR LF behind letters, digits, other signs, white space and empty lines.
+// CR LF ends lines behind letters, digits, other signs, white space and empty lines.
 TEST_P(TokenizerGolden, HasTheSameIdsWhereverLinesOfCrLfAreCut) {
   std::string text;
   for (const GoldenText& golden : cases_) {

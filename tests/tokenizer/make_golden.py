@@ -1,10 +1,11 @@
-"""Writes tests/tokenizer/golden: small vocabularies, and what Python's packages make of texts.
+"""Writes tests/tokenizer/golden: small vocabularies, and the ids that Python's packages make of texts.
 
     make_golden.py        in the environment of tools/python_env.sh
 
-A folder for each tokenizer has its file and cases.txt. A line of that has, with tabs between: the
-bytes of a text in hexadecimal, the ids that the package makes of it, and the bytes of what it
-decodes them to: "=" where these are the text's, "-" where the decoded text has lost bytes.
+A folder for each tokenizer has the tokenizer's file and cases.txt. A line of cases.txt has three fields
+with tabs between: the bytes of a text in hexadecimal, the ids that the package makes of it, and the
+bytes that it decodes the ids to. The last field is "=" if these are the text's bytes, and "-" if the
+decoded text has lost bytes.
 """
 
 import json

@@ -17,8 +17,9 @@
 
 // Turns texts into ids, for the comparisons in Python:
 //     tokenizer_ids TOKENIZER TEXTS IDS ROUNDS
-// TEXTS has for each text its size as a u64, and its bytes. IDS gets for each text the number of
-// its ids as a u64, and the ids as u32. Prints the processor seconds of the fastest round.
+// TEXTS has the size of each text as a u64, followed by its bytes. IDS gets the number of each
+// text's ids as a u64, followed by the ids as u32. Prints the processor seconds of the fastest
+// round.
 namespace terrace {
 namespace {
 

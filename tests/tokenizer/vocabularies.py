@@ -12,7 +12,7 @@ CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = CONTRACTION + r"\p{N}{1,3}" + REST
 QWEN2 = CONTRACTION + r"\p{N}" + REST
-# Close to that of GPT-4o, which is not among the known ones.
+# Close to the pattern of GPT-4o, which is not among the known patterns.
 UNKNOWN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
            r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -64,7 +64,7 @@ def qwen2(texts, vocabulary):
 
 
 def digits(texts, vocabulary):
-    """As SmolLM, with added tokens of every kind."""
+    """Makes a tokenizer like SmolLM's, with added tokens of every kind."""
     steps = [pre_tokenizers.Digits(individual_digits=True),
              pre_tokenizers.ByteLevel(add_prefix_space=False)]
     tokenizer = train(byte_level(pre_tokenizers.Sequence(steps), normalizers.NFC()), texts, vocabulary)
@@ -86,7 +86,7 @@ def prefixed(texts, vocabulary):
 
 
 def sentencepiece_model(texts, vocabulary, coverage=0.995):
-    """The bytes of a model as llama 2's."""
+    """Returns the bytes of a model like llama 2's."""
     model = io.BytesIO()
     lines = (line for text in texts for line in text.split("\n") if line.strip())
     sentencepiece.SentencePieceTrainer.train(
@@ -98,8 +98,8 @@ def sentencepiece_model(texts, vocabulary, coverage=0.995):
 
 
 def from_sentencepiece(model, metaspace=None):
-    """The same vocabulary for `tokenizers`, converted as transformers does. Normalisers make the
-    marks of spaces, or the pre-tokenizer Metaspace with the scheme and the split that are given."""
+    """Returns the same vocabulary for `tokenizers`, converted as transformers does. Normalisers make
+    the marks of spaces, or else the pre-tokenizer Metaspace with the given scheme and split."""
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     vocabulary = {pieces.id_to_piece(i): i for i in range(len(pieces))}
     merges = []
@@ -129,7 +129,7 @@ def from_sentencepiece(model, metaspace=None):
 
 
 def without_byte_fallback(tokenizer, fuse):
-    """The same with unknown code points."""
+    """Returns the same tokenizer, in which code points may be unknown."""
     content = json.loads(tokenizer.to_str())
     content["model"]["byte_fallback"] = False
     content["model"]["fuse_unk"] = fuse

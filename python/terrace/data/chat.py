@@ -1,4 +1,4 @@
-"""The prompt of a conversation, as `terrace sample --prompt` takes it."""
+"""Makes the prompt of a conversation, in the form that `terrace sample --prompt` takes."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from .tokens import Bytes, tokenizer_of_model
 
 
 def conversation_for(texts, system, messages_file):
-    """One that the flags say; or the first of a file."""
+    """Returns the conversation that the flags give, or a file's first one; and its place."""
     if messages_file:
         if texts or system:
             raise DataError("--messages and a text name two conversations", "give one of them")
@@ -28,7 +28,7 @@ def conversation_for(texts, system, messages_file):
 
 
 def prompt_of(model, chat_template, conversation, place):
-    """The text, without the token that the program puts before a prompt by itself."""
+    """Returns the prompt without the token that the program itself puts before a prompt."""
     check_model(model)
     if conversation.messages and conversation.messages[-1].get("role") == "assistant":
         raise DataError(f"{place} ends with what the assistant says",
@@ -39,7 +39,7 @@ def prompt_of(model, chat_template, conversation, place):
 
 
 def begin_of_prompts(model):
-    """The text of the token that the program puts before a prompt by itself; or nothing."""
+    """Returns the text of the token that the program itself puts before a prompt, or ""."""
     config = read_json(model / "tokenizer_config.json")
     adds = config.get("add_bos_token") if isinstance(config, dict) else None
     tokenizer = tokenizer_of_model(model)
@@ -50,6 +50,6 @@ def begin_of_prompts(model):
 
 
 def print_prompt(text):
-    """Nothing is added behind it, not even an end of a line."""
+    """Prints the text and nothing behind it, not even an end of line."""
     sys.stdout.buffer.write(text.encode("utf-8"))
     sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""A conversation, as a line of JSON or a row of Parquet has it."""
+"""A conversation, read from a line of JSON or a row of Parquet."""
 
 from dataclasses import dataclass, field
 
@@ -15,11 +15,11 @@ FORMS = ('give "messages", a list of objects with "role" and "content"; "convers
 class Conversation:
     messages: list
     tools: list | None = None
-    variables: dict = field(default_factory=dict)  # more of what the template sees
-    untrained: set = field(default_factory=set)  # indices of messages that are only read
+    variables: dict = field(default_factory=dict)  # further variables of the template
+    untrained: set = field(default_factory=set)  # indices of messages that are context only
 
     def assistant_turns(self):
-        """Indices of the messages that are trained on."""
+        """Returns the indices of the messages that are trained on."""
         return [i for i, message in enumerate(self.messages)
                 if message["role"] == "assistant" and i not in self.untrained]
 
@@ -35,7 +35,7 @@ def kind_of(value):
 
 
 def without_nulls(values):
-    """Null is as good as absent, as transformers has it for a message."""
+    """Leaves out the keys that are null: transformers treats them in a message as absent."""
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in values.items() if value is not None}
@@ -83,7 +83,10 @@ def from_sharegpt(value, place):
 
 
 def untrained_by_weight(messages, key, place):
-    """OpenAI's files may give messages of the assistant a weight of 0 or 1."""
+    """Removes the weights of messages, and returns the indices of the messages with weight 0.
+
+    OpenAI's files may give a message of the assistant a weight of 0 or 1.
+    """
     untrained = set()
     for i, message in enumerate(messages):
         weight = message.pop("weight", 1)
@@ -95,7 +98,7 @@ def untrained_by_weight(messages, key, place):
 
 
 def read_conversation(row, place):
-    """Throws DataError that names the key; `place` says where the row is."""
+    """Reads a row. Raises a DataError that names the key; `place` says where the row is."""
     row = without_nulls(row)
     found = [key for key in ("messages", "conversations", "prompt") if key in row]
     if len(found) != 1:

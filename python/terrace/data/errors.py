@@ -1,4 +1,4 @@
-"""Errors with a remedy, whose exit codes are those of the program."""
+"""Errors that carry a remedy, and have the same exit codes as the program's errors."""
 
 import importlib
 
@@ -8,7 +8,7 @@ CORRUPT = 5
 
 
 class DataError(Exception):
-    """What is wrong, where, and what to do about it."""
+    """An error that says what is wrong, where, and what to do about it."""
 
     def __init__(self, what, remedy, code=USAGE):
         super().__init__(what)
@@ -17,7 +17,7 @@ class DataError(Exception):
 
 
 def optional_package(name, what, install=None):
-    """Imports a package that only some input needs; `what` says for what."""
+    """Imports a package that only some input needs; `what` names the thing that needs it."""
     try:
         return importlib.import_module(name)
     except ImportError as problem:

@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all."""
+"""Writes a file that appears whole or not at all."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
 def check_output(output, inputs):
-    """Refuses what the program would not know by its name, and what would replace an input."""
+    """Refuses a name that the program would not recognize, and an output that replaces an input."""
     if not str(output).lower().endswith(ENDINGS):
         raise DataError(f"--output {output}: terrace train knows JSON lines by their name",
                         f"end the name in one of {' '.join(ENDINGS)}")
@@ -27,7 +27,10 @@ def check_output(output, inputs):
 
 
 def open_lines(name, file):
-    """Something to write bytes to, which compresses as the name says; closing leaves `file` open."""
+    """Returns an object to write bytes to, which compresses as the ending of the name says.
+
+    Closing it leaves `file` open.
+    """
     if name.endswith(".gz"):
         return gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
     module = zstd_module(name)
@@ -37,9 +40,9 @@ def open_lines(name, file):
 
 
 class LinesWriter:
-    """Writes lines of JSON under another name, and gives the file its own at the end.
+    """Writes lines of JSON to a file with a temporary name, and renames the file at the end.
 
-    Used with `with`: an exception leaves nothing behind, and what had the name stays.
+    Used with `with`: an exception leaves nothing behind, and a file that had the name stays.
     """
 
     def __init__(self, output):

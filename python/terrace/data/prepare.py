@@ -1,4 +1,4 @@
-"""Conversations to lines of ids with a mask, which `terrace train` reads."""
+"""Turns conversations into lines of ids with a mask, which `terrace train` reads."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ COLUMNS = ["messages", "conversations", "prompt", "completion", "tools", "chat_t
 
 
 def template_for(model, chat_template, tools=False):
-    """The template that the flags name."""
+    """Returns the template that the flags name."""
     specials = special_tokens_of(Path(model)) if model else {}
     if chat_template:
         try:
@@ -47,7 +47,7 @@ class Counts:
 
 
 class Preparer:
-    """Makes rows for the program of conversations."""
+    """Turns conversations into rows for the program."""
 
     def __init__(self, model, chat_template, loss_on):
         check_model(model)
@@ -55,7 +55,7 @@ class Preparer:
         self.chat_template = chat_template
         self.loss_on = loss_on
         self.tokenizer = tokenizer_of_model(model) if model else Bytes()
-        self.templates = {}  # by whether there are tools
+        self.templates = {}  # by whether the conversation has tools
 
     def template(self, tools=False):
         if tools not in self.templates:
@@ -63,7 +63,7 @@ class Preparer:
         return self.templates[tools]
 
     def spans(self, conversation, place):
-        """The rendered conversation, and the spans of it that are trained on."""
+        """Returns the rendered conversation, and the spans of it that are trained on."""
         template = self.template(bool(conversation.tools))
         text, marked = template.render(conversation, conversation.messages, place)
         if self.loss_on == "all":
@@ -105,7 +105,7 @@ def text_row(values, column, place):
 
 
 def prepare(paths, output, preparer, text_column=None):
-    """Writes `output`, and returns what was counted. Throws DataError and OSError."""
+    """Writes `output`, and returns the counts. Raises DataError and OSError."""
     for path in paths:
         os.stat(path)
         if os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""Rows of files: lines of JSON, which may be compressed, and rows of Parquet."""
+"""Reads the rows of files: lines of JSON, which may be compressed, and rows of Parquet."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ import zlib
 
 from .errors import CORRUPT, DataError, optional_package
 
-LONGEST_LINE = 16 << 20  # as the program has it
+LONGEST_LINE = 16 << 20  # bytes, the same limit as the program's
 PIECE = 1 << 16
 JSON_REMEDY = "a JSONL file has one object on each line, in UTF-8"
 
@@ -37,14 +37,14 @@ class Zstandard:
 
 def zstd_module(path):
     try:
-        from compression import zstd  # of Python 3.14 and later
+        from compression import zstd  # Python 3.14 and later
         return zstd
     except ImportError:
         return optional_package("zstandard", str(path))
 
 
 def pieces_of(path):
-    """The bytes of a file, decompressed as its first bytes tell."""
+    """Yields a file's bytes in pieces, decompressed as its first bytes tell."""
     with open(path, "rb") as file:
         front = file.read(4)
         file.seek(0)
@@ -54,7 +54,7 @@ def pieces_of(path):
                     yield piece
         elif front == b"\x28\xb5\x2f\xfd":
             frames = Zstandard(path)
-            while piece := file.read(PIECE // 16):  # which may be many times as long
+            while piece := file.read(PIECE // 16):  # decompressed, it may be many times as long
                 yield frames.decompress(piece)
             if not frames.is_whole():
                 raise EOFError("the compressed file ends in the middle")
@@ -64,7 +64,7 @@ def pieces_of(path):
 
 
 def byte_lines(path):
-    """The lines without their ends, numbered from 1."""
+    """Yields (number, line) pairs; lines are numbered from 1, and have no end of line."""
     begun, number = [], 1
     size = 0
     for piece in pieces_of(path):
@@ -88,7 +88,7 @@ def refuse_constant(text):
 def object_of(line, place):
     try:
         row = json.loads(line.decode("utf-8"), parse_constant=refuse_constant)
-        if b"\\ud" in line.lower():  # perhaps half of a pair, which is no character
+        if b"\\ud" in line.lower():  # perhaps half of a surrogate pair, which is no character
             json.dumps(row, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as problem:
         raise DataError(f"{place}: has half of a surrogate pair, which is no text",
@@ -116,13 +116,16 @@ def json_rows(path):
         raise DataError(f"{path}: damaged or cut: {problem}", "restore the file",
                         CORRUPT) from problem
     except Exception as problem:
-        if type(problem).__name__ != "ZstdError":  # of either of two packages
+        if type(problem).__name__ != "ZstdError":  # either of two packages has this class
             raise
         raise DataError(f"{path}: damaged: {problem}", "restore the file", CORRUPT) from problem
 
 
 def without_nulls(value):
-    """Columns of Parquet have all keys in all rows, of objects in them too."""
+    """Leaves out the keys that are null, at every depth.
+
+    A column of Parquet has all its keys in every row, and so have the objects in it.
+    """
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -131,7 +134,7 @@ def without_nulls(value):
 
 
 def parquet_rows(path, columns):
-    """The rows with those of the columns that are there."""
+    """Yields (place, row) pairs; a row has those of `columns` that the file has."""
     parquet = optional_package("pyarrow.parquet", str(path))
     arrow = optional_package("pyarrow", str(path))
     number = 0
@@ -159,5 +162,5 @@ def is_parquet(path):
 
 
 def rows_of(path, columns):
-    """Pairs of a row's place, for messages, and the row."""
+    """Returns an iterator over (place, row) pairs; the place is for messages."""
     return parquet_rows(path, columns) if is_parquet(path) else json_rows(path)

@@ -1,28 +1,29 @@
-"""Where in a rendered conversation the assistant's turns stand.
+"""Finds where the assistant's turns stand in a rendered conversation.
 
-A template that marks them with `{% generation %}` says it itself. Of another one a turn is found by
-rendering the conversation again in part:
+A template that marks its turns with `{% generation %}` says so itself. With any other template, a
+turn is found by rendering parts of the conversation again:
 
-* it begins behind the prompt that generating it would have begun with: the messages before it, and
-  the template's generation prompt. That has to be a beginning of the whole text.
-* it ends where the text of the messages up to it ends, if that is a beginning of the whole text, too.
-  It need not be: some templates leave things out of turns that are not the last. Then the turn is
-  rendered once more, as the last one and with a word of our own for what it says: what stands behind
-  that word is the end of the turn, and has to stand behind what it says in the whole text.
+* The turn begins behind the prompt from which it would be generated: the messages before it, and
+  the template's generation prompt. The whole text must begin with that prompt.
+* The turn ends where the text of the messages up to and including it ends, if the whole text begins
+  with that text. It need not: some templates leave things out of turns that are not the last. Then
+  the turn is rendered once more, as the last one, with a placeholder word as its content. The text
+  behind that word is the end of the turn, and must stand behind the content in the whole text too.
 
-White space behind the token that ends a turn is not the turn's: generating ends with that token.
+White space behind the token that ends a turn does not belong to the turn: generation stops at that
+token.
 """
 
 from .errors import DataError
 
-# Stands for what a turn says; no conversation has it.
+# The placeholder for the content of a turn; no conversation has it.
 WORD = "\ue000terrace-turn\ue001"
 MARK_TURNS = ("put {% generation %} and {% endgeneration %} around what the assistant says in the "
               "template, and name the file with --chat-template")
 
 
 class TurnFinder:
-    """Finds turns of one conversation. `render(messages, is_prompt)` gives a text."""
+    """Finds turns of one conversation. `render(messages, is_prompt)` returns a text."""
 
     def __init__(self, render, messages, text, ends):
         self.render = render
@@ -31,7 +32,7 @@ class TurnFinder:
         self.ends = sorted(ends, key=len, reverse=True)  # texts of tokens that may end a turn
 
     def span(self, index, place):
-        """The span of the message's turn in the text."""
+        """Returns the span of the message's turn in the text."""
         prompt = self.render(self.messages[:index], True)
         if not self.text.startswith(prompt):
             raise DataError(f"{place}: message {index}: the template renders the prompt for it "
@@ -64,7 +65,10 @@ class TurnFinder:
         return end_of_content + len(behind)
 
     def around(self, messages, index, more):
-        """What stands before and behind the word, in the place of what the message says."""
+        """Returns the text before and behind WORD, rendered in place of the message's content.
+
+        Returns (None, None) unless the word is rendered exactly once.
+        """
         spoken = [*messages, {**self.messages[index], "content": WORD}, *more]
         parts = self.render(spoken, False).split(WORD)
         return tuple(parts) if len(parts) == 2 else (None, None)
@@ -78,7 +82,10 @@ class TurnFinder:
 
 
 def mask_of(offsets, spans, size):
-    """1 for each token of which some of the text lies in a span, else 0. Both are in order."""
+    """Returns 1 for each token whose text lies at least partly in a span, else 0.
+
+    Offsets and spans are in order.
+    """
     mask = [0] * size
     at = 0
     for token, (begin, end) in enumerate(offsets):
@@ -92,7 +99,7 @@ def mask_of(offsets, spans, size):
 
 
 def parts_within(spans, limits):
-    """The parts of the spans that lie in one of the limits; all are in order."""
+    """Returns the parts of the spans that lie in one of the limits; both are in order."""
     parts = []
     for begin, end in spans:
         for low, high in limits:

@@ -1,7 +1,7 @@
-"""Chat templates: where a model has them, and what they make of a conversation.
+"""Chat templates: finds a model's template, and renders conversations with it.
 
-A template is a program of somebody else, so it runs in jinja2's sandbox, and sees nothing but the
-conversation. The environment is the one that transformers describes in its page "Chat templates":
+A template is somebody else's program, so it runs in jinja2's sandbox, and sees nothing but the
+conversation. The environment is the one that transformers describes on its page "Chat templates":
 trim_blocks and lstrip_blocks, loop controls, `raise_exception`, `strftime_now`, a `tojson` that
 does not escape, and the block `{% generation %}` ... `{% endgeneration %}` around what the
 assistant says.
@@ -27,7 +27,7 @@ def read_json(path):
 
 
 def special_tokens_of(directory):
-    """The texts of the special tokens that the model names, by the names that templates use."""
+    """Returns the texts of the model's special tokens, by the names that templates use."""
     tokens = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the latter wins
         names = read_json(directory / name)
@@ -43,7 +43,9 @@ def special_tokens_of(directory):
 
 
 def named_template(value, tools, path):
-    """A template, or one of several with names: default, or tool_use where there are tools."""
+    """Returns the template. Among several with names it is "tool_use", if there are tools and there
+    is one of that name, or else "default".
+    """
     if isinstance(value, list):
         value = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
     if isinstance(value, dict):
@@ -58,7 +60,7 @@ def named_template(value, tools, path):
 
 
 def template_of_model(directory, tools=False):
-    """The text of the model's template, and the file that has it."""
+    """Returns the text of the model's template, and the file that has it."""
     if tools and (path := directory / "additional_chat_templates" / "tool_use.jinja").is_file():
         return path.read_text(encoding="utf-8"), path
     if (path := directory / "chat_template.jinja").is_file():
@@ -83,7 +85,7 @@ def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=F
 
 
 def generation_block(jinja2):
-    """The block that tells `environment.said` where the assistant's words stand."""
+    """Returns the block that notes in `environment.said` where the assistant's words stand."""
     from jinja2.ext import Extension
 
     class Generation(Extension):
@@ -126,7 +128,7 @@ def make_environment():
 
 
 class Template:
-    """A template, ready to render. One thread."""
+    """A template, ready to render. Used by one thread."""
 
     def __init__(self, text, path, special_tokens):
         self.path = path
@@ -141,9 +143,9 @@ class Template:
                             NO_TEMPLATE, CORRUPT) from problem
 
     def render(self, conversation, messages, place, is_prompt=False):
-        """The text of `messages`, and the spans in it that the template marks as generated.
+        """Returns the text of `messages`, and the spans in it that the template marks as generated.
 
-        `is_prompt`: with the beginning of the assistant's next turn.
+        With `is_prompt` the text ends with the beginning of the assistant's next turn.
         """
         environment = self.environment
         environment.before, environment.said = [], []
@@ -153,7 +155,7 @@ class Template:
         try:
             for piece in self.template.generate(values):
                 environment.before.append(piece)
-        except Exception as problem:  # whatever the template's program does
+        except Exception as problem:  # the template's program may raise anything
             raise DataError(f"{place}: the chat template ({self.path}) refuses it: {problem}",
                             "give messages in the order that the template takes, or another "
                             "template") from problem

@@ -1,4 +1,4 @@
-"""Ids of a text and the places in it that they are of, by the model's own tokenizer."""
+"""Encodes a text with the model's own tokenizer: ids, and the place of each one in the text."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from .errors import CORRUPT, DataError, optional_package
 
 
 class Bytes:
-    """The bytes of UTF-8, as `terrace train --tokenizer bytes` has them."""
+    """Takes the bytes of UTF-8 as ids, like `terrace train --tokenizer bytes`."""
 
     def begin_id(self):
         return None
@@ -30,7 +30,7 @@ class TokenizerFile:
         tokenizers = optional_package("tokenizers", str(path))
         try:
             self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as problem:  # the package throws nothing else
+        except Exception as problem:  # the package raises no narrower class
             raise DataError(f"{path}: not a tokenizer: {problem}", "restore the file",
                             CORRUPT) from problem
         self.tokenizer.no_truncation()
@@ -45,7 +45,7 @@ class TokenizerFile:
         return {token.content for token in tokens if token.special}
 
     def begin_id(self):
-        """The id that stands before a text by the tokenizer's own template; None: none does."""
+        """Returns the id that the tokenizer's own template puts before a text, or None."""
         alone = self.tokenizer.encode("a", add_special_tokens=False).ids
         ids = self.tokenizer.encode("a", add_special_tokens=True).ids
         return ids[0] if len(ids) > len(alone) and ids[1:1 + len(alone)] == alone else None
@@ -55,7 +55,7 @@ class TokenizerFile:
 
 
 def tokenizer_of_model(directory):
-    """As `terrace train --tokenizer auto` chooses."""
+    """Returns the tokenizer that `terrace train --tokenizer auto` chooses."""
     directory = Path(directory)
     if (path := directory / "tokenizer.json").is_file():
         return TokenizerFile(path)

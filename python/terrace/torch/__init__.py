@@ -1,11 +1,11 @@
-"""Optimizers for PyTorch whose state is exact, and lives in host memory or on NVMe; and models whose parameters and
-activations do.
+"""Optimizers for PyTorch whose state is exact and lives in host memory or on NVMe, and models whose parameters and
+activations live there too.
 
     import terrace.torch as tt
     model = tt.offload(model, host_memory="8GiB", nvme="/nvme")   # where it does not fit
     optimizer = tt.AdamW(model.parameters(), lr=1e-5, max_grad_norm=1.0, state="nvme", nvme="/nvme")
 
-Importing changes nothing of torch. docs/embedding.md of Terrace has the whole page.
+Importing changes nothing in torch. Terrace's docs/embedding.md describes the whole package.
 """
 
 from terrace.torch.offload import materialize, offload

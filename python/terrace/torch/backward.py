@@ -1,4 +1,4 @@
-"""Updates that run under the backward."""
+"""Updates that overlap with the backward."""
 
 import torch
 
@@ -8,17 +8,17 @@ from terrace import library as lib
 class BackwardUpdates:
     """Starts a tensor's update when the last gradient of a step has come for it.
 
-    Gradients come to a tensor once a backward, or more often: where it is tied, where a graph is in parts. How often
-    is counted in the steps so far; the first step has no update under its backward. What comes less often is updated
-    by step(); what comes more often is found, and refused, since the update has begun without it."""
+    A tensor gets a gradient once in a backward, or more often: where it is tied, or where a graph is in parts. How
+    often is counted in the steps so far, so the first step has no update under its backward. A tensor that gets fewer
+    gradients is updated by step(). One gradient more is detected and refused, since the update began without it."""
 
     def __init__(self, session_of, rates_of):
-        self._session_of = session_of   # makes the session, and checks that all is as it was
-        self._rates_of = rates_of
+        self._session_of = session_of   # returns the optimizer's session
+        self._rates_of = rates_of       # returns the learning rates, and checks that nothing else has changed
         self._is_last = lambda: True
-        self._expected = {}  # number of a tensor: gradients that it had, at most, in the last backwards of a step
+        self._expected = {}  # by number of a tensor, the most gradients that the last backwards of a step gave it
         self._counts = {}    # the same, in this step
-        self._rates = None   # of the step that has begun
+        self._rates = None   # learning rates of the step that has begun
         self._failure = None
 
     def set_is_last(self, last):
@@ -29,13 +29,13 @@ class BackwardUpdates:
         return self._rates is not None
 
     def check(self):
-        """Refuses to go on after a step that had a part of a gradient only."""
+        """Refuses to go on after a step that went wrong, for instance with only a part of a gradient."""
         if self._failure is not None:
             raise lib.FailedSessionError(f"an earlier step was wrong ({self._failure}): load a saved state by "
                                          "optimizer.load(), or make another optimizer")
 
     def add(self, number, buffer, owner, parameter):
-        """Adds a gradient, as Session.add_gradient() does, and starts the update where it was the last."""
+        """Adds a gradient, as Session.add_gradient() does, and starts the update if it was the last one."""
         session = self._session_of()
         try:
             session.add_gradient(number, buffer, owner)
@@ -54,11 +54,11 @@ class BackwardUpdates:
             session.begin_step(rates, gradients_arrive=True)
             self._rates = rates
         session.complete_gradient(number)
-        # Whoever saved the parameter for a backward that is yet to come is told by torch.
+        # A backward that has yet to come and has saved the parameter gets an error from torch.
         torch.autograd.graph.increment_version(parameter)
 
     def end(self):
-        """step() was called: returns whether the session's step has begun already."""
+        """Is called by step(). Returns whether the session's step has begun already."""
         had_begun, rates = self.has_begun, self._rates
         for number, count in self._counts.items():
             self._expected[number] = max(count, self._expected.get(number, 0))
@@ -70,7 +70,7 @@ class BackwardUpdates:
         return had_begun
 
     def refuse_giving_up(self):
-        """Gradients were removed from .grad before step(): raises where they have been used."""
+        """Is called when gradients were removed from .grad before step(). Raises if they have been used."""
         if self.has_begun:
             self._failure = "gradients were removed after updates with them had begun under the backward"
             self.abandon()
@@ -82,14 +82,14 @@ class BackwardUpdates:
             try:
                 self._session_of().end_step()
             except lib.TerraceError:
-                pass  # of a step that counts for nothing
+                pass  # the step counts for nothing
         self.forget()
 
     def forget(self):
-        """Gradients of this step are given up, or its updates are done."""
+        """Forgets this step, whose gradients are given up or whose updates are done."""
         self._counts, self._rates = {}, None
 
     def restart(self):
-        """State is loaded: what was wrong before is gone."""
+        """Forgets this step and earlier failures, since a state is loaded."""
         self.abandon()
         self._failure = None

@@ -1,4 +1,4 @@
-"""A step that was recorded, compiled by the library: parameters, gradients and state move by its program."""
+"""A recorded step that the library has compiled. Its program moves parameters, gradients and state."""
 
 import weakref
 
@@ -11,7 +11,7 @@ from terrace.units import Units
 
 
 def _read_rounded(slot, first, count, address):
-    """Writes values of a slot, as they are in the type of the model, to an fp32 array."""
+    """Writes values of a slot, in the precision of the model's type, to an fp32 array."""
     for begin in range(0, count, PIECE_BYTES // 4):
         piece = torch.empty(min(PIECE_BYTES // 4, count - begin), dtype=slot.dtype)
         slot.values.read(first + begin, piece.numel(), piece.data_ptr(), slot.dtype)
@@ -19,12 +19,12 @@ def _read_rounded(slot, first, count, address):
 
 
 class UnitPart:
-    """The slots of a unit that train, or those that do not: one flat sequence of the library."""
+    """The slots of a unit that train, or the slots that do not. To the library they are one flat sequence."""
 
     def __init__(self, unit, slots, decays):
         self.unit = unit
         self.is_frozen = not slots[0].trains
-        self.slots = sorted(slots, key=lambda slot: not decays(slot))  # decayed ones first
+        self.slots = sorted(slots, key=lambda slot: not decays(slot))  # slots with weight decay first
         self.offsets = {}
         self.elements = 0
         for slot in self.slots:
@@ -33,10 +33,11 @@ class UnitPart:
         self.decayed_elements = 0 if self.is_frozen else sum(slot.count for slot in slots if decays(slot))
         self.number = None
         self.saved_bytes = 0
-        self.keeps_saved = False  # from a forward to its backward
+        self.keeps_saved = False  # the library keeps what a forward saves for its backward
 
     def ranges(self, first, count):
-        """What of which slot is in a range of the sequence: (slot, its first element, their number, in the range)."""
+        """Yields the parts of slots that are in a range of the sequence: (slot, first element in the slot, number of
+        elements, first element in the range)."""
         for slot in self.slots:
             begin = max(first, self.offsets[slot])
             end = min(first + count, self.offsets[slot] + slot.count)
@@ -53,8 +54,9 @@ def _parts_of(units, decays):
 
 
 class CompiledStep:
-    """`settings` has the rule, its hyperparameters, weight_decay and max_grad_norm; `options` are those of Units;
-    `saved_bytes` what each unit's forward leaves for its backward. `state` is a SavedState, or None at the start."""
+    """A compiled step. `settings` has the rule, its hyperparameters, weight_decay and max_grad_norm. `options` are
+    arguments of Units. `saved_bytes` has, by unit, the number of bytes that its forward saves for its backward.
+    `state` is a SavedState, or None at the start."""
 
     def __init__(self, tasks, settings, options, saved_bytes, state=None):
         self.tasks = list(tasks)
@@ -66,9 +68,9 @@ class CompiledStep:
         self._numbered = []
         self._position = 0
         self._held = None          # the task that is acquired: (part, pass, micro_batch, memory)
-        self._written = set()      # slots whose gradient the held task has
+        self._written = set()      # slots whose gradient was written in the held task
         self.learning_rate = 0.0
-        self._saved = {}           # of each task, the tensors in its memory
+        self._saved = {}           # by task, the saved tensors in its memory
         self._last_backward = {unit: i for i, (unit, task_pass, _) in enumerate(self.tasks) if task_pass == BACKWARD}
         self.units = Units(settings.rule, settings.hyperparameters, weight_decay=settings.weight_decay,
                            max_grad_norm=settings.max_grad_norm,
@@ -86,7 +88,7 @@ class CompiledStep:
             pairs.setdefault((unit, m), [0, 0])[task_pass] += 1
         unpaired = {unit for (unit, _), (forward, backward) in pairs.items() if forward != 1 or backward != 1}
         for unit, parts in self.parts.items():
-            # What is used twice in a micro-batch, or has no backward, keeps what it saves in torch's memory.
+            # A unit that is used twice in a micro-batch, or has no backward, leaves its saved tensors with torch.
             parts[-1].keeps_saved = unit not in unpaired
             parts[-1].saved_bytes = saved_bytes.get(unit, 0) if parts[-1].keeps_saved else 0
             for part in parts:
@@ -128,7 +130,7 @@ class CompiledStep:
         return self.tasks[self._position - 1] if self._position > 0 else None
 
     def fits(self, settings):
-        """Whether the settings are these, and what trains."""
+        """Returns whether the settings are these, and the same slots train."""
         return (self.settings == settings
                 and all(slot.trains != part.is_frozen for slot, part in self._part_of.items()))
 
@@ -136,7 +138,7 @@ class CompiledStep:
         return all(slot.unit in self._last_backward for slot in slots)
 
     def is_outgrown_by(self, saved_bytes):
-        """Whether a unit's forward saves more than there is room for."""
+        """Returns whether a unit's forward saves more than there is room for."""
         return any(parts[-1].keeps_saved and saved_bytes.get(unit, 0) > parts[-1].saved_bytes
                    for unit, parts in self.parts.items())
 
@@ -149,8 +151,8 @@ class CompiledStep:
         return self._position < len(self.tasks) and self.tasks[self._position] == task
 
     def enter(self, task):
-        """Brings the unit of the next task into its slots where they are not resident. The task is held for its
-        gradient, or what it saves, until leave()."""
+        """Loads the unit of the next task into its slots that are not resident. The task is held until leave() if it
+        has a gradient or saved tensors."""
         self.leave()
         unit, task_pass, m = task
         self._position += 1
@@ -165,7 +167,7 @@ class CompiledStep:
                 self.leave()
 
     def refill(self, unit):
-        """Brings a unit again whose task is held; False where it is another's."""
+        """Loads a unit again while its task is held. Returns False if the held task is another unit's."""
         if self._held is None or self._held[0].unit is not unit:
             return False
         part, _, _, memory = self._held
@@ -180,8 +182,8 @@ class CompiledStep:
         return part.saved_bytes > 0 or (task_pass == BACKWARD and not part.is_frozen)
 
     def pass_through(self, gradients=None):
-        """Goes through the next task without a use of the unit. At the last backward of a unit `gradients` are the
-        step's: a GradientSums."""
+        """Goes through the next task without a use of the unit. If `gradients`, the GradientSums of the step, are
+        given, the last backward of a unit gets its gradients from there."""
         self.leave()
         unit, task_pass, m = self.tasks[self._position]
         is_last = self._last_backward.get(unit) == self._position
@@ -194,14 +196,15 @@ class CompiledStep:
             self.leave()
 
     def saved_address(self, task, task_pass):
-        """Where a unit's memory from forward to backward is, while such a task of it is held; else None."""
+        """Returns the address of the memory that keeps what a unit saves from its forward to its backward, while the
+        unit's task of this pass is held; else None."""
         if self._held is None:
             return None
         part, held_pass, m, memory = self._held
         return memory.saved if (part.unit, m) == task and held_pass == task_pass and part.saved_bytes else None
 
     def keep_saved(self, saved, tensor, task, end):
-        """Copies a tensor into a forward's memory; False where it has no room, or is not held."""
+        """Copies a tensor into a forward's memory. Returns False if that has no room, or the forward is not held."""
         address = self.saved_address(task, FORWARD)
         if address is None or end > self._held[0].saved_bytes:
             return False
@@ -212,8 +215,8 @@ class CompiledStep:
         return True
 
     def _keep_unread(self, task):
-        """Copies what is still to be read of a backward's memory, which goes: where a step is given up, or a graph
-        is kept for another backward."""
+        """Copies the saved tensors that are still to be read from a backward's memory, which goes away. There are such
+        tensors if a step is given up, or a graph is kept for another backward."""
         address = self.saved_address(task, BACKWARD)
         for saved in self._saved.pop(task, ()) if address else ():
             saved.tensor = saved.at(address).clone()
@@ -233,7 +236,7 @@ class CompiledStep:
         self.units.release(part.number)
 
     def add_gradient(self, slot, gradient):
-        """Adds to the gradient of the backward that is held; False where that is another's."""
+        """Adds to the gradient of the backward that is held. Returns False if the held task is another one."""
         if self._held is None:
             return False
         part, task_pass, _, memory = self._held
@@ -252,7 +255,7 @@ class CompiledStep:
         return tensor_at(memory.gradient + 4 * part.offsets[slot], slot.count, torch.float32)
 
     def end(self, gradients=None):
-        """Goes through what is left of the step, and updates. Returns a lib.StepResult."""
+        """Goes through the remaining tasks of the step, and updates. Returns a lib.StepResult."""
         while self._position < len(self.tasks):
             self.pass_through(gradients)
         self.leave()
@@ -261,14 +264,14 @@ class CompiledStep:
         return result
 
     def abandon(self, sums):
-        """Ends the step without an update; what it has of gradients goes to a GradientSums."""
+        """Ends the step without an update. The gradients that it has so far go to `sums`, a GradientSums."""
         problems = []
 
         def sink(number, first, count, address):
             try:
                 for slot, begin, size, place in self._numbered[number].ranges(first, count):
                     sums.set_range(slot, begin, size, address + 4 * place)
-            except BaseException as problem:  # of a full disk, for instance
+            except BaseException as problem:  # a full disk, for instance
                 problems.append(problem)
 
         self.units.abandon_step(sink)
@@ -294,7 +297,7 @@ class SavedState:
 
     def __init__(self, steps):
         self.steps = steps
-        self._fields = {}   # (slot, field): its values
+        self._fields = {}   # by (slot, field), its values
 
     def field(self, slot, field):
         return self._fields.get((slot, field))
@@ -303,7 +306,7 @@ class SavedState:
         self._fields[slot, field] = values
 
     def replaced_by(self, other):
-        """This state with what another has, if there is one."""
+        """Takes over the fields of another state, if there is one. Returns this state."""
         if other is not None:
             self.steps = other.steps
             self._fields.update(other._fields)
@@ -311,7 +314,7 @@ class SavedState:
 
     @classmethod
     def of(cls, compiled, directory):
-        """Copies all state, in pieces."""
+        """Copies all state of a compiled step, in pieces."""
         state = cls(compiled.steps)
         file = ScratchFile(directory)
         piece = torch.empty(1 << 20)

@@ -1,4 +1,4 @@
-"""Gradients of PyTorch's parameters: who takes them, and how the library sees a tensor."""
+"""Gradients of PyTorch's parameters: which optimizer takes them, and how the library sees a tensor."""
 
 import gc
 import warnings
@@ -12,10 +12,10 @@ from terrace.session import buffer_of
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
-# Of each parameter, the hook that takes its gradients, and the optimizer that it takes them for.
+# By parameter, the hook that takes its gradients, and the optimizer that gets them.
 _takers = WeakTensorKeyDictionary()
 
-# Of each parameter, the last optimizer that was made for it, whose session knows where the parameter is.
+# By parameter, the last optimizer that was made for it. The optimizer's session knows where the parameter is.
 _owners = WeakTensorKeyDictionary()
 
 
@@ -25,18 +25,19 @@ def note_owner(parameters, optimizer):
 
 
 def have_owner(parameters):
-    """Whether an optimizer of this package that still exists has one of these parameters in the trainer's memory."""
+    """Returns whether an optimizer of this package still exists that has one of these parameters in the trainer's
+    memory."""
     def found():
         return any(parameter in _owners and _owners[parameter]() is not None for parameter in parameters)
 
     if found():
-        gc.collect()  # a schedule, for instance, keeps an optimizer that nobody else has
+        gc.collect()  # a schedule, for instance, keeps an optimizer alive that nothing else uses
         return found()
     return False
 
 
 def _end_takers(parameters, optimizer=None):
-    """Ends the taking of these parameters' gradients; warns where it was for another optimizer that still exists."""
+    """Stops taking these parameters' gradients. Warns if another optimizer, which still exists, was getting them."""
     takes_from_another = False
     for parameter in parameters:
         if parameter in _takers:
@@ -49,12 +50,12 @@ def _end_takers(parameters, optimizer=None):
 
 
 def leave_gradients_of(parameters):
-    """Has the gradients of these stay in .grad."""
+    """Leaves the gradients of these parameters in .grad."""
     _end_takers(parameters)
 
 
 def watch_gradients_of(parameters, optimizer):
-    """Calls the optimizer whenever the backward has a gradient of one of these. Returns the hooks."""
+    """Calls the optimizer whenever the backward has a gradient of one of these parameters. Returns the hooks."""
     known = weakref.ref(optimizer)
 
     def take(parameter):
@@ -65,19 +66,19 @@ def watch_gradients_of(parameters, optimizer):
 
 
 def give_gradients_to(parameters, optimizer):
-    """The same for an optimizer that takes the gradients; ends what another had asked for."""
+    """Does the same for an optimizer that takes the gradients. Another optimizer no longer gets them."""
     _end_takers(parameters, optimizer)
     for parameter, hook in zip(parameters, watch_gradients_of(parameters, optimizer), strict=True):
         _takers[parameter] = hook, weakref.ref(optimizer)
 
 
 def _stream_of(tensor):
-    """What the calling thread's work on the tensor is in order with: None on the CPU."""
+    """Returns the stream that orders the calling thread's work on the tensor, or None on the CPU."""
     return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.device.type == "cuda" else None
 
 
 def tensor_buffer(tensor, name_of):
-    """A tensor as the library is told of it. `name_of` is called for the text of an error."""
+    """Returns the lib.Buffer that tells the library of a tensor. `name_of` is called for the text of an error."""
     if tensor.dtype not in _DTYPES:
         raise lib.DTypeError(f"{name_of()} is {tensor.dtype}; parameters and gradients are float32, bfloat16 or "
                              "float16")
@@ -86,6 +87,6 @@ def tensor_buffer(tensor, name_of):
 
 
 def has_several_ranks():
-    """Whether torch.distributed runs more than this process."""
+    """Returns whether torch.distributed runs more processes than this one."""
     return (torch.distributed.is_available() and torch.distributed.is_initialized()
             and torch.distributed.get_world_size() > 1)

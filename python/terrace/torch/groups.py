@@ -1,4 +1,4 @@
-"""The groups of an optimizer as a session of the library has them."""
+"""Gives the groups of an optimizer to a session of the library."""
 
 from terrace import library as lib
 from terrace.session import Session
@@ -10,7 +10,7 @@ from terrace.torch.wording import reworded
 
 
 class SessionGroups:
-    """Part of TieredOptimizer: makes its session of its groups, and refuses what has changed in them since."""
+    """Part of TieredOptimizer: makes its session from its groups, and refuses groups that have changed since."""
 
     def _check_model(self):
         for group in self.param_groups:
@@ -35,7 +35,7 @@ class SessionGroups:
         return Session(**self._session_options, wording=reworded)
 
     def _check_group(self, group):
-        """Refuses settings that no session takes, and parameters that cannot be updated as was asked for."""
+        """Refuses settings that no session takes, and parameters that cannot be updated in the way asked for."""
         session = self._make_session()
         try:
             session.add_group(self.rule, *self._settings_of(group))
@@ -52,20 +52,20 @@ class SessionGroups:
         return any(is_shared(parameter) for group in self.param_groups for parameter in group["params"])
 
     def _has_nothing_here(self):
-        """Whether other ranks have all elements of all parameters."""
+        """Returns whether other ranks have all elements of all parameters."""
         return self._has_shared_parameters() and not any(
             local_of(parameter).numel() for group in self.param_groups for parameter in group["params"]
             if parameter.requires_grad)
 
     def _check_not_offloaded(self, parameters):
-        """Refuses parameters whose memory an offload has taken since the optimizer was made."""
+        """Refuses parameters whose memory offload() has taken since the optimizer was made."""
         for parameter in parameters:
             if movement_of_parameters([parameter]) is not None:
                 raise lib.OrderError(f"{self._name_of(parameter)} is of a model that was offloaded after the optimizer "
                                      "was made: make the optimizer after terrace.torch.offload()")
 
     def _ready_session(self):
-        """The session, made of the groups as they are at the first call."""
+        """Returns the session, which the first call makes from the groups as they are then."""
         if self._session is None:
             self._check_not_offloaded(p for group in self.param_groups for p in group["params"])
             if self._must_be_alone and self._takes_gradients and has_several_ranks():

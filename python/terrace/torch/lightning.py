@@ -1,4 +1,4 @@
-"""What Lightning's Trainer needs beside the optimizer: Trainer(callbacks=[OptimizerCallback()])."""
+"""The callback that Lightning's Trainer needs beside the optimizer: Trainer(callbacks=[OptimizerCallback()])."""
 
 from lightning.pytorch.callbacks import Callback
 
@@ -8,8 +8,8 @@ from terrace.torch.optimizer import TieredOptimizer
 
 class OptimizerCallback(Callback):
     """Logs the gradient norm of an optimizer of terrace.torch as "grad_norm", tells it which backward is the last of
-    a step, and refuses what would clip a second time. Checkpoints and resuming need nothing: Lightning asks the
-    optimizer for its state_dict()."""
+    a step, and refuses settings that would clip a second time. Checkpoints and resuming need nothing: Lightning asks
+    the optimizer for its state_dict()."""
 
     @staticmethod
     def _optimizers_of(trainer):

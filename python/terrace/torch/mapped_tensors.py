@@ -1,4 +1,4 @@
-"""Tensors whose memory is a file without a name, and whose pages the process gives back while others read them."""
+"""Tensors whose memory is a file without a name. The process gives their pages back while others read them."""
 
 import ctypes
 import threading
@@ -15,8 +15,8 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class _PageReturn:
-    """Gives pages of mapped tensors back to the file cache, again and again, while there are such tensors: saving a
-    model reads all of them, and the pages would count as memory of the process. Their content stays in the file."""
+    """Gives pages of mapped tensors back to the file cache, again and again, as long as there are such tensors. Saving
+    a model reads all of them, and the pages would count as memory of the process. Their content stays in the file."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class _PageReturn:
                     return
                 tensors = list(self._tensors)
             for known in tensors:
-                tensor = known()  # is kept until its pages are given back: nobody else has this address
+                tensor = known()  # holds on to its address until the pages are given back
                 if tensor is not None:
                     _libc.madvise(tensor.data_ptr(), tensor.numel() * tensor.element_size(), _MADV_DONTNEED)
                 del tensor
@@ -51,8 +51,8 @@ _page_return = _PageReturn()
 
 
 def mapped_tensor(shape, dtype, read, directory):
-    """Returns a tensor that read(first, count, address) has filled, piece by piece, in a file of the directory. The
-    file goes with the tensor."""
+    """Returns a tensor in a file of the directory, which read(first, count, address) has filled piece by piece. The
+    file goes away with the tensor."""
     count = 1
     for size in shape:
         count *= size

@@ -1,5 +1,5 @@
-"""Which files of a model directory have its weights, and what is in them. docs/checkpoint.md of Terrace says what is
-refused, under "Model directories"."""
+"""Finds the files of a model directory that have its weights, and reads what is in them. Terrace's docs/checkpoint.md
+says under "Model directories" what is refused."""
 
 import json
 import os
@@ -30,13 +30,13 @@ class StoredTensor:
         self._offset = offset
 
     def sample(self):
-        """Its bytes at the start, in the middle and at the end."""
+        """Returns its bytes at the start, in the middle and at the end."""
         size = self.count * self.dtype.itemsize
         places = (0, max(0, size // 2 - _SAMPLE_BYTES // 2), max(0, size - _SAMPLE_BYTES))
         return [self.file.bytes(self._offset + place, min(_SAMPLE_BYTES, size - place)) for place in places]
 
     def equals(self, other):
-        """Whether all values are another's."""
+        """Returns whether all values equal another tensor's."""
         if self.shape != other.shape:
             return False
         for first in range(0, self.count, PIECE_BYTES // 4):
@@ -104,7 +104,7 @@ def _tensors_of_file(path):
 
 
 def _index_of(directory):
-    """The file of each tensor, as the index says."""
+    """Returns the file of each tensor, as the index says."""
     path = os.path.join(directory, _INDEX)
     try:
         with open(path, encoding="utf-8") as file:
@@ -126,7 +126,7 @@ def _tensors_of_index(directory, names):
 
 
 def _check_against_index(directory, single):
-    """Refuses a single file beside an index that says something else: two saves into one directory leave such."""
+    """Refuses a single file beside an index that says something else. Two saves into one directory leave such files."""
     names = _index_of(directory)
     other = None if set(names) == set(single) else "other tensors"
     for name in sorted(set(names.values())) if other is None else ():
@@ -144,8 +144,8 @@ def _check_against_index(directory, single):
 
 
 def read_safetensors(directory):
-    """Returns the StoredTensors of the model in a directory, by name: of model.safetensors, or of the files of
-    model.safetensors.index.json. Nothing else in the directory counts."""
+    """Returns the StoredTensors of the model in a directory, by name. They come from model.safetensors, or else from
+    the files of model.safetensors.index.json. Nothing else in the directory counts."""
     has_single, has_index = (os.path.lexists(os.path.join(directory, name)) for name in (_SINGLE, _INDEX))
     if has_single:
         tensors = _tensors_of_file(os.path.join(directory, _SINGLE))

@@ -1,4 +1,5 @@
-"""A model's parameters as slots, one for each storage, and its units: modules whose parameters come and go together."""
+"""A model's parameters as slots, one for each storage, and its units: modules whose parameters are loaded and evicted
+together."""
 
 import ctypes
 
@@ -10,8 +11,8 @@ _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 class Slot:
-    """The storage of a parameter, or of several that are tied. While it is evicted the storage has no memory; its
-    parameters keep their identity, shape and device."""
+    """The storage of a parameter, or of several parameters that are tied. While it is evicted, the storage has no
+    memory, and its parameters keep their identity, shape and device."""
 
     def __init__(self, unit, name, parameter):
         self.unit = unit
@@ -21,7 +22,7 @@ class Slot:
         self.count = parameter.numel()
         self.dtype = parameter.dtype
         self.size = self.count * self.dtype.itemsize
-        self.values = None        # where they are read from while no compiled step has them
+        self.values = None        # source of its values while no compiled step has them
         self.storage = None
         self._versions = ()
         self.is_hooked = False
@@ -48,12 +49,12 @@ class Slot:
             self._versions = [parameter._version for parameter in self.parameters]
 
     def fill_from(self, address):
-        # Not by a tensor's copy_(), after which autograd would call the parameter changed.
+        # Does not use a tensor's copy_(), after which autograd would consider the parameter changed.
         ctypes.memmove(self.address, address, self.size)
 
     def move_to_own_memory(self):
-        """Gives the parameters memory that torch can take away, where theirs is a mapping or another library's. It has
-        no values."""
+        """Gives the parameters memory that torch can take away, if theirs is a mapping or another library's. The new
+        memory has no values."""
         if self.parameters[0].untyped_storage().resizable():
             return
         own = torch.empty(self.shape, dtype=self.dtype)
@@ -61,7 +62,7 @@ class Slot:
             parameter.data = own
 
     def bind(self):
-        """Takes over the storages as they are now."""
+        """Takes over the parameters' storages as they are now."""
         self.storage = self.parameters[0].untyped_storage()
         self._versions = [parameter._version for parameter in self.parameters]
 
@@ -82,9 +83,9 @@ class ModelUnit:
     def __init__(self, name):
         self.name = name
         self.slots = []
-        self.users = 0               # forwards within, now
-        self.backward_uses = set()   # whose backward has begun and needs the parameters
-        self.fired = set()           # parameters whose gradients came in that backward, by id
+        self.users = 0               # number of forwards that are in it now
+        self.backward_uses = set()   # uses whose backward has begun and needs the parameters
+        self.fired = set()           # ids of parameters whose gradients came in that backward
 
     @property
     def is_resident(self):
@@ -105,13 +106,13 @@ class ModelUnit:
 
 
 def _has_forward(module):
-    """Whether a module can be called: a ModuleList and the like cannot."""
+    """Returns whether a module can be called: a ModuleList and the like cannot."""
     return type(module).forward is not torch.nn.Module.forward or "forward" in module.__dict__
 
 
 def _own_parameters(module, prefix=""):
-    """The (name, parameter) pairs that a module's own forward uses: its own, and those of modules in it that have no
-    forward, such as a ParameterList."""
+    """Yields the (name, parameter) pairs that a module's own forward uses: the module's own parameters, and the
+    parameters of modules in it that have no forward, such as a ParameterList."""
     yield from module.named_parameters(prefix=prefix, recurse=False, remove_duplicate=False)
     for name, child in module.named_children():
         if not _has_forward(child):
@@ -119,13 +120,14 @@ def _own_parameters(module, prefix=""):
 
 
 def _has_blocks(module):
-    """Whether a module has others that come one after another."""
+    """Returns whether a module has others in it that run one after another."""
     lists = (torch.nn.ModuleList, torch.nn.Sequential)
     return any(isinstance(inner, lists) and len(inner) > 1 for inner in module.modules())
 
 
 def _unit_modules(model):
-    """The (name, module) pairs that are units, and whether each has all that is within it."""
+    """Returns (name, module, is_whole) for each module that is a unit. A unit that is whole has all parameters within
+    the module."""
     found = []
 
     def visit(path, module, is_block):
@@ -151,21 +153,21 @@ def _unit_modules(model):
 
 
 def _is_torchs_own(module):
-    """Whether a module of torch made of others may read their parameters without calling them."""
+    """Returns whether this is a module of torch which may read the parameters of modules in it without calling them."""
     plain = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
     return type(module).__module__.startswith("torch.nn.modules") and not isinstance(module, plain)
 
 
 class ModelUnits:
-    """The units and slots of a model. `modules` has the unit of each module that is one."""
+    """The units and slots of a model. `modules` has each module that is a unit, and the units that it uses."""
 
     def __init__(self, model):
         self.units = []
         self.slots = []
-        self.modules = []        # (module, units that it uses)
-        self.inner = []          # the same of modules in units: those that have parameters themselves
+        self.modules = []        # (module that is a unit, units that it uses)
+        self.inner = []          # the same for modules within units that have parameters themselves
         self._slot_of = {}       # by the key of a storage
-        self._by_storage = {}    # by the number of a storage, once that stays
+        self._by_storage = {}    # by the number of a storage, once the storages are final
         for name, module, is_whole in _unit_modules(model):
             self._add(name, module, is_whole)
         owned = {id(p) for slot in self.slots for p in slot.parameters}
@@ -185,7 +187,7 @@ class ModelUnits:
         if unit.slots:
             self.units.append(unit)
         if used:
-            # Its own last: that one is held in its backward, for its gradient.
+            # The module's own unit comes last: that one is held in its backward, for its gradient.
             self.modules.append((module, sorted(used.values(), key=lambda other: other is unit)))
         for inner in module.modules() if is_whole else ():
             own = {id(p): self._slot(unit, prefix, p).unit for p in inner.parameters(recurse=False)}
@@ -237,11 +239,11 @@ class ModelUnits:
                                            "parameters of an offloaded model are of one type")
 
     def bind(self):
-        """To be called when the parameters and their storages are those that stay."""
+        """Notes the storages of the slots. Must be called when the parameters and their storages are final."""
         self._by_storage = {slot.storage._cdata: slot for slot in self.slots}
 
     def slot_of_storage(self, tensor):
-        """The slot whose memory a tensor is in; None where it is in none of the model's."""
+        """Returns the slot whose memory a tensor is in, or None if it is in no slot of the model."""
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             return None
         return self._by_storage.get(tensor.untyped_storage()._cdata)

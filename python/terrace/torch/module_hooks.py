@@ -1,11 +1,11 @@
-"""The hooks of an offloaded model's modules, by which its forwards bring parameters."""
+"""The hooks of an offloaded model's modules, by which its forwards load parameters."""
 
 import sys
 import weakref
 
 
 def hook_modules(model, movement):
-    """Has a Movement told before and after each forward of a module that has parameters, or has such in it."""
+    """Calls a Movement before and after each forward of a module that has parameters, or has such modules in it."""
     units_of = {id(module): units for module, units in movement.units.modules}
     inner = {id(module): units for module, units in movement.units.inner if id(module) not in units_of}
     own = weakref.ref(movement)
@@ -29,7 +29,7 @@ def hook_modules(model, movement):
 
 
 def _explain(error):
-    """Has torch's error for a tensor without memory say what to do."""
+    """Makes torch's error for a tensor without memory say what to do."""
     if isinstance(error, RuntimeError) and "storage of size 0" in str(error):
         error.args = ("a parameter of the offloaded model was read outside of the forward of its module, where it has "
                       "no memory: call its module, or read it within terrace.torch.materialize(model). Torch says: "

@@ -1,4 +1,4 @@
-"""Brings the parameters of an offloaded model where a forward or a backward uses them, and takes its gradients."""
+"""Loads the parameters of an offloaded model where a forward or a backward uses them, and takes its gradients."""
 
 import contextlib
 import os
@@ -19,9 +19,9 @@ from terrace.torch.saved_tensors import SavedTensors
 from terrace.torch.uses import Use, graph_task, tensors_in
 from terrace.torch.values import MasterValues, ScratchFile, return_free_memory
 
-_EVICTED_BYTES = 128 << 20  # after so many, free memory goes back to the system
+_EVICTED_BYTES = 128 << 20  # after evicting this much, free memory goes back to the system
 
-# Of each parameter of an offloaded model, what moves it.
+# By parameter of an offloaded model, the Movement that moves it.
 _movements = WeakTensorKeyDictionary()
 
 
@@ -32,8 +32,8 @@ def remember(units, movement):
 
 
 def movement_of_parameters(groups):
-    """The Movement of the offloaded model that has one of these parameters, or None. `groups` are what an optimizer
-    takes: parameters, (name, parameter) pairs, or groups of them."""
+    """Returns the Movement of the offloaded model that has one of these parameters, or None. `groups` has anything
+    that an optimizer takes: parameters, (name, parameter) pairs, or groups of them."""
     for item in groups:
         if isinstance(item, dict):
             item["params"] = [item["params"]] if isinstance(item["params"], torch.Tensor) else list(item["params"])
@@ -48,9 +48,9 @@ def movement_of_parameters(groups):
 
 
 class Movement(OffloadedGradients):
-    """The state of an offloaded model. Its steps run on demand until the first step of an optimizer, which compiles
-    what was recorded; then in the order of that step, as long as the trainer keeps to it. Another way is recorded
-    again, and the step that took it made up for at its end. Used by one thread at a time."""
+    """The state of an offloaded model. Its steps run on demand until an optimizer's first step, which compiles what was
+    recorded. Later steps run in the order of the compiled one, as long as the trainer keeps to it. A step that takes
+    another way is recorded again, and is made up for at its end. Used by one thread at a time."""
 
     def __init__(self, model, units, options):
         self.model = weakref.ref(model)
@@ -61,26 +61,26 @@ class Movement(OffloadedGradients):
         self.compiled = None
         self.pending_state = None    # a SavedState that the next compiled step begins with
         self._recording = None       # the step that runs on demand
-        self._runs_compiled = False  # the step that is under way
-        self._other_way = None       # tasks of the last step that was no compiled one
-        self._fired = set()          # slots with a gradient, in this step
+        self._runs_compiled = False  # whether the step under way is the compiled one
+        self._other_way = None       # tasks of the last step that was not the compiled one
+        self._fired = set()          # slots that have a gradient in this step
         self._init_gradients()
-        self._saved_bytes = {}       # of each unit, the most that a forward has saved
-        self._waiting = {}           # of each unit and micro-batch, forwards without a backward
-        self._micro_batches = 0      # forwards that may train, of this step
+        self._saved_bytes = {}       # by unit, the most bytes that a forward has saved
+        self._waiting = {}           # by (unit, micro-batch), the number of forwards without a backward
+        self._micro_batches = 0      # number of this step's forwards that may train
         self._depth = 0
-        self._trains = False         # the outermost forward may have a backward
+        self._trains = False         # whether the outermost forward may have a backward
         self._uses = []              # forwards under way
         self._alive = weakref.WeakSet()  # uses whose graphs exist
-        self._lingering = set()      # units that were brought by a recomputation
+        self._lingering = set()      # idle units that a backward has left in memory for now
         self._watched = set()        # backwards whose end is waited for
-        self._in_backward = {}       # of each backward, the uses that it has begun
-        self._reading_node = None    # of autograd, which reads parameters
-        self._read_units = set()     # of which units
-        self._evicted_bytes = 0      # since free memory went back to the system
-        self._kept = 0               # materialize() that are under way
+        self._in_backward = {}       # by backward, the uses that it has begun
+        self._reading_node = None    # the node of autograd that reads parameters
+        self._read_units = set()     # the units whose parameters it reads
+        self._evicted_bytes = 0      # evicted since free memory last went back to the system
+        self._kept = 0               # number of materialize() contexts that are open
         self._is_paused = False
-        self.updates = 0             # steps, and loads of a state: values change with it
+        self.updates = 0             # number of steps and loads of a state, each of which changes the values
         self.units.bind()
         hook_modules(model, self)
 
@@ -99,10 +99,10 @@ class Movement(OffloadedGradients):
         if self._depth == 0 and not in_backward:
             self._enter_model()
         self._depth += 1
-        # A recomputation trains, whatever the last forward was.
+        # A recomputation trains, whether or not the last forward does.
         trains = torch.is_grad_enabled() if in_backward else self._trains
         if is_inner:
-            # Its unit's forward or backward has brought it, unless that was passed over.
+            # Its unit's forward or backward has loaded it already, unless that was passed over.
             units = [unit for unit in units if unit.is_idle]
         use = Use(module, units, max(0, self._micro_batches - 1), trains, self.updates)
         self._uses.append(use)
@@ -187,7 +187,7 @@ class Movement(OffloadedGradients):
                 own()._end_backward(use)
 
         for tensor in tensors_in(inputs):
-            # The gradient of a leaf is there before nodes of the forward that do not lead to it have run.
+            # A leaf's gradient comes too early: nodes of the forward that do not lead to the leaf have not run yet.
             if tensor.requires_grad and not tensor.is_leaf:
                 use.inputs += 1
                 tensor.register_hook(ends)
@@ -216,11 +216,11 @@ class Movement(OffloadedGradients):
             self._task((unit, BACKWARD, use.micro_batch))
 
     def use_of(self, unit, other):
-        """The innermost forward that has brought a unit, or another."""
+        """Returns the innermost forward that has loaded a unit, or `other` if there is none."""
         return next((use for use in reversed(self._uses) if unit in use.units), other)
 
     def _read(self, handle):
-        """The parameter that a node of autograd has saved."""
+        """Returns the parameter that a node of autograd has saved."""
         handle.check(self.updates)
         if graph_task() == -1:
             self.settle()
@@ -239,7 +239,7 @@ class Movement(OffloadedGradients):
         return handle.view()
 
     def _bring_back(self, unit):
-        """Brings a unit that a backward needs after it was done with it, or outside of its own use."""
+        """Loads a unit that a backward needs again after it was done with it, or outside of the unit's own use."""
         if self._runs_compiled and not self.compiled.refill(unit):
             self._deviate()
         self._load(unit)
@@ -272,12 +272,12 @@ class Movement(OffloadedGradients):
     # ---- parameters --------------------------------------------------------------------------------------
 
     def _task(self, task):
-        """A unit is used: the next task of the step."""
+        """Does the next task of the step, in which a unit is used."""
         self._begin_step()
         unit, task_pass, m = task
         waiting = self._waiting.get((unit, m), 0)  # forwards without a backward
         if task_pass == BACKWARD and waiting == 0:
-            # A graph that is kept goes backward twice, but each backward of a step has a forward.
+            # A graph that is kept may go backward twice, but in a step each backward has a forward of its own.
             self._task((unit, FORWARD, m))
             waiting = 1
         self._waiting[unit, m] = waiting + (1 if task_pass == FORWARD else -1)
@@ -309,7 +309,7 @@ class Movement(OffloadedGradients):
 
     def _bring_on_demand(self, unit):
         if self._runs_compiled and not unit.is_resident:
-            self._deviate()  # state can be read between steps only
+            self._deviate()  # the state can be read between steps only
         self._load(unit)
 
     def _load(self, unit):
@@ -327,7 +327,7 @@ class Movement(OffloadedGradients):
             raise
 
     def read_slot(self, slot, first, count, address):
-        """Writes elements of a slot as a step computes with them."""
+        """Writes elements of a slot to an address, in the type that a step computes with."""
         if self.compiled is not None and self.compiled.holds(slot):
             self.compiled.read(slot, "parameter", first, count, address, self.units.dtype_name)
         else:
@@ -343,7 +343,7 @@ class Movement(OffloadedGradients):
             return_free_memory()
 
     def _clean_up(self):
-        """Gives up what a forward or a backward that has failed has left."""
+        """Clears what a failed forward or backward has left behind."""
         self._depth = 0
         self._reading_node = None
         for use in reversed(self._uses):
@@ -360,13 +360,13 @@ class Movement(OffloadedGradients):
     # ---- activations -------------------------------------------------------------------------------------
 
     def store(self, saved, tensor, task, end):
-        """Stores what a task's forward saves, the first `end` bytes of it so far."""
+        """Stores a tensor that a task's forward saves. With it the forward has saved `end` bytes so far."""
         compiled = self.compiled if self._runs_compiled else None
         if compiled is not None and compiled.keep_saved(saved, tensor, task, end):
             return
         directory = self.options.activation_directory
         if compiled is not None or directory is None:
-            saved.tensor = tensor  # more than was recorded, or what is in memory anyway
+            saved.tensor = tensor  # it exceeds what was recorded, or would be in memory anyway
             return
         if self._recording.saved is None:
             self._recording.saved = ScratchFile(directory)
@@ -378,7 +378,7 @@ class Movement(OffloadedGradients):
         saved.file.write(saved.offset, dense.data_ptr(), size)
 
     def unpack(self, saved):
-        """What a node of autograd gets for what it has saved."""
+        """Returns the tensor that a node of autograd gets for an object that it has saved."""
         if isinstance(saved, ParameterHandle):
             return self._read(saved)
         if isinstance(saved, (KeptTensor, OthersTensor)):
@@ -405,7 +405,7 @@ class Movement(OffloadedGradients):
         return bool(self._fired)
 
     def _deviate(self, forget=False):
-        """Gives the compiled step up; the rest of the step runs on demand."""
+        """Gives up the compiled step. The rest of the step runs on demand."""
         if self._runs_compiled:
             self._recording = Recording(self._scratch(), self.compiled.tasks[:self.compiled.position])
             self._runs_compiled = False
@@ -414,7 +414,7 @@ class Movement(OffloadedGradients):
             self._recording.forget_gradients(self._scratch())
 
     def _forget_unused_forwards(self):
-        """Takes what had no backward, and can have none since its graph is gone, out of the step."""
+        """Removes from the step the forwards that had no backward, and can have none since their graph is gone."""
         if self._recording is None and not self._runs_compiled:
             return
         tasks = self._recording.tasks if self._recording else self.compiled.tasks[:self.compiled.position]
@@ -423,7 +423,7 @@ class Movement(OffloadedGradients):
             return
         self._deviate()
         self._recording.tasks = [task for task in self._recording.tasks if task[2] not in unused]
-        self._recording.saved = None  # goes with the last tensor that is in it
+        self._recording.saved = None  # the file goes away with the last tensor in it
         for key in [key for key in self._waiting if key[1] in unused]:
             del self._waiting[key]
         if not self._recording.tasks and not self._fired:
@@ -446,7 +446,7 @@ class Movement(OffloadedGradients):
         return_free_memory()
 
     def step(self, optimizer):
-        """Updates; returns the step's lib.StepResult, or None where there are no gradients."""
+        """Updates. Returns the step's lib.StepResult, or None if there are no gradients."""
         self.check_process()
         self._forget_given_up()
         if not self._fired:
@@ -480,7 +480,7 @@ class Movement(OffloadedGradients):
                           "step is computed a second time: change it before the forward", stacklevel=6)
 
     def _make_up(self, optimizer, settings):
-        """A step that was recorded: its gradients go through a compiled one."""
+        """Makes up for a step that was recorded: its gradients go through a compiled step."""
         training = [slot for slot in self.units.slots if slot.trains]
         tasks, sums = completed(self._recording.tasks, training), self._recording.sums
         if (self.compiled is None or not self.compiled.fits(settings)
@@ -499,7 +499,7 @@ class Movement(OffloadedGradients):
             self._compile(compiled.tasks, optimizer.unit_settings())
 
     def load_state(self, loaded, optimizer):
-        """Goes on from a SavedState, which may lack masters: parameters then stay as they are."""
+        """Goes on from a SavedState. If it lacks masters, the parameters stay as they are."""
         if self._kept != 0:
             raise lib.OrderError("a state is loaded while materialize() keeps parameters in memory: leave it first")
         self.settle()
@@ -514,13 +514,13 @@ class Movement(OffloadedGradients):
             self._compile(self.compiled.tasks, optimizer.unit_settings())
 
     def _compile(self, tasks, settings):
-        """Another compiled step, with the state of the last one."""
+        """Makes another compiled step, with the state of the last one."""
         state = self.pending_state
         if self.compiled is not None:
             state = SavedState.of(self.compiled, self.options.scratch_directory).replaced_by(state)
             for slot in self.compiled._part_of:
                 slot.values = MasterValues(state.field(slot, "master"))
-            self.pending_state = state  # kept where the next step cannot be made
+            self.pending_state = state  # it is kept if the next compiled step cannot be made
             self.compiled.close()
             self.compiled = None
         self.compiled = CompiledStep(tasks, settings, self.options.for_units(self.units.dtype_name),
@@ -545,14 +545,14 @@ class Movement(OffloadedGradients):
     def resume(self):
         if not self._is_paused:
             raise lib.OrderError("the offloaded model is not paused: pause it by optimizer.pause() first")
-        with contextlib.suppress(lib.OrderError):  # units that an interrupted call has left resumed
+        with contextlib.suppress(lib.OrderError):  # an interrupted call may have left the units resumed
             self.compiled.units.resume()
         self._is_paused = False
 
     # ---- all parameters ----------------------------------------------------------------------------------
 
     def settle(self):
-        """Makes state readable: a compiled step that is under way goes on on demand."""
+        """Makes the state readable: a compiled step that is under way continues on demand."""
         self.check_process()
         if self._runs_compiled:
             self._deviate()

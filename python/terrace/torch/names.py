@@ -1,22 +1,23 @@
-"""Names of parameters, which are the same whatever wraps the model."""
+"""Names of parameters, which do not depend on what wraps the model."""
 
 _WITHIN = ("_orig_mod.", "_checkpoint_wrapped_module.")   # torch.compile() and checkpoint_wrapper() put them anywhere
 
 
 def _is_wrapper(model):
-    """Whether it has one module, called "module", and nothing else: DistributedDataParallel, for instance."""
+    """Returns whether a model has one module, called "module", and nothing else, like DistributedDataParallel."""
     return list(model._modules) == ["module"] and not any(p is not None for p in model._parameters.values())
 
 
 def plain_name(name):
-    """A parameter's name without what torch.compile() and the like put into it."""
+    """Returns a parameter's name without the parts that torch.compile() and the like put into it."""
     for part in _WITHIN:
         name = name.replace(part, "")
     return name
 
 
 def names_of(model):
-    """The name of each parameter of a model, by its id, as it is in the model without wrappers around it."""
+    """Returns the name of each parameter of a model, by the parameter's id. It is the name that the parameter has in
+    the model without wrappers around it."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and _is_wrapper(model):
@@ -27,7 +28,7 @@ def names_of(model):
 
 
 def names_of_group(names):
-    """The same of names that a group was given; "module." goes where all begin with it."""
+    """Does the same for the names that a group was given. Removes "module." if all names begin with it."""
     names = [plain_name(name) for name in names]
     while names and all(name.startswith("module.") for name in names):
         names = [name.removeprefix("module.") for name in names]

@@ -14,11 +14,11 @@ from terrace.torch.values import FileValues, MemoryValues, ScratchFile, return_f
 from terrace.torch.wording import reworded_of_offload
 
 _ATTRIBUTE = "_terrace_movement"
-_GIVEN_BYTES = 64 << 20  # after so many, free memory goes back to the system
+_GIVEN_BYTES = 64 << 20  # after moving this much, free memory goes back to the system
 
 
 class OffloadOptions:
-    """Where what lives, as offload() was told."""
+    """The places where each kind of data lives, as offload() was told."""
 
     def __init__(self, nvme, host_memory, tiers, activations, threads):
         self.directories = directories_of(nvme)
@@ -33,7 +33,7 @@ class OffloadOptions:
                 raise lib.ArgumentError(f"{name}='nvme' needs nvme=, a directory on a drive")
         if self.directories and all(tier == "host" for tier in self.tiers.values()):
             raise lib.ArgumentError("everything is to live on the host, and nvme= names a directory: leave it out")
-        bytes_of(host_memory)  # says at once what is no size
+        bytes_of(host_memory)  # raises at once if it is no size
         self.host_memory = host_memory
         self.threads = threads
         self.activations = activations
@@ -56,7 +56,7 @@ class OffloadOptions:
 
 
 def movement_of(model):
-    """What moves the parameters of a model; an error where it is not offloaded."""
+    """Returns the Movement of a model. Raises ArgumentError if the model is not offloaded."""
     movement = model.__dict__.get(_ATTRIBUTE)
     if movement is None:
         raise lib.ArgumentError("the model is not offloaded: give what terrace.torch.offload() or load_pretrained() "
@@ -66,22 +66,22 @@ def movement_of(model):
 
 def offload(model, *, nvme=(), host_memory=None, parameters="auto", gradients="auto", optimizer="auto",
             activations=None, threads=0, initialize=None):
-    """Gives a model's parameters to Terrace, and returns the model, whose forward and backward bring them when they
-    are used. A terrace.torch optimizer over model.parameters() trains it.
+    """Gives a model's parameters to Terrace, and returns the model. The model's forward and backward load parameters
+    when they use them. A terrace.torch optimizer over model.parameters() trains the model.
 
-    nvme            directory on a drive, or several
-    host_memory     what Terrace may use of it, as "8GiB"; None: what is free. Beside it are in torch's memory the
-                    parameters and gradients of the unit that is computed, and what autograd saves
+    nvme            a directory on a drive, or several
+    host_memory     the host memory that Terrace may use, as "8GiB"; None: what is free. In addition, torch's memory
+                    has the parameters and gradients of the unit that is computed, and what autograd saves
     parameters, gradients, optimizer    where these live: "host", "nvme", or "auto" (host memory first)
-    activations     where what forwards save for their backward lives; None: with torch. What gradient checkpointing
-                    saves, and tensors that no unit's forward saves, stay with torch
+    activations     where the tensors live that forwards save for their backward; None: with torch. What gradient
+                    checkpointing saves, and tensors that no unit's forward saves, stay with torch
     threads         threads of an update; 0: as many as the process may use
-    initialize      initialize(name, tensor) writes the first values of a parameter, one at a time: of a model on
-                    the meta device, whose parameters then are new objects
+    initialize      initialize(name, tensor) writes the first values of a parameter, one parameter at a time. It is
+                    for a model on the meta device, whose parameters then are new objects
 
     Parameters are float32 or bfloat16, all of one type, dense, each in memory of its own or tied as a whole. Outside
-    of the forward and backward of its module a parameter has no memory: torch ends the process (SIGSEGV) or raises
-    that a storage is of size 0 where it is read there, as by p.square().sum(). Read it within materialize(model)."""
+    of the forward and backward of its module a parameter has no memory. If it is read there, as by p.square().sum(),
+    torch ends the process (SIGSEGV) or raises that a storage is of size 0. Read it within materialize(model)."""
     if _ATTRIBUTE in model.__dict__:
         raise lib.OrderError("the model is offloaded already")
     options = options_of(nvme=nvme, host_memory=host_memory, parameters=parameters, gradients=gradients,
@@ -91,13 +91,13 @@ def offload(model, *, nvme=(), host_memory=None, parameters="auto", gradients="a
 
 def options_of(*, nvme=(), host_memory=None, parameters="auto", gradients="auto", optimizer="auto", activations=None,
                threads=0):
-    """OffloadOptions of what offload() is given."""
+    """Returns the OffloadOptions for the arguments of offload()."""
     tiers = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer}
     return OffloadOptions(nvme, host_memory, tiers, activations, threads)
 
 
 def offload_with(model, options, initialize, values):
-    """Offloads a model whose parameters have their values from `values`, by name, or as offload() says."""
+    """Offloads a model. Its parameters get their values from `values`, by name, or else as offload() says."""
     if have_owner(list(model.parameters())):
         raise lib.OrderError("an optimizer of terrace.torch has parameters of the model: make the optimizer after "
                              "terrace.torch.offload(), and delete the one that was made before")
@@ -118,7 +118,8 @@ def offload_with(model, options, initialize, values):
 
 
 def materialize(model, names=None):
-    """A context in which all parameters of an offloaded model, or those named, have their values, for reading."""
+    """Returns a context in which all parameters of an offloaded model, or the named ones, have their values, for
+    reading."""
     movement = movement_of(model)
     if names is None:
         return movement.keep_resident(movement.units.slots)
@@ -164,7 +165,8 @@ class _Values:
 
     @staticmethod
     def _empty(slot, model):
-        """Takes the memory away. A parameter on the meta device becomes one of the CPU, in all modules that have it."""
+        """Takes the memory away. A parameter on the meta device is replaced by one on the CPU, in all modules that
+        have it."""
         if slot.parameters[0].device.type == "meta":
             old = slot.parameters[0]
             new = torch.nn.Parameter(torch.empty(slot.shape, dtype=slot.dtype), requires_grad=old.requires_grad)

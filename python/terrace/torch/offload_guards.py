@@ -1,5 +1,5 @@
-"""What a model does that is offloaded, beside its forward: state_dict() has all values, and what would move, copy or
-overwrite parameters that are not in memory is refused."""
+"""Guards of an offloaded model outside of its forward: state_dict() has all values, and operations that would move,
+copy or overwrite parameters that are not in memory are refused."""
 
 import weakref
 
@@ -52,7 +52,7 @@ class StateDicts:
         self._movement = weakref.ref(movement)
         self._slots = {id(parameter): slot for slot in movement.units.slots for parameter in slot.parameters}
         self._filled = None                            # a weak reference to the dictionary that was filled last
-        self._mapped = weakref.WeakValueDictionary()   # its tensors, by slot and updates: tied parameters have one
+        self._mapped = weakref.WeakValueDictionary()   # its tensors, by slot and updates: tied parameters share one
         own = weakref.ref(self)
 
         def complete(module, state_dict, prefix, _):
@@ -60,7 +60,7 @@ class StateDicts:
                 own()._complete(module, state_dict, prefix)
 
         for module in model.modules():
-            # Of the object and not of its class, which other models have too.
+            # These are set on the object and not on its class, which other models have too.
             module.__dict__["_apply"] = _StaysHere(module, movement.units.dtype)
             module.__dict__["__deepcopy__"] = _refuse_copies
             module.__dict__["__reduce_ex__"] = _refuse_pickling
@@ -80,13 +80,13 @@ class StateDicts:
                 state_dict[prefix + name] = self._tensor(movement, slot)
 
     def _begin(self, state_dict):
-        """Shares tensors within one dictionary only: who has an earlier one may write to it."""
+        """Shares tensors within one dictionary only, since the owner of an earlier dictionary may write to it."""
         if self._filled is not None and self._filled() is state_dict:
             return
         self._mapped.clear()
         try:
             self._filled = weakref.ref(state_dict)
-        except TypeError:  # a plain dict, as destination=, gets a tensor of its own for each name
+        except TypeError:  # a plain dict, given as destination=, gets a tensor of its own for each name
             self._filled = None
 
     def _tensor(self, movement, slot):

@@ -48,7 +48,7 @@ class OffloadedGradients:
         if self.optimizer is not None and self.optimizer() is not None:
             self._taken.note(parameter, gradient)
         else:
-            parameter.grad = None  # an optimizer of torch finds none, as its parameters have no memory
+            parameter.grad = None  # an optimizer of torch must find none: its parameters have no memory
 
     def _add_to_taken(self, parameter, gradient):
         self._taken.refuse_used(parameter)
@@ -62,7 +62,7 @@ class OffloadedGradients:
         unit = slot.unit
         with torch.no_grad():
             if not self._is_last_task(unit, BACKWARD):
-                # What a module has beside its blocks: its gradient comes after theirs.
+                # The parameter is a module's own, beside its blocks: its gradient comes after theirs.
                 self._task((unit, BACKWARD, max([use.micro_batch for use in unit.backward_uses], default=0)))
                 if unit.is_idle:
                     self._lingering.add(unit)
@@ -72,12 +72,12 @@ class OffloadedGradients:
                 self._recording.sums.add(slot, gradient)
         unit.fired.add(id(parameter))
         if unit.backward_uses and unit.has_fired:
-            # Hardly a node needs the unit now: it goes when another comes.
+            # Hardly any node needs the unit now. It is evicted when another one comes.
             unit.backward_uses.clear()
             if unit.is_idle:
                 self._lingering.add(unit)
 
     def _forget_given_up(self):
-        """Forgets gradients where somebody has removed all of them from .grad."""
+        """Forgets the gradients if somebody has removed all of them from .grad."""
         if self._fired and self._taken.are_given_up():
             self.forget_gradients()

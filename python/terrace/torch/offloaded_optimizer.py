@@ -16,7 +16,7 @@ _FOREIGN = "a parameter is none of the offloaded model's: give each model an opt
 
 @dataclasses.dataclass
 class UnitSettings:
-    """What a compiled step is made with."""
+    """The settings that a compiled step is made with."""
 
     rule: str
     fields: tuple
@@ -34,14 +34,14 @@ def _write_zeros(first, count, address):
 
 
 def offloaded_class(optimizer_class):
-    """The class of an optimizer over offloaded parameters: one of AdamW, Lion or SGD, too."""
+    """Returns the class of an optimizer over offloaded parameters, which is an AdamW, Lion or SGD too."""
     return type(f"Offloaded{optimizer_class.__name__}", (OffloadedOptimizer, optimizer_class), {})
 
 
 class OffloadedOptimizer:
-    """Takes the place of what TieredOptimizer does for parameters in the trainer's memory. One rule and one set of
-    hyperparameters; groups may differ in weight_decay where that is 0 in one of them. lr may change in each step,
-    and is to be set before the forward."""
+    """Replaces what TieredOptimizer does for parameters in the trainer's memory. There is one rule and one set of
+    hyperparameters. Groups may differ in weight_decay if that is 0 in one of them. lr may change in each step, and
+    must be set before the forward."""
 
     def _init_offloaded(self, movement, params, defaults, max_grad_norm, given):
         standard = {"state": "host", "host_memory": None, "nvme": (), "updates": "step", "take_gradients": None,
@@ -57,7 +57,7 @@ class OffloadedOptimizer:
         self._grad_norm = None
         torch.optim.Optimizer.__init__(self, params, defaults)
         self._movement = movement
-        self.unit_settings()  # refuses at once what cannot be
+        self.unit_settings()  # refuses wrong settings at once
         other = movement.optimizer and movement.optimizer()
         if other is not None and other is not self and movement.compiled is not None:
             raise lib.OrderError("the offloaded model was trained by another optimizer that still exists: delete that "
@@ -65,7 +65,7 @@ class OffloadedOptimizer:
         movement.optimizer = weakref.ref(self)
 
     def add_param_group(self, param_group):
-        movement = getattr(self, "_movement", None)  # none while the optimizer is made
+        movement = getattr(self, "_movement", None)  # None while the optimizer is being made
         if movement is not None and movement.compiled is not None:
             raise lib.OrderError("a group cannot be added after the first step: make a new optimizer")
         torch.optim.Optimizer.add_param_group(self, param_group)
@@ -91,7 +91,7 @@ class OffloadedOptimizer:
         return {id(parameter): slot for slot in self._movement.units.slots for parameter in slot.parameters}
 
     def unit_settings(self):
-        """The UnitSettings that the groups have now. Raises UnsupportedError and names what differs."""
+        """Returns the UnitSettings that the groups have now. Raises UnsupportedError that names what differs."""
         values = [{name: float(value) for name, value in self.hyperparameters_of(group).items()}
                   for group in self.param_groups]
         for other in values[1:]:
@@ -121,15 +121,15 @@ class OffloadedOptimizer:
     # ---- a step ------------------------------------------------------------------------------------------
 
     def set_is_last_backward(self, last):
-        """Changes nothing: a step updates when all of its backwards are over."""
+        """Does nothing: a step updates when all of its backwards are over."""
 
     def wait_for(self, parameters):
-        """Changes nothing: a parameter that a forward uses is updated, and one that nobody uses has no values."""
+        """Does nothing: a parameter that a forward uses is updated, and a parameter not in use has no values."""
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Updates all parameters that train. Raises MissingGradientError where one has no gradient, NotFiniteError
-        where a gradient is infinite or NaN: then nothing was updated."""
+        """Updates all parameters that train. Raises MissingGradientError if one has no gradient, and NotFiniteError if
+        a gradient is infinite or NaN. Then nothing was updated."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -140,7 +140,7 @@ class OffloadedOptimizer:
         return loss
 
     def finish_step(self):
-        """A step is complete when step() returns, as far as anybody can see."""
+        """Does nothing: a step is complete when step() returns, as far as anybody can see."""
 
     @property
     def takes_gradients(self):
@@ -152,8 +152,8 @@ class OffloadedOptimizer:
         return self._grad_norm
 
     def zero_grad(self, set_to_none=True):
-        """Forgets the gradients since the last step. There are no zeros: every parameter that trains needs a gradient
-        in each step."""
+        """Forgets the gradients since the last step. They do not become zeros: every parameter that trains needs a
+        gradient in each step."""
         torch.optim.Optimizer.zero_grad(self)
         self._movement.forget_gradients()
 
@@ -162,19 +162,19 @@ class OffloadedOptimizer:
                                    "before terrace.torch.offload()")
 
     def pause(self, directory=None):
-        """Between steps, behind the first one: gives back all memory that Terrace has of the model's parameters,
-        gradients and state; what is in it goes to files without a name in `directory`, or else in the `nvme`
-        directories of offload(). Until resume() the model and the optimizer refuse all else."""
+        """Gives back all memory that Terrace has of the model's parameters, gradients and state. May be called between
+        steps, after the first one. The content goes to files without a name in `directory`, or else in the `nvme`
+        directories of offload(). Until resume() the model and the optimizer refuse everything else."""
         self._movement.pause(directory)
 
     def resume(self):
-        """Takes the memory again, with every bit as it was. After an error the model is paused as before."""
+        """Takes the memory back, with every bit as it was. After an error the model stays paused."""
         self._movement.resume()
 
     # ---- state -------------------------------------------------------------------------------------------
 
     def _fill_state(self):
-        """For state_dict(), which is as TieredOptimizer has it."""
+        """Fills self.state for TieredOptimizer's state_dict()."""
         movement = self._movement
         movement.settle()
         if self._steps_of_state() == 0:
@@ -192,13 +192,13 @@ class OffloadedOptimizer:
                 self.state[parameter] = fields
 
     def _steps_of_state(self):
-        """How many steps the state has, which waits for the next compiled step or is in the one that there is."""
+        """Returns how many steps the state has, which waits for the next compiled step or is in the current one."""
         kept = self._movement.pending_state or self._movement.compiled
         return 0 if kept is None else kept.steps
 
     def _reader_of(self, slot, name):
-        """Returns what writes elements of a field to an address: (first, count, address). None where there is no
-        such field, which then begins with zeros."""
+        """Returns a function (first, count, address) that writes elements of a field to an address, or None if there
+        is no such field, which then begins with zeros."""
         pending, compiled = self._movement.pending_state, self._movement.compiled
         values = pending and pending.field(slot, name)
         if values is not None:
@@ -210,7 +210,7 @@ class OffloadedOptimizer:
         return self._rounded_reader_of(slot) if name == "master" else None
 
     def _rounded_reader_of(self, slot):
-        """Returns what writes a parameter's values, as they are in its type, to an fp32 array."""
+        """Returns a function that writes a parameter's values, in the precision of its type, to an fp32 array."""
         def read(first, count, address):
             piece = torch.empty(count, dtype=slot.dtype)
             self._movement.read_slot(slot, first, count, piece.data_ptr())
@@ -219,8 +219,8 @@ class OffloadedOptimizer:
         return read
 
     def load_state_dict(self, state_dict):
-        """Takes a state_dict() of this class, or of torch.optim's of the same rule, with the parameters that the
-        model has. The tensors are read by the next step, or at once where there was one."""
+        """Takes a state_dict() of this class, or of torch.optim's class of the same rule, with the parameters that the
+        model has. The next step reads the tensors; if there was a step already, they are read at once."""
         self._movement.check_process()
         groups = state_dict["param_groups"]
         if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
@@ -264,7 +264,7 @@ class OffloadedOptimizer:
         raise lib.UnsupportedError("an offloaded model keeps no metrics: see ledger()")
 
     def ledger(self):
-        """What of host memory and drives is used for what, and the budgets: of the compiled step."""
+        """Returns what the compiled step uses host memory and drives for, and the budgets."""
         if self._movement.compiled is None:
             raise lib.OrderError("there is no ledger before the first step, which is recorded")
         return self._movement.compiled.units.ledger()

@@ -1,4 +1,4 @@
-"""What AdamW, Lion and SGD of terrace.torch share: TieredOptimizer."""
+"""TieredOptimizer, the class that AdamW, Lion and SGD of terrace.torch share."""
 
 import math
 import os
@@ -22,37 +22,37 @@ from terrace.torch.waiting import ParameterWaits
 
 
 def cores_are_busy():
-    """Whether torch's threads keep every core busy that this process may use, while a forward runs."""
+    """Returns whether torch's threads keep every core busy that this process may use, while a forward runs."""
     return torch.get_num_threads() >= len(os.sched_getaffinity(0))
 
 
 class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Optimizer):
-    """What AdamW, Lion and SGD share. Beside torch's own arguments:
+    """The base class of AdamW, Lion and SGD. Beside torch's own arguments they take:
 
     max_grad_norm   gradients whose norm over all parameters is larger are scaled down to it, exactly; 0: never.
-                    Takes the place of torch.nn.utils.clip_grad_norm_, and is faster.
+                    Replaces torch.nn.utils.clip_grad_norm_, and is faster.
     state           where the state lives: "host", "nvme", or "auto" (host memory first)
-    host_memory     what the optimizer may use of it, as "8GiB"; None: what is free
-    nvme            directory on a drive, or several, for state that lives there
+    host_memory     the host memory that the optimizer may use, as "8GiB"; None: what is free
+    nvme            a directory on a drive, or several, for state that lives there
     updates         "step": step() returns when all parameters are updated. "forward": step() returns at once,
-                    and the next forward of `model` waits for the parameters that it reads. Who reads one before
-                    that calls finish_step() first. Where state is in host memory and torch's threads use every
-                    core, updates would slow the forward down, and step() waits for them. "backward": the
-                    last backward before step() updates each parameter when its gradient is complete, and step()
-                    waits for the rest; without clipping only, and see set_is_last_backward()
-    model           the torch.nn.Module whose parameters these are, or what torch.compile() has made of it where
-                    that is called; names them, too
+                    and the next forward of `model` waits for the parameters that it reads. Code that reads one
+                    before that must call finish_step() first. If the state is in host memory and torch's threads
+                    use every core, updates would slow the forward down, and step() waits for them. "backward":
+                    the last backward before step() updates each parameter when its gradient is complete, and
+                    step() waits for the rest. That works without clipping only; see set_is_last_backward()
+    model           the torch.nn.Module that has these parameters, or the result of torch.compile() if that is what
+                    is called. It also gives the parameters their names
     take_gradients  False: gradients stay in .grad, as torch has them, and step() reads them there. True: each gradient
-                    is added up in fp32 as soon as backward has it, and its memory goes with the update; who works
-                    on .grad before step(), to clip for instance, gets an error. None: True for updates="backward"
+                    is added up in fp32 as soon as backward has it, and its memory goes away with the update. Code that
+                    uses .grad before step(), to clip for instance, gets an error. None: True for updates="backward"
     threads         threads of an update; 0: as many as the process may use
 
-    Parameters in 16 bits have an fp32 master among the state. Parameters are dense, on the CPU or on GPUs of
-    CUDA, whose work on them is on the stream that is current at the first call that needs the session. A parameter
-    that is frozen at the first step stays so. `grad_norm` is the norm of the last step, before clipping."""
+    A 16-bit parameter has an fp32 master in the state. Parameters are dense, on the CPU or on CUDA GPUs. The work on
+    a GPU's parameters is on the stream that is current at the first call that needs the session. A parameter that is
+    frozen at the first step stays frozen. `grad_norm` is the norm of the last step, before clipping."""
 
     rule = ""
-    fields = ()           # what the rule keeps, under torch's names
+    fields = ()           # names of the state that the rule keeps, as torch has them
 
     def __init__(self, params, defaults, *, max_grad_norm=0.0, state="host", host_memory=None, nvme=(),
                  updates="step", model=None, take_gradients=None, threads=0):
@@ -70,7 +70,7 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         self.max_grad_norm = float(max_grad_norm or 0.0)
         if not 0 <= self.max_grad_norm < math.inf:
             raise lib.ArgumentError(f"max_grad_norm={max_grad_norm}: give more than 0, or 0 for no clipping")
-        self._must_be_alone = take_gradients is None  # what is wrong with several ranks was asked for by nobody
+        self._must_be_alone = take_gradients is None  # nobody asked for taking, which is wrong with several ranks
         alone_under_backward = updates == "backward" and not has_several_ranks()
         self._takes_gradients = alone_under_backward if take_gradients is None else bool(take_gradients)
         self._updates = updates
@@ -78,19 +78,19 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         self._under_backward = self._backward_updates() if updates == "backward" else None
         self._names = {} if model is None else names_of(model)
         self._session_options = {"state": state, "host_memory": host_memory, "nvme": nvme, "threads": threads}
-        self._make_session().close()  # says at once what cannot be
+        self._make_session().close()  # raises at once if options are wrong
         for directory in directories_of(nvme):
             if not os.path.isdir(directory):
                 raise lib.ArgumentError(f"nvme: {os.fsdecode(directory)} is not a directory")
         self._session = None
-        self._tensors = {}       # id of a parameter: its number in the session
-        self._addresses = {}     # id of a parameter: where it was then
-        self._settings = []      # of each group, as the session has them
+        self._tensors = {}       # by id of a parameter, its number in the session
+        self._addresses = {}     # by id of a parameter, its address when it was added
+        self._settings = []      # the settings of each group, as the session has them
         self._has_gradients = False
         self._is_stepping = False
-        self._unwaited = {}      # by their ids, parameters that the step under way may not have updated yet
-        self._frozen_state = {}  # of parameters that are frozen here, as it was loaded
-        self._empty_updates = {}  # id of a parameter of which other ranks have all: how often it was updated
+        self._unwaited = {}      # by id, the parameters that the step under way may not have updated yet
+        self._frozen_state = {}  # the loaded state of parameters that are frozen here
+        self._empty_updates = {}  # by id of a parameter whose elements other ranks have, its number of updates
         self._empty_gradients = set()
         self._grad_norm = None
         self._known_norm = None
@@ -142,9 +142,9 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         return BackwardUpdates(session_of, rates_of)
 
     def set_is_last_backward(self, last):
-        """With updates="backward": whether the backwards from now on are the last before step(), so that a gradient
-        is complete when it comes; or a function that says so when it is called. Where nobody says it, gradients are
-        counted: each step has as many backwards as the first one."""
+        """Says, with updates="backward", whether the backwards from now on are the last ones before step(), so that a
+        gradient is complete when it comes. `last` may also be a function that returns this when it is called. If
+        nobody says it, gradients are counted: each step has as many backwards as the first one."""
         if self._under_backward is not None:
             self._under_backward.set_is_last(last)
 
@@ -155,8 +155,8 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Updates the parameters that have gradients. Raises what terrace.library has; NotFiniteError where a
-        gradient is infinite or NaN: then nothing was updated."""
+        """Updates the parameters that have gradients. Raises the errors of terrace.library. NotFiniteError says that a
+        gradient is infinite or NaN; then nothing was updated."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -174,7 +174,8 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         return loss
 
     def _would_slow_forwards(self):
-        """Whether updates have nothing to wait for, and would take cores from a forward that uses all of them."""
+        """Returns whether updates have nothing to wait for, and would take cores from a forward that uses all of
+        them."""
         waits = directories_of(self._session_options["nvme"]) or any(p.device.type != "cpu"
                                                                      for p in self._unwaited.values())
         return not waits and cores_are_busy()
@@ -206,7 +207,7 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
             raise
 
     def _step_with_ranks(self):
-        """A step where each rank has a part: all take part in the norm, also who has no element."""
+        """Does a step in which each rank has a part. All ranks take part in the norm, also a rank without elements."""
         if self._has_gradients:
             self._check_unchanged()
         parameters, sums, seen = [], [], set()
@@ -241,17 +242,17 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         self._mark_state()
 
     def _clipping(self):
-        """How the session clips; and the norm, where it is known before the step."""
+        """Returns how the session clips, and the norm if it is known before the step."""
         return {"max_grad_norm": self.max_grad_norm}, None
 
     def _gradients(self):
-        """The sums of this step, fp32, of the parameters that have one, in their order."""
-        numbers = dict.fromkeys(self._tensors.values())  # tied parameters have one
+        """Returns the fp32 gradient sums of this step, of the parameters that have one, in the parameters' order."""
+        numbers = dict.fromkeys(self._tensors.values())  # tied parameters share one
         arrays = (self._session.gradient(number) for number in numbers)
         return [torch.frombuffer(array, dtype=torch.float32) for array in arrays if array is not None]
 
     def finish_step(self):
-        """Waits until the step that step() has begun is complete. Only of use with updates="forward", before
+        """Waits until the step that step() has begun is complete. Only needed with updates="forward", before
         parameters are read in another way than by their modules' forward or the model's state_dict()."""
         if not self._is_stepping:
             return
@@ -274,7 +275,7 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         self._mark_state()
 
     def _mark_state(self):
-        """torch.distributed.checkpoint makes a step of its own where an optimizer has no state."""
+        """Leaves an entry in self.state: without one, torch.distributed.checkpoint would do a step of its own."""
         self.state.setdefault(self.param_groups[0]["params"][0], {})
 
     def wait_for(self, parameters):
@@ -285,10 +286,10 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
             for parameter in parameters:
                 if id(parameter) in self._unwaited:
                     self._session.wait_parameter(self._tensors[id(parameter)])
-                    # Who has saved it for a backward since the step began has saved old values: torch says so then.
+                    # A forward that has saved it since the step began has saved old values; torch now reports that.
                     increment_version(self._unwaited.pop(id(parameter)))
         except lib.TerraceError:
-            self.finish_step()  # raises it too, and ends the step
+            self.finish_step()  # raises the error too, and ends the step
             raise
 
     @property
@@ -304,8 +305,8 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         return self._session.wait_norm() if self._known_norm is None else self._known_norm
 
     def adopt(self, parameters):
-        """Takes what was written into parameters of 16 bits for their fp32 masters, as a step asks for that finds
-        them changed. fp32 parameters are their own masters and need nothing."""
+        """Sets the fp32 masters of 16-bit parameters to the values that were written into the parameters. A step that
+        finds parameters changed asks for this. fp32 parameters are their own masters and need nothing."""
         self.finish_step()
         self._ready_session()
         for parameter in [parameters] if isinstance(parameters, torch.Tensor) else parameters:
@@ -314,21 +315,21 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
             self._session.adopt_parameter(self._tensors[id(parameter)])
 
     def pause(self, directory=None):
-        """Gives back all memory of state and gradients, for another user of the machine; what is in it goes to files
-        without a name in `directory`, or else in the `nvme` directories. Until resume() all else is refused."""
+        """Gives back all memory of state and gradients, for another user of the machine. The content goes to files
+        without a name in `directory`, or else in the `nvme` directories. Until resume() everything else is refused."""
         self.finish_step()
         self._ready_session().pause(directory)
 
     def resume(self):
-        """Takes the memory again, with every bit as it was."""
+        """Takes the memory back, with every bit as it was."""
         self._ready_session().resume()
 
     def ledger(self):
-        """What of host memory and drives is used for what, and the budgets."""
+        """Returns what host memory and drives are used for, and the budgets."""
         return {} if self._has_nothing_here() else self._ready_session().ledger()
 
     def metrics(self):
-        """Times and bytes moved, of the steps so far."""
+        """Returns the times of the steps so far, and the bytes that they have moved."""
         self.finish_step()
         return {} if self._has_nothing_here() else self._ready_session().metrics()
 

@@ -1,4 +1,4 @@
-"""What a node of autograd keeps instead of a parameter of an offloaded model, and instead of other tensors."""
+"""Objects that a node of autograd keeps instead of a parameter of an offloaded model, and instead of other tensors."""
 
 import torch
 
@@ -6,13 +6,13 @@ from terrace import library as lib
 
 
 class ParameterHandle:
-    """A parameter that autograd has saved, or a view of it: which one, and of which values. They are brought when a
-    backward reads them."""
+    """A parameter that autograd has saved, or a view of it. The handle notes which parameter it is, and at which number
+    of updates. The values are loaded when a backward reads them."""
 
     def __init__(self, slot, tensor, use, updates):
         self.slot = slot
-        self.use = use            # whose backward reads it
-        self._updates = updates   # of the model, when it was saved
+        self.use = use            # the use whose backward reads it
+        self._updates = updates   # the model's updates when it was saved
         self._dtype = tensor.dtype
         self._place = tensor.storage_offset(), tensor.shape, tensor.stride()
 
@@ -21,11 +21,11 @@ class ParameterHandle:
             raise stale_error(self.slot.unit)
 
     def view(self):
-        """The parameter's memory, which is resident."""
+        """Returns a view of the parameter's memory, which is resident."""
         return torch.empty(0, dtype=self._dtype).set_(self.slot.storage, *self._place)
 
     def copy(self, read):
-        """Values of its own, where no backward runs; read(slot, first, count, address) writes them."""
+        """Returns a copy of the values, for where no backward runs; read(slot, first, count, address) writes them."""
         values = torch.empty(self.slot.count, dtype=self.slot.dtype)
         read(self.slot, 0, self.slot.count, values.data_ptr())
         return torch.empty(0, dtype=self._dtype).set_(values.untyped_storage(), *self._place)
@@ -45,7 +45,7 @@ class KeptTensor:
 
     def get(self):
         if self._version is not None and self._tensor._version != self._version:
-            # Torch compares versions only of what it keeps itself.
+            # Torch compares the versions only of tensors that it keeps itself.
             raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
                                f"operation: a tensor of shape {list(self._tensor.shape)} is at version "
                                f"{self._tensor._version}; expected version {self._version} instead")
@@ -53,7 +53,7 @@ class KeptTensor:
 
 
 class OthersTensor:
-    """What hooks beside ours, such as gradient checkpointing's, have made of a tensor."""
+    """A tensor as hooks beside ours, such as gradient checkpointing's, have packed it."""
 
     def __init__(self, hooks, tensor):
         self._packed = hooks[0](tensor)

@@ -1,4 +1,4 @@
-"""Models of transformers straight from their safetensors files into the tiers, never whole in memory."""
+"""Loads models of transformers from their safetensors files straight into the tiers, never whole in memory."""
 
 import os
 
@@ -12,8 +12,8 @@ from terrace.torch.model_files import read_safetensors
 
 class parameters_on_meta(TorchFunctionMode):  # noqa: N801, a context like torch.no_grad
     """A context in which modules get parameters on the meta device, without memory, for offload(initialize=...).
-    They make their matrices by torch.empty(), which is all that it changes: what is computed, such as tables of rotary
-    embeddings and masks, is made as ever."""
+    Modules make their matrices by torch.empty(), and the context changes nothing else: tensors that are computed, such
+    as tables of rotary embeddings and masks, are made as ever."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -23,10 +23,10 @@ class parameters_on_meta(TorchFunctionMode):  # noqa: N801, a context like torch
 
 
 def load_pretrained(directory, *, dtype=None, model_class=None, **options):
-    """Loads a model that save_pretrained() wrote, and offloads it: the files are read unit by unit where a forward
-    uses them, until the first step has moved all parameters to where `options` say, which are those of offload().
+    """Loads a model that save_pretrained() wrote, and offloads it. The files are read unit by unit where a forward
+    uses them, until the first step has moved all parameters to where `options`, the arguments of offload(), say.
 
-    dtype          of parameters: torch.float32 or torch.bfloat16; None: the one of the configuration
+    dtype          type of the parameters: torch.float32 or torch.bfloat16; None: the configuration's type
     model_class    a class of transformers; None: AutoModelForCausalLM"""
     import transformers
 
@@ -58,14 +58,14 @@ class _Files:
         self._prefix = prefix + "."
 
     def _find(self, name):
-        """A tensor under its name, or under that which it has in a model with or without a head."""
+        """Returns a tensor by its name, or by the name that it has in a model with or without a head; or None."""
         for other in (name, self._prefix + name, name.removeprefix(self._prefix)):
             if other in self._tensors:
                 return self._tensors[other]
         return None
 
     def values_of(self, model):
-        """The values of each parameter, under its name and those of the parameters that are tied to it."""
+        """Returns the values of each parameter, under its name and the names of the parameters that are tied to it."""
         names = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), (parameter, []))[1].append(name)
@@ -75,7 +75,7 @@ class _Files:
         return values
 
     def _values_of(self, parameter, alike):
-        """The values of a parameter that has these names."""
+        """Returns the values of a parameter that has these names."""
         found = {name: tensor for name, tensor in ((name, self._find(name)) for name in alike) if tensor is not None}
         if not found:
             raise lib.ArgumentError(f"{self._directory} has no tensor {alike[0]}: it is of another kind of "

@@ -1,4 +1,4 @@
-"""A step as it is recorded: its tasks, and the gradients that it has given so far."""
+"""A step while it is recorded: its tasks, and the gradients that it has given so far."""
 
 import torch
 
@@ -7,12 +7,12 @@ from terrace.torch.values import ScratchFile, tensor_at
 
 
 class GradientSums:
-    """Sums of gradients in fp32, one for each slot, added in the order of the calls. In a file where a directory is
-    given, else in memory."""
+    """Sums of gradients in fp32, one for each slot, added in the order of the calls. They are in a file if a directory
+    is given, else in memory."""
 
     def __init__(self, directory):
         self._file = ScratchFile(directory) if directory is not None else None
-        self._sums = {}   # of each slot: its tensor, or where in the file it is
+        self._sums = {}   # by slot, its tensor or its offset in the file
 
     def __contains__(self, slot):
         return slot in self._sums
@@ -33,7 +33,7 @@ class GradientSums:
         self._file.write(self._sums[slot], total.data_ptr(), 4 * slot.count)
 
     def set_range(self, slot, first, count, address):
-        """Sets a part of a sum that is set part by part."""
+        """Sets one part of a sum; the sum is set part by part."""
         if slot not in self._sums:
             self._sums[slot] = torch.zeros(slot.count) if self._file is None else self._file.reserve(4 * slot.count)
         if self._file is None:
@@ -50,14 +50,14 @@ class GradientSums:
 
 
 def without_backward(tasks):
-    """The micro-batches in which nothing went backward."""
+    """Returns the micro-batches in which nothing went backward."""
     return {m for _, _, m in tasks} - {m for _, task_pass, m in tasks if task_pass == BACKWARD}
 
 
 def completed(tasks, training):
-    """The tasks of a step that can be compiled. A micro-batch without a backward is left out, and each forward of a
-    unit with slots that train gets a backward, which has no gradient. `training` are all such slots: each unit of them
-    has a task, also where its gradient came without one."""
+    """Returns the tasks of a step that can be compiled. Micro-batches without a backward are left out. A forward that
+    lacks a backward, of a unit with slots that train, gets one, which has no gradient. `training` are all slots that
+    train: each of their units gets a task, also if its gradient came without one."""
     unused = without_backward(tasks)
     numbers = {m: number for number, m in enumerate(sorted({m for _, _, m in tasks} - unused))}
     tasks = [(unit, task_pass, numbers[m]) for unit, task_pass, m in tasks if m not in unused]
@@ -78,7 +78,7 @@ class Recording:
     def __init__(self, directory, tasks=()):
         self.tasks = list(tasks)
         self.sums = GradientSums(directory)
-        self.saved = None    # a ScratchFile of what forwards have saved
+        self.saved = None    # a ScratchFile with the tensors that forwards have saved
 
     def forget_gradients(self, directory):
         self.sums = GradientSums(directory)

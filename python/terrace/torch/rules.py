@@ -7,12 +7,12 @@ from terrace.torch.optimizer import TieredOptimizer
 
 
 class AdamW(TieredOptimizer):
-    """torch.optim.AdamW's arguments; TieredOptimizer has the rest.
+    """AdamW with the arguments of torch.optim.AdamW. TieredOptimizer describes the other arguments.
 
-    arithmetic="torch" has the operations of torch.optim.AdamW(foreach=False, fused=False), and clips as
-    torch.nn.utils.clip_grad_norm_ does: the bits of fp32 parameters are torch's, where torch's square roots are
-    correctly rounded, and within 2 units in the last place of a step elsewhere. "terrace" has those of the program
-    terrace, whose norm is summed in fp64 and whose bits are the same on every processor."""
+    arithmetic="torch" does the operations of torch.optim.AdamW(foreach=False, fused=False), and clips as
+    torch.nn.utils.clip_grad_norm_ does. The bits of fp32 parameters are torch's where torch's square roots are
+    correctly rounded, and within 2 units in the last place of a step elsewhere. "terrace" does the operations of the
+    program terrace, whose norm is summed in fp64 and whose bits are the same on every processor."""
 
     fields = ("exp_avg", "exp_avg_sq")
 
@@ -28,7 +28,7 @@ class AdamW(TieredOptimizer):
             return super()._clipping()
         norm = torch.nn.utils.get_total_norm(self._gradients(), 2.0, foreach=False)
         coefficient = float(torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
-        if not torch.isfinite(norm) or coefficient == 0:  # beyond what fp32 can say
+        if not torch.isfinite(norm) or coefficient == 0:  # beyond the range of fp32
             return super()._clipping()
         return {"gradient_scale": coefficient, "known_norm": float(norm) * coefficient}, float(norm)
 
@@ -38,7 +38,7 @@ class AdamW(TieredOptimizer):
 
 
 class Lion(TieredOptimizer):
-    """Lion (Chen et al., 2023). TieredOptimizer has the rest."""
+    """Lion (Chen et al., 2023). TieredOptimizer describes the other arguments."""
 
     rule = "lion"
     fields = ("exp_avg",)
@@ -52,7 +52,8 @@ class Lion(TieredOptimizer):
 
 
 class SGD(TieredOptimizer):
-    """torch.optim.SGD with momentum, without dampening and Nesterov's form. TieredOptimizer has the rest."""
+    """torch.optim.SGD with momentum, without dampening and Nesterov's form. TieredOptimizer describes the other
+    arguments."""
 
     rule = "sgd"
     fields = ("momentum_buffer",)

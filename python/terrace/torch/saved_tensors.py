@@ -1,4 +1,4 @@
-"""What a forward saves for its backward: parameters by name, and what Terrace keeps."""
+"""The tensors that a forward saves for its backward: parameters by name, and tensors that Terrace keeps."""
 
 import torch
 
@@ -6,16 +6,16 @@ from terrace.torch.parameter_handles import KeptTensor, OthersTensor, ParameterH
 from terrace.torch.values import tensor_at
 
 _ALIGNMENT = 64
-_LEAST_BYTES = 4096  # what is smaller stays with torch
+_LEAST_BYTES = 4096  # smaller tensors stay with torch
 
 
 def _is_dense(tensor):
-    """Whether the elements fill their memory, in whatever order."""
+    """Returns whether the elements fill their memory, in whatever order."""
     return tensor.numel() == 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _top_hooks():
-    """The (pack, unpack) pair that takes saved tensors now, or None."""
+    """Returns the (pack, unpack) pair that takes saved tensors now, or None."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
@@ -23,16 +23,16 @@ class SavedTensor:
     """A tensor that autograd has saved, stored in a task's memory or in a file, or kept as it is."""
 
     def __init__(self, tensor, use):
-        self.use = use         # whose backward reads it
+        self.use = use         # the use whose backward reads it
         self.shape, self.stride, self.dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
         self.count = tensor.numel()
         self.offset = 0
-        self.tensor = None     # kept as it is
-        self.file = None       # where it is stored from offset on; None: in the memory of `task`
+        self.tensor = None     # the tensor, if it is kept as it is
+        self.file = None       # the file that stores it from offset on; None: it is in the memory of `task`
         self.task = None       # (unit, micro-batch)
 
     def at(self, address):
-        """The tensor that is stored in a task's memory."""
+        """Returns the tensor from the memory of its task, which begins at `address`."""
         return torch.as_strided(tensor_at(address + self.offset, self.count, self.dtype), self.shape, self.stride)
 
     def from_file(self):
@@ -42,9 +42,9 @@ class SavedTensor:
 
 
 class SavedTensors:
-    """Takes what a use of a module saves, from its making to close(): of parameters handles, and of the rest, where
-    `stores`, what Terrace is to keep. Hooks of others that are there get the rest instead; those of a use around this
-    one rest until close()."""
+    """Takes the tensors that a use of a module saves, from the making of this object to close(). Parameters become
+    handles. If `stores` is set, Terrace keeps the other tensors, if it can take them. Hooks of others that are in place
+    get the other tensors instead. The hooks of an enclosing use rest until close()."""
 
     def __init__(self, movement, use, stores):
         hooks = _top_hooks()
@@ -54,7 +54,7 @@ class SavedTensors:
         self._movement = movement
         self._use = use
         self._end = 0
-        self._taken = {}   # (tensor, SavedTensor) by what it is, so that one that is saved twice is stored once
+        self._taken = {}   # by identity, (tensor, SavedTensor): a tensor that is saved twice is stored once
         self._is_open = True
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, movement.unpack)
         self._hooks.__enter__()
@@ -66,14 +66,14 @@ class SavedTensors:
 
     @classmethod
     def are_on_top(cls):
-        """Whether a use's hooks take saved tensors now, and not those of gradient checkpointing, or none."""
+        """Returns whether a use's hooks take saved tensors now, rather than gradient checkpointing's hooks or none."""
         return cls._of(_top_hooks()) is not None
 
     def close(self):
         if self._is_open:
             self._is_open = False
             self._hooks.__exit__(None, None, None)
-            self._hooks = None  # which knows this: a use is to go with its graph
+            self._hooks = None  # they refer to this object, and a use must go away with its graph
             self._taken.clear()
             if self._stores:
                 self._movement.note_saved(self._use.units[-1], self._end)

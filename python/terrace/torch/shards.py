@@ -1,7 +1,7 @@
 """Parameters that ranks share: DTensors, as fully_shard() of FSDP2 and tensor parallelism make them.
 
-Each rank updates the elements that it has. No rule looks at more than one element, so whatever way a tensor is
-sharded, its bits are those of the whole one; only the norm needs the other ranks.
+Each rank updates the elements that it has. No rule looks at more than one element, so a sharded tensor gets the same
+bits as a whole one, in whatever way it is sharded. Only the norm needs the other ranks.
 """
 
 import math
@@ -16,19 +16,19 @@ _PLACEMENTS = ("Replicate", "Shard", "_StridedShard")
 
 
 def is_shared(tensor):
-    """Whether it is a DTensor. Where nobody has imported those, there are none."""
+    """Returns whether a tensor is a DTensor. If torch.distributed.tensor is not imported, there are none."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local_of(tensor):
-    """This rank's part of a tensor, in the memory that the tensor has."""
+    """Returns this rank's part of a tensor, in the tensor's own memory."""
     tensor = tensor.detach()
     return tensor.to_local() if is_shared(tensor) else tensor
 
 
 def local_gradient(parameter, gradient):
-    """This rank's part of a gradient, which has the elements of the rank's part of the parameter."""
+    """Returns this rank's part of a gradient. It has the same elements as the rank's part of the parameter."""
     if not is_shared(parameter):
         return gradient
     if gradient.placements != parameter.placements:
@@ -37,7 +37,7 @@ def local_gradient(parameter, gradient):
 
 
 def shared_like(parameter, local):
-    """A rank's part of a tensor that is sharded as the parameter is."""
+    """Returns a tensor that is sharded as the parameter is, and has `local` as this rank's part."""
     if not is_shared(parameter):
         return local
     return type(parameter.data).from_local(local, parameter.device_mesh, parameter.placements, run_check=False,
@@ -45,7 +45,7 @@ def shared_like(parameter, local):
 
 
 def check_placements(parameter, name):
-    # Of FullyShardedDataParallel a flat parameter, or a view of one.
+    # It is a flat parameter of FullyShardedDataParallel, or a view of one.
     if getattr(parameter, "_fsdp_flattened", False):
         raise lib.UnsupportedError(f"{name} is of FullyShardedDataParallel, whose flat parameters do not say which "
                                    "part of the norm is whose: use fully_shard() of torch.distributed.fsdp (fsdp_version 2 "
@@ -65,7 +65,7 @@ def _sharded_dimensions(parameter):
 
 
 def _add_over_ranks(mesh, dimension, values):
-    """The sum over the ranks of a dimension of the mesh, in their order: each has the same bits."""
+    """Returns the sum over the ranks of a dimension of the mesh, in the ranks' order: each gets the same bits."""
     group = mesh.get_group(dimension)
     parts = [torch.empty_like(values) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(parts, values, group=group)
@@ -76,8 +76,9 @@ def _add_over_ranks(mesh, dimension, values):
 
 
 def square_sums_of_all(parameters, sums):
-    """Of each parameter the sum of squares of its whole gradient, in fp64; `sums` are those of this rank's parts.
-    All ranks call it with the same parameters. Parameters that are no DTensors are whole on each rank."""
+    """Returns for each parameter the sum of squares of its whole gradient, in fp64. `sums` has the sums of squares of
+    this rank's parts. All ranks call it with the same parameters. A parameter that is no DTensor is whole on each
+    rank."""
     together = {}
     for i, parameter in enumerate(parameters):
         dimensions = _sharded_dimensions(parameter)
@@ -94,7 +95,7 @@ def square_sums_of_all(parameters, sums):
 
 
 def coefficient_of(norm, max_grad_norm):
-    """What clipping multiplies by, as torch.nn.utils.clip_grad_norm_ computes it."""
+    """Returns the factor of clipping, as torch.nn.utils.clip_grad_norm_ computes it."""
     if max_grad_norm == 0:
         return 1.0
     coefficient = float(torch.clamp(max_grad_norm / (torch.tensor(norm, dtype=torch.float32) + 1e-6), max=1.0))
@@ -105,7 +106,7 @@ def coefficient_of(norm, max_grad_norm):
 
 
 def folder_of_rank(directory):
-    """Where a rank's parts are saved."""
+    """Returns the folder where this rank's parts are saved."""
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     return os.path.join(os.fsdecode(directory), f"rank-{rank:05}-of-{ranks:05}")
 
@@ -124,7 +125,7 @@ def check_saved_by_as_many(directory):
 
 
 def largest_of_all(number):
-    """The largest of what the ranks give."""
+    """Returns the largest of the ranks' numbers."""
     value = torch.tensor(number, dtype=torch.int64)
     torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MAX)
     return int(value)

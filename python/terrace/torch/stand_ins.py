@@ -1,4 +1,4 @@
-"""Stands in .grad for a gradient that is elsewhere, and answers whoever computes with .grad there."""
+"""Stand-ins in .grad for gradients that are elsewhere. They answer code that computes with .grad."""
 
 import weakref
 
@@ -9,9 +9,9 @@ from terrace import library as lib
 
 
 class GradientStandIn(torch.Tensor):
-    """Has the shape, type and device of a gradient, and no memory. An operation on it gets what the source's
-    real(name of the operation) returns, or that one's error. A backward that adds to it calls the source's
-    add(gradient), which returns whether it has taken the gradient."""
+    """A tensor with the shape, type and device of a gradient, and no memory. An operation on it gets the tensor that
+    the source's real(name of the operation) returns, or the error that it raises. A backward that adds to the stand-in
+    calls the source's add(gradient), which returns whether it has taken the gradient."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -37,7 +37,7 @@ class GradientStandIn(torch.Tensor):
 
     @property
     def is_sparse(self):
-        """Is what torch's optimizers ask for before they write anything."""
+        """Torch's optimizers read this before they write anything."""
         return self.source.real("is_sparse").is_sparse
 
     def data_ptr(self):
@@ -89,31 +89,31 @@ class _Taken:
 
 
 class TakenGradients:
-    """The stand-ins of the gradients that a step has taken. `add(parameter, gradient)` gets what a later backward of
-    the step adds. For the text of errors are `name_of(parameter)`, and `remedy`: how gradients are left where they
-    are."""
+    """The stand-ins of the gradients that a step has taken. `add(parameter, gradient)` gets the gradients that later
+    backwards of the step add. `name_of(parameter)` and `remedy` are for the text of errors; `remedy` says how to leave
+    gradients where they are."""
 
     def __init__(self, add, name_of, remedy):
         self.add = add
         self.name_of = name_of
         self.remedy = remedy
-        self._stand_ins = {}   # id of a parameter: the parameter, and its stand-in
-        self._ended = {}       # the same, of the last step
+        self._stand_ins = {}   # by id of a parameter, the parameter and its stand-in
+        self._ended = {}       # the same for the last step
 
     def note(self, parameter, gradient):
-        """Puts a stand-in in the place of a gradient that was taken."""
+        """Puts a stand-in into .grad, in the place of a gradient that was taken."""
         stand_in = GradientStandIn(gradient, _Taken(self, parameter))
         parameter.grad = stand_in
         self._stand_ins[id(parameter)] = parameter, stand_in
 
     def has(self, parameter):
-        """Whether .grad is the stand-in of a gradient of this step."""
+        """Returns whether .grad is the stand-in of a gradient of this step."""
         known = self._stand_ins.get(id(parameter))
         return known is not None and parameter.grad is known[1]
 
     def are_given_up(self):
-        """Whether somebody has removed or replaced all gradients of this step since they were taken. Raises where it
-        was done to some."""
+        """Returns whether somebody has removed or replaced all gradients of this step since they were taken. Raises if
+        that was done to some of them only."""
         gone = [known for known in self._stand_ins.values() if known[0].grad is not known[1]]
         if gone and len(gone) < len(self._stand_ins):
             raise lib.OrderError(f"{gone[0][1].source} was removed or replaced, and other gradients were not: give up "
@@ -121,13 +121,13 @@ class TakenGradients:
         return bool(gone)
 
     def refuse_used(self, parameter):
-        """Raises where the backward adds to a gradient of an earlier step, which is gone."""
+        """Raises if the backward adds to a gradient of an earlier step, which is gone."""
         if not self.has(parameter):
             raise lib.OrderError(f"a backward adds to {parameter.grad.source}: call zero_grad() after step(). "
                                  f"{self.remedy}")
 
     def end(self):
-        """A step has used the gradients, or they are given up."""
+        """Ends the step: it has used the gradients, or they are given up."""
         self._ended, self._stand_ins = self._stand_ins, {}
         for _, stand_in in self._ended.values():
             stand_in.source.is_used = True
@@ -140,14 +140,14 @@ class TakenGradients:
         self.end()
 
     def revive(self):
-        """The step that was to use the gradients has failed, and they are kept."""
+        """Keeps the gradients of the step that has just ended, because it has failed."""
         self._stand_ins, self._ended = self._ended, {}
         for _, stand_in in self._stand_ins.values():
             stand_in.source.is_used = False
 
 
 class LentGradient:
-    """The source of a gradient that updates read where it is, until finish() has returned."""
+    """The source of a gradient that updates read in place, until finish() has returned."""
 
     def __init__(self, gradient, finish):
         self.gradient = gradient

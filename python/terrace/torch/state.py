@@ -13,11 +13,11 @@ from terrace.torch.shards import (check_saved_by_as_many, folder_of_rank, is_sha
 
 
 class SavedState:
-    """Part of TieredOptimizer: what it keeps beside the parameters, for others to save and load."""
+    """Part of TieredOptimizer: saves and loads the state that it keeps beside the parameters."""
 
     def state_dict(self):
-        """As torch.optim's of the same rule has it, with "master" for parameters in 16 bits. The tensors are
-        mappings of files that are gone when the tensors are: memory for them is what the system can spare."""
+        """Returns the same as torch.optim's class of the same rule, and "master" for 16-bit parameters. The tensors are
+        mappings of files that go away with the tensors. They only take the memory that the system can spare."""
         self._fill_state()
         try:
             return super().state_dict()
@@ -28,12 +28,12 @@ class SavedState:
                 self._mark_state()
 
     def load_state_dict(self, state_dict):
-        """Takes a state_dict() of this class, or of torch.optim's of the same rule."""
+        """Takes a state_dict() of this class, or of torch.optim's class of the same rule."""
         self.finish_step()
         self._check_loadable(state_dict)
         saved = state_dict["state"]
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
-        # torch would round the state to the parameters' type, and have all of it in memory.
+        # Torch would round the state to the parameters' type, and hold all of it in memory.
         super().load_state_dict({**state_dict, "state": {}})
         if self._under_backward is not None:
             self._under_backward.restart()
@@ -50,7 +50,7 @@ class SavedState:
         self._mark_state()
 
     def _check_loadable(self, state_dict):
-        """Refuses a state before anything of it is taken."""
+        """Refuses a wrong state before any part of it is taken."""
         self._check_unchanged()
         groups = state_dict["param_groups"]
         for number, (group, saved) in enumerate(zip(self.param_groups, groups)):
@@ -85,8 +85,8 @@ class SavedState:
             raise lib.UnsupportedError("the state is of torch.optim.Adam, whose weight_decay is a part of the gradient")
 
     def save(self, directory):
-        """Writes masters and state into a directory, atomically: what was saved there before is whole until the new
-        state is."""
+        """Writes masters and state into a directory, atomically: a state that was saved there before stays whole until
+        the new one is whole."""
         self.finish_step()
         self._check_unchanged()
         if self._has_shared_parameters():
@@ -159,7 +159,7 @@ class SavedState:
                 self._empty_updates[id(parameter)] = int(fields.get("step", 0))
                 return
             if fields and parameter.numel():
-                self._frozen_state[parameter] = fields  # waits for who trains it again
+                self._frozen_state[parameter] = fields  # kept until it is trained again
             return
         kept = [name for name in self.fields if fields.get(name) is not None]
         for name in self.fields + ("master",) * ("master" in fields):
@@ -176,7 +176,7 @@ class SavedState:
 
 
 def _mapped(shape, directory):
-    """An fp32 tensor in a file without a name, so that the system may write its pages out."""
+    """Returns an fp32 tensor in a file without a name, so that the system may write its pages out."""
     with tempfile.TemporaryFile(dir=directory) as file:
         count = shape.numel()
         try:

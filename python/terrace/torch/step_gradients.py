@@ -1,4 +1,4 @@
-"""The gradients of a step: where they are until it, and how the session gets them."""
+"""The gradients of a step: where they are before the step, and how the session gets them."""
 
 import sys
 import weakref
@@ -12,23 +12,23 @@ from terrace.torch.stand_ins import GradientStandIn, LentGradient, TakenGradient
 
 
 def _is_alone_in_its_storage(tensor):
-    """Whether its memory is no part of a larger buffer, which may be used again for something else."""
+    """Returns whether a tensor's memory is no part of a larger buffer, which may be used again for something else."""
     return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def _is_in_grad_only(parameter):
-    """Whether nobody but .grad has the gradient, or a view of it."""
+    """Returns whether nobody but .grad has the gradient, or a view of it."""
     gradient = parameter.grad
     if not hasattr(gradient, "_use_count"):
         return False
     storages = torch._C._storage_Use_Count(gradient.untyped_storage()._cdata)
-    # Counted are the call below and the name here; .grad and its Python object; the object of the storage.
+    # The counts include: the call below and the name here; .grad and its Python object; the object of the storage.
     return sys.getrefcount(gradient) <= 3 and gradient._use_count() <= 2 and storages <= 2
 
 
 class StepGradients:
     """Part of TieredOptimizer. Gradients stay in .grad, as torch has them, until step() tells the session of them. With
-    take_gradients=True the session has each as soon as the backward has it."""
+    take_gradients=True the session gets each gradient as soon as the backward has it."""
 
     def _init_gradients(self):
         own = weakref.ref(self)
@@ -58,12 +58,12 @@ class StepGradients:
         if parameter.grad is None or self._taken.has(parameter):
             return
         gradient = parameter.grad
-        if not isinstance(gradient, GradientStandIn):  # else another optimizer's, which has said so
+        if not isinstance(gradient, GradientStandIn):  # else another optimizer has taken it, and has said so
             self._add(parameter, gradient, may_borrow=True)
             self._taken.note(parameter, gradient)
 
     def _forget_given_up(self):
-        """Forgets, once in a backward, gradients that somebody has removed since they were taken."""
+        """Forgets gradients that somebody has removed since they were taken. Looks once in a backward."""
         backward = torch._C._current_graph_task_id()
         if backward == -1 or backward != self._seen_backward:
             self._seen_backward = backward
@@ -81,24 +81,24 @@ class StepGradients:
     # ---- in step() ---------------------------------------------------------------------------------------
 
     def _collect_gradients(self):
-        """Adds what is in .grad to what the session has."""
+        """Adds the gradients that are in .grad to the session's."""
         self._check_not_offloaded(p for group in self.param_groups for p in group["params"])
         if self._takes_gradients:
             self._seen_backward = None
             self._forget_given_up()
         else:
-            self._forget_gradients()  # of a step that has failed: they are in .grad
+            self._forget_gradients()  # a failed step has left some, which are in .grad
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None or self._taken.has(parameter):
                     continue
                 if isinstance(parameter.grad, GradientStandIn):
-                    parameter.grad.source.real("step()")  # is used up, or another optimizer's
+                    parameter.grad.source.real("step()")  # raises if it is used up, or another optimizer's
                     self._return_lent()
                 self._collect(parameter)
 
     def _collect(self, parameter):
-        # Under the next forward nobody else may write into it.
+        # If the update overlaps with the next forward, nobody else may write into the gradient meanwhile.
         may_borrow = self._updates != "forward" or _is_in_grad_only(parameter)
         gradient = parameter.grad
         number = self._add(parameter, gradient, may_borrow)
@@ -114,19 +114,20 @@ class StepGradients:
         self._lent.append((parameter, stand_in))
 
     def _return_lent(self):
-        """Puts gradients back into .grad after the step that has read them."""
+        """Puts gradients back into .grad after the step that has read them in place."""
         for parameter, stand_in in self._lent:
             if parameter.grad is stand_in:
                 parameter.grad = stand_in.source.gradient
         self._lent.clear()
 
     def _keep_gradients(self):
-        """After a step that has failed and keeps its gradients."""
+        """Keeps the gradients of a step that has failed."""
         self._taken.revive()
 
     def _add(self, parameter, gradient, may_borrow):
-        """Adds a gradient to what the session has of it. may_borrow: nobody writes into it before the next step has
-        ended. Returns the number of the tensor in the session; None where other ranks have all of it."""
+        """Adds a gradient to the session's sum for the parameter. may_borrow says that nobody writes into the gradient
+        before the next step has ended. Returns the number of the tensor in the session, or None if other ranks have all
+        of it."""
         self._check_not_offloaded([parameter])
         if self._takes_gradients and is_shared(parameter):
             raise lib.UnsupportedError(f"{self._name_of(parameter)} is a DTensor, whose gradients stay in .grad: leave "
@@ -162,7 +163,7 @@ class StepGradients:
     def zero_grad(self, set_to_none=True):
         if not set_to_none:
             self.finish_step()
-        self._forget_gradients()  # may be refused
+        self._forget_gradients()  # may raise
         if not set_to_none:
             for group in self.param_groups:
                 for parameter in group["params"]:
@@ -182,6 +183,6 @@ class StepGradients:
         self._taken.end()
 
     def _drop_gradients(self):
-        """A state is loaded, after which the session has no gradients."""
+        """Drops the gradients because a state is loaded, after which the session has none."""
         self._has_gradients = False
         self._taken.drop()

@@ -1,4 +1,4 @@
-"""What the Trainer of transformers needs beside the optimizer."""
+"""Adds to the Trainer of transformers what it needs beside the optimizer."""
 
 from terrace import library as lib
 from terrace.torch.optimizer import TieredOptimizer
@@ -12,7 +12,7 @@ def _optimizer_of(trainer):
 
 
 def _settings_of(trainer):
-    """Whether the optimizer takes gradients in the backward, and its max_grad_norm."""
+    """Returns whether the optimizer takes gradients in the backward, and its max_grad_norm."""
     optimizer = _optimizer_of(trainer)
     if optimizer is not None:
         return optimizer.takes_gradients, optimizer.max_grad_norm
@@ -33,8 +33,8 @@ def _refuse_what_clips_twice(trainer):
 
 def attach(trainer):
     """Puts the gradient norm of an optimizer of this package into the logs of a transformers.Trainer, tells the
-    optimizer which backward is the last of a step, and refuses what would clip a second time. Touches this object
-    only. Returns the trainer."""
+    optimizer which backward is the last of a step, and refuses settings that would clip a second time. Changes this
+    object only. Returns the trainer."""
     from transformers import TrainerCallback
 
     _refuse_what_clips_twice(trainer)
@@ -48,13 +48,13 @@ def attach(trainer):
         def on_log(self, args, state, control, logs=None, **kwargs):
             optimizer = _optimizer_of(trainer)
             if optimizer is None or logs is None or "loss" not in logs or args.max_grad_norm:
-                return  # the Trainer that clips knows the norm itself
+                return  # a Trainer that clips knows the norm itself
             logs["grad_norm"] = optimizer.grad_norm
             if state.log_history:
                 state.log_history[-1]["grad_norm"] = optimizer.grad_norm
 
     if not trainer.args.max_grad_norm:
-        # Else it computes the norm of what is in .grad to log it.
+        # Else the Trainer computes the norm of the tensors in .grad to log it.
         trainer._get_grad_norm = lambda model, grad_norm=None: grad_norm
     trainer.callback_handler.callbacks.insert(0, Attached())
     return trainer

@@ -10,13 +10,13 @@ class Use:
 
     def __init__(self, module, units, micro_batch, trains, updates):
         self.module = module
-        self.units = units         # those that it brings
+        self.units = units         # the units that it loads
         self.micro_batch = micro_batch
-        self.trains = trains       # may have a backward
-        self.updates = updates     # of the model, at its forward
+        self.trains = trains       # whether it may have a backward
+        self.updates = updates     # the model's updates at its forward
         self.graph_task = None     # the backward that has begun it
-        self.inputs = 0            # that other nodes have made
-        self.inputs_left = 0       # whose gradients are still to come
+        self.inputs = 0            # number of inputs that other nodes have made
+        self.inputs_left = 0       # number of inputs whose gradients are still to come
         self.saved = None          # its SavedTensors, during the forward
 
     def close(self):
@@ -26,12 +26,12 @@ class Use:
 
 
 def graph_task():
-    """The number of the backward that runs on this thread; -1 outside of one."""
+    """Returns the number of the backward that runs on this thread, or -1 outside of one."""
     return torch._C._current_graph_task_id()
 
 
 def tensors_in(value):
-    """The tensors in what a module takes or returns."""
+    """Yields the tensors in the arguments or the result of a module."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):

@@ -1,5 +1,5 @@
-"""Values of parameters in memory, in files without a name and in safetensors files, read and written by address, so
-that no mapping of a file counts as memory of the process."""
+"""Values of parameters in memory, in files without a name and in safetensors files. They are read and written by
+address, so that no mapping of a file counts as memory of the process."""
 
 import ctypes
 import errno
@@ -18,19 +18,20 @@ _keeps_free_memory = "MALLOC_TRIM_THRESHOLD_" in os.environ
 
 
 def return_free_memory():
-    """Gives what the allocator has kept of freed tensors back to the system. glibc cannot use the hole that an aligned
-    tensor of less than 32 MiB leaves for another of the same size, so that holes add up. Not where the environment tells the allocator to keep it."""
+    """Gives the memory of freed tensors that the allocator has kept back to the system. glibc cannot use the hole that
+    an aligned tensor of less than 32 MiB leaves for another tensor of the same size, so holes add up. Does nothing if
+    the environment tells the allocator to keep free memory."""
     if hasattr(_libc, "malloc_trim") and not _keeps_free_memory:
         _libc.malloc_trim(0)
 
 
 def memory_at(address, size):
-    """The bytes at an address, as a buffer of Python."""
+    """Returns the bytes at an address as a Python buffer."""
     return (ctypes.c_ubyte * size).from_address(address)
 
 
 def tensor_at(address, count, dtype):
-    """The elements at an address, as a tensor that does not own them."""
+    """Returns the elements at an address as a tensor that does not own them."""
     if count == 0:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer(memory_at(address, count * dtype.itemsize), dtype=dtype)
@@ -46,8 +47,8 @@ def read_at(file, offset, address, size):
 
 
 class ScratchFile:
-    """A file without a name, which is gone when this is. Its content is cache of the system, and no memory of the
-    process. `directory` None: that of Python's temporary files."""
+    """A file without a name, which goes away with this object. Its content is in the system's cache, and not in memory
+    of the process. If `directory` is None, the file is in the directory of Python's temporary files."""
 
     def __init__(self, directory=None):
         self._directory = directory
@@ -55,7 +56,7 @@ class ScratchFile:
         self._end = 0
 
     def reserve(self, size):
-        """Returns where so many bytes may be written."""
+        """Returns an offset where `size` bytes may be written."""
         offset = self._end
         self._end += (size + 4095) // 4096 * 4096
         return offset
@@ -75,7 +76,8 @@ class ScratchFile:
         read_at(self._file, offset, address, size)
 
     def mapping(self, offset, count, dtype):
-        """A tensor whose memory is the file's, from its start to `count` elements behind `offset`."""
+        """Returns a tensor of `count` elements at `offset`. Its memory is a mapping of the file from the file's start
+        to the end of these elements."""
         first = offset // dtype.itemsize
         os.truncate(self._file.fileno(), max(self._end, os.fstat(self._file.fileno()).st_size))
         return torch.from_file(f"/proc/self/fd/{self._file.fileno()}", shared=True, size=first + count,
@@ -93,13 +95,13 @@ class MemoryValues:
 
 
 class FileValues:
-    """Values of a type in a file; `owner` has the file, and read(offset, address, size)."""
+    """Values of one type in a file. `owner` has the file, and a method read(offset, address, size)."""
 
     def __init__(self, owner, offset, dtype):
         self._owner, self._offset, self._dtype = owner, offset, dtype
 
     def read(self, first, count, address, dtype):
-        """Writes elements in `dtype` to an address."""
+        """Writes elements to an address, converted to `dtype`."""
         size = self._dtype.itemsize
         if dtype == self._dtype:
             return self._owner.read(self._offset + first * size, address, count * size)
@@ -112,7 +114,8 @@ class FileValues:
 
 
 class MasterValues:
-    """Values of a parameter from its fp32 master, rounded as the library does: to the nearest, ties away from zero."""
+    """Values of a parameter, made from its fp32 master. They are rounded as the library rounds: to the nearest, ties
+    away from zero."""
 
     def __init__(self, master):
         self._master = master

@@ -1,4 +1,4 @@
-"""Waits of a model's forward for the parameters that it reads, with updates="forward"."""
+"""Makes a model's forward wait for the parameters that it reads, with updates="forward"."""
 
 import weakref
 
@@ -12,14 +12,14 @@ _PLAIN_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDi
 
 
 def _is_compiled(module):
-    """Whether it is what torch.compile() returns, whose hooks are no part of the graph."""
+    """Returns whether a module is the result of torch.compile(), whose hooks are no part of the graph."""
     return hasattr(module, "_orig_mod")
 
 
 def _reads_its_children(module):
-    """Whether a forward may use parameters of modules within, without a call of their forwards: what has parameters
-    of its own (MultiheadAttention), modules of torch that are made of others (TransformerEncoderLayer), and what is
-    compiled."""
+    """Returns whether a module's forward may use parameters of modules within it without calling their forwards. That
+    holds for modules with parameters of their own (MultiheadAttention), for modules of torch that are made of others
+    (TransformerEncoderLayer), and for compiled modules."""
     if _is_compiled(module) or any(True for _ in module.parameters(recurse=False)):
         return True
     is_torchs = type(module).__module__.startswith("torch.nn.modules")
@@ -27,7 +27,7 @@ def _reads_its_children(module):
 
 
 class _Reads(TorchDispatchMode):
-    """Notes which parameters an outermost forward reads before a module's own wait for them."""
+    """Notes which parameters an outermost forward reads before their module has waited for them."""
 
     def __init__(self, parameters):
         super().__init__()
@@ -35,7 +35,7 @@ class _Reads(TorchDispatchMode):
         for parameter in parameters:
             self._storages.setdefault(parameter.untyped_storage()._cdata, []).append(parameter)
         self._waited = set()
-        self._safe = {}   # id of a parameter that is read: whether its module had waited
+        self._safe = {}   # by id of a parameter that is read, whether its module had waited
 
     def note_wait(self, parameters):
         self._waited.update(id(parameter) for parameter in parameters)
@@ -50,11 +50,11 @@ class _Reads(TorchDispatchMode):
     def _read(self, tensor):
         try:
             return self._storages.get(tensor.untyped_storage()._cdata, ())
-        except (RuntimeError, NotImplementedError):  # has none
+        except (RuntimeError, NotImplementedError):  # it has no storage
             return ()
 
     def left_to_the_outermost(self):
-        """The parameters that the outermost forward has to wait for: no module's forward does in time."""
+        """Returns the parameters that the outermost forward has to wait for, since no module's forward does in time."""
         return [parameter for parameters in self._storages.values() for parameter in parameters
                 if not self._safe.get(id(parameter), False)]
 
@@ -66,15 +66,15 @@ def _ended():
 
 
 class ParameterWaits:
-    """Hooks of a model. A module's forward waits for its own parameters; the outermost one, whichever module it is of,
-    for those that are read in another way. The first outermost forward of each kind waits for all, and finds out which
-    these are. state_dict() waits for all. They end with the optimizer."""
+    """Hooks of a model. A module's forward waits for its own parameters. The outermost forward, of whichever module,
+    waits for the parameters that are read in another way. The first outermost forward of each kind waits for all
+    parameters, and finds out which ones these are. state_dict() waits for all. The hooks end with the optimizer."""
 
     def __init__(self, optimizer, model):
         self._optimizer = weakref.ref(optimizer)
-        self._outermost = None   # the module whose forward is
-        self._reads = None       # what is noted in it
-        self._left = {}          # of each kind of outermost forward, the parameters that it waits for
+        self._outermost = None   # the module whose forward is the outermost
+        self._reads = None       # the _Reads that are noted in it
+        self._left = {}          # by kind of outermost forward, the parameters that it waits for
         self._modules = [weakref.ref(module) for module in model.modules()
                          if any(True for _ in module.parameters())]
         for module in model.modules():
@@ -88,7 +88,7 @@ class ParameterWaits:
 
     def _before(self, module, args, kwargs):
         if torch.compiler.is_compiling():
-            return  # a graph may be used for a model that has no such hooks, or others
+            return  # a graph may be used for a model without such hooks, or with other ones
         optimizer = self._optimizer()
         if optimizer is None:
             return
@@ -117,7 +117,7 @@ class ParameterWaits:
             return
         reads = self._reads
         self.reset()
-        if reads is not None and output is not None:  # None: it has failed
+        if reads is not None and output is not None:  # None: the forward has failed
             self._left[self._kind] = reads.left_to_the_outermost()
 
     def reset(self):
@@ -128,7 +128,7 @@ class ParameterWaits:
             reads.__exit__(None, None, None)
 
     def _guard_compiled(self):
-        """Has modules that compile() has compiled in place wait in front of their graph."""
+        """Makes modules that compile() has compiled in place wait before their graph runs."""
         for known in self._modules:
             module = known()
             inner = module.__dict__.get("_compiled_call_impl") if module is not None else None
@@ -157,7 +157,7 @@ class ParameterWaits:
     # ---- the net under it --------------------------------------------------------------------------------
 
     def refuse_unwaited(self, parameter, name):
-        """Is called with a parameter that has a gradient while it is not known to be updated."""
+        """Raises OrderError for a parameter that has a gradient while it is not known to be updated."""
         raise lib.OrderError(f"{name} was read by a forward that did not wait for its update, so that the loss is "
                              "wrong: what reads it outside of the forward of model=, or in a graph that "
                              "torch.compile() has made of more than model=, calls optimizer.finish_step() first; or "

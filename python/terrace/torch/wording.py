@@ -1,4 +1,4 @@
-"""What the library's errors say to those who have an optimizer or an offloaded model of terrace.torch."""
+"""Rewords the library's errors for users of an optimizer or an offloaded model of terrace.torch."""
 
 from terrace.wording import SESSION_PHRASES, UNITS_PHRASES, Wording
 

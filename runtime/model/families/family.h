@@ -13,13 +13,13 @@ namespace terrace {
 
 struct Family {
   std::string_view model_type;                      // of config.json
-  std::span<const std::string_view> architectures;  // that are read; of one that is absent, any
+  std::span<const std::string_view> architectures;  // those read; a config.json may name none
   std::span<const KnownKey> keys;                   // besides those that every model may have
   // Sets the options and the names of the parameters. Throws ConfigError for what is not built.
   void (*read)(const ConfigReader& keys, ModelConfig& config);
 };
 
-// Null for a model_type that is not built.
+// Returns null for a model_type that is not built.
 const Family* find_family(std::string_view model_type);
 std::span<const Family* const> all_families();
 

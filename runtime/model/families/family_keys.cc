@@ -45,12 +45,13 @@ std::int64_t read_head_width(const ConfigReader& keys, const ClassDefaults& defa
 
 FeedForward read_activation(const ConfigReader& keys, const ClassDefaults& defaults) {
   const std::string name = keys.text(defaults.activation_key, defaults.activation);
-  if (name == "silu" || name == "swish") return FeedForward::kSiluGate;  // of one function
+  if (name == "silu" || name == "swish") return FeedForward::kSiluGate;  // names of one function
   if (is_tanh_gelu(name)) return FeedForward::kGeluGate;
   keys.refuse(defaults.activation_key, "is not built; silu and gelu_pytorch_tanh are");
 }
 
-// Its row gets no gradient through the embedding. An id below 0 counts from the end.
+// Reads the padding token, whose row gets no gradient through the embedding. An id below 0 counts
+// from the end.
 std::int64_t read_padding(const ConfigReader& keys, const ClassDefaults& defaults,
                           std::int64_t vocabulary) {
   constexpr const char* kKey = "pad_token_id";

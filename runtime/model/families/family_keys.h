@@ -11,7 +11,7 @@
 #include "runtime/model/config_rope.h"
 #include "runtime/model/families/family.h"
 
-// What several families have in common: most are llama with changes.
+// The parts that several families have in common: most are llama with changes.
 namespace terrace {
 
 // --- keys ----------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ inline constexpr auto kUsualKeys = std::to_array<KnownKey>({
     {"partial_rotary_factor"},
 });
 
-// The usual keys and a family's own.
+// Returns the usual keys and a family's own.
 template <std::size_t N>
 consteval std::array<KnownKey, kUsualKeys.size() + N> with_usual_keys(const KnownKey (&own)[N]) {
   std::array<KnownKey, kUsualKeys.size() + N> keys;
@@ -42,12 +42,13 @@ consteval std::array<KnownKey, kUsualKeys.size() + N> with_usual_keys(const Know
 
 // --- defaults ------------------------------------------------------------------------------------
 
-// What a family's class takes where config.json lacks a key, and which nulls it takes.
+// The values that a family's class takes where config.json lacks a key, and the nulls that it
+// takes.
 struct ClassDefaults {
   std::int64_t key_value_heads = 0;        // 0: as many as heads
-  bool takes_null_key_value_heads = true;  // as many as heads, then
+  bool takes_null_key_value_heads = true;  // a null means as many as heads
   std::int64_t head_width = 0;             // 0: hidden_size / num_attention_heads
-  bool takes_null_head_width = false;      // hidden_size / num_attention_heads, then
+  bool takes_null_head_width = false;      // a null means hidden_size / num_attention_heads
   bool divides_width = false;              // hidden_size must be a multiple of num_attention_heads
   double epsilon = 1e-6;
   const char* activation_key = "hidden_act";
@@ -56,44 +57,46 @@ struct ClassDefaults {
   std::int64_t padding_token = -1;  // none
 };
 
-// Sizes, epsilon, activation, whether the head is tied, the padding token, and the usual names.
-// Throws ConfigError for what the class refuses.
+// Reads sizes, epsilon, activation, whether the head is tied, the padding token, and the usual
+// names. Throws ConfigError for what the class refuses.
 void read_usual(const ConfigReader& keys, ModelConfig& config, const ClassDefaults& defaults);
 
-// Throws ConfigError for sizes whose mere lists would fill memory, or whose products would not fit
-// 64 bits. To be called before anything is made of such a size.
+// Throws ConfigError for sizes so large that lists alone would fill memory, or that products would
+// not fit 64 bits. To be called before anything of such a size is made.
 void check_sizes(const ModelConfig& config, const std::string& origin);
 
-// model.layers.N.self_attn.q_proj and so on.
+// Returns the usual names: model.layers.N.self_attn.q_proj and so on.
 ParameterNames usual_names();
 void set_name(ModelConfig& config, ParameterKind kind, const std::string& name);
 
 // --- options -------------------------------------------------------------------------------------
 
-// Whether an activation's name is that of GELU by the tanh formula. transformers has several.
+// Returns whether an activation's name stands for GELU by the tanh formula. transformers has
+// several such names.
 bool is_tanh_gelu(const std::string& name);
 
-// attention_bias: of query, key, value and projection.
+// Reads attention_bias: whether query, key, value and projection have biases.
 void read_attention_bias(const ConfigReader& keys, ModelConfig& config);
-// mlp_bias: of gate, up and down.
+// Reads mlp_bias: whether gate, up and down have biases.
 void read_feed_forward_bias(const ConfigReader& keys, ModelConfig& config);
 
-// One rotary table, the same for all layers. Sets the sizes in `defaults`.
+// Reads one rotary table, the same for all layers. Sets the sizes in `defaults`.
 void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults defaults = {});
 
-// Refuses a key that is there and null, where the class does.
+// Refuses a key that is there and null. To be called for keys whose null the class refuses.
 void refuse_null(const ConfigReader& keys, const std::string& key);
 
-// sliding_window: `fallback` where it is absent, 0 (no window) where it is null.
+// Reads sliding_window. Returns `fallback` where it is absent, 0 (no window) where it is null.
 std::int64_t read_window(const ConfigReader& keys, std::int64_t fallback);
 // Gives all layers that window.
 void set_window(ModelConfig& config, std::int64_t window);
-// Gives the window to the layers that layer_types names sliding_attention; where the key is absent,
-// to those whose number `is_sliding` holds of. A sliding layer needs a window. To be called when
-// the layers are there: after read_one_rope().
+// Gives the window to the layers that layer_types names sliding_attention. Where the key is absent,
+// it gives the window to the layers for whose number `is_sliding` returns true. A sliding layer
+// needs a window. To be called when the layers are there: after read_one_rope().
 void read_layer_types(const ConfigReader& keys, ModelConfig& config, std::int64_t window,
                       const std::function<bool(std::int64_t)>& is_sliding);
-// As of qwen2 and qwen3: where use_sliding_window is true, layers from max_window_layers on.
+// Reads windows as qwen2 and qwen3 do: where use_sliding_window is true, the layers from
+// max_window_layers on have one.
 void read_upper_windows(const ConfigReader& keys, ModelConfig& config);
 
 }  // namespace terrace

@@ -5,14 +5,15 @@
 #include "runtime/model/config_reader.h"
 #include "runtime/model/model_config.h"
 
-// What Gemma 2 and Gemma 3 have in common.
+// The parts that Gemma 2 and Gemma 3 have in common.
 namespace terrace {
 
-// Sizes, names, norms around attention and feed-forward, GELU gates, the scales of embeddings and
-// scores. Rotary embeddings, windows and caps are left.
+// Reads sizes, names, norms around attention and feed-forward, GELU gates, and the scales of
+// embeddings and scores. The caller reads rotary embeddings, windows and caps.
 void read_gemma(const ConfigReader& keys, ModelConfig& config);
 
-// A cap of scores or logits: `fallback` where the key is absent, none where it is null.
+// Reads a cap of scores or logits. Returns `fallback` where the key is absent, no cap (0) where it
+// is null.
 float read_soft_cap(const ConfigReader& keys, const std::string& key, double fallback);
 
 }  // namespace terrace

@@ -4,7 +4,7 @@
 #include "runtime/model/families/gemma.h"
 
 // Gemma 2 (Gemma team 2024, arXiv:2408.00118): caps of scores and logits; every second layer has a
-// window. Keys and names are those of transformers' Gemma2Config and Gemma2ForCausalLM.
+// window. Keys and names follow transformers' Gemma2Config and Gemma2ForCausalLM.
 namespace terrace {
 namespace {
 

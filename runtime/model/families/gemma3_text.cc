@@ -5,7 +5,7 @@
 #include "runtime/model/families/gemma.h"
 
 // The text model of Gemma 3 (Gemma team 2025, arXiv:2503.19786): Gemma 2 with norms of queries and
-// keys, and other angles in layers with a window. Keys and names are those of transformers'
+// keys, and other angles in layers with a window. Keys and names follow transformers'
 // Gemma3TextConfig and Gemma3ForCausalLM.
 namespace terrace {
 namespace {

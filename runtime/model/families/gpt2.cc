@@ -6,8 +6,8 @@
 #include "runtime/model/families/family_keys.h"
 
 // GPT-2 (Radford et al. 2019): layer norms, learned positions, biases everywhere, a tied head. Keys
-// and names are those of transformers' GPT2Config and GPT2LMHeadModel, whose Conv1D stores matrices
-// as [in, out].
+// and names follow transformers' GPT2Config and GPT2LMHeadModel, whose Conv1D stores matrices as
+// [in, out].
 namespace terrace {
 namespace {
 

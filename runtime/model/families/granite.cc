@@ -2,7 +2,7 @@
 
 #include "runtime/model/families/family_keys.h"
 
-// Granite 3 (IBM 2024): llama with four multipliers. Keys and names are those of transformers'
+// Granite 3 (IBM 2024): llama with four multipliers. Keys and names follow transformers'
 // GraniteConfig and GraniteForCausalLM.
 namespace terrace {
 namespace {
@@ -27,7 +27,7 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   read_one_rope(keys, config);
   const auto multiplier = [&keys](const char* key) { return keys.number(key, 1.0); };
   config.embedding_scale = static_cast<float>(multiplier("embedding_multiplier"));
-  // Also 1 where the key is absent: not by the head's width.
+  // Where the key is absent this is 1, too, and does not depend on the head's width.
   config.score_scale = static_cast<float>(multiplier("attention_multiplier"));
   config.residual_scale = static_cast<float>(multiplier("residual_multiplier"));
   config.logit_scale = static_cast<float>(1 / multiplier("logits_scaling"));

@@ -3,7 +3,7 @@
 #include "runtime/model/families/family_keys.h"
 
 // Llama 1 to 3: root-mean-square norms, rotary embeddings, gated feed-forward (Touvron et al. 2023,
-// arXiv:2302.13971). Keys and names are those of transformers' LlamaConfig and LlamaForCausalLM.
+// arXiv:2302.13971). Keys and names follow transformers' LlamaConfig and LlamaForCausalLM.
 namespace terrace {
 namespace {
 

@@ -3,7 +3,7 @@
 #include "runtime/model/families/family_keys.h"
 
 // Mistral 7B (Jiang et al. 2023, arXiv:2310.06825): llama whose queries see a window of keys. Keys
-// and names are those of transformers' MistralConfig and MistralForCausalLM.
+// and names follow transformers' MistralConfig and MistralForCausalLM.
 namespace terrace {
 namespace {
 

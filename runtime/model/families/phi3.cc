@@ -6,7 +6,7 @@
 #include "runtime/model/families/family_keys.h"
 
 // Phi-3 (Abdin et al. 2024, arXiv:2404.14219): llama whose files have query, key and value as one
-// tensor, and gate and up. Keys and names are those of transformers' Phi3Config and
+// tensor, and gate and up as one. Keys and names follow transformers' Phi3Config and
 // Phi3ForCausalLM.
 namespace terrace {
 namespace {
@@ -22,7 +22,7 @@ constexpr auto kKeys = with_usual_keys({
 
 constexpr const char* kPartKey = "partial_rotary_factor";
 
-// How many of a head's elements are rotated, its first ones.
+// Returns how many of a head's elements are rotated: its first ones.
 std::int64_t read_rotary_width(const ConfigReader& keys, std::int64_t head_width) {
   double part = keys.number(kPartKey, 1.0);
   for (const char* rope : {"rope_parameters", "rope_scaling"}) {

@@ -3,7 +3,7 @@
 #include "runtime/model/families/family_keys.h"
 
 // Qwen2 and Qwen2.5 (Yang et al. 2024, arXiv:2407.10671): llama with biases of query, key and
-// value. Keys and names are those of transformers' Qwen2Config and Qwen2ForCausalLM.
+// value. Keys and names follow transformers' Qwen2Config and Qwen2ForCausalLM.
 namespace terrace {
 namespace {
 

@@ -3,7 +3,7 @@
 #include "runtime/model/families/family_keys.h"
 
 // Qwen3 (Yang et al. 2025, arXiv:2505.09388): llama with norms of each head's query and key. Keys
-// and names are those of transformers' Qwen3Config and Qwen3ForCausalLM.
+// and names follow transformers' Qwen3Config and Qwen3ForCausalLM.
 namespace terrace {
 namespace {
 

@@ -3,8 +3,8 @@
 
 #include "runtime/model/families/family_keys.h"
 
-// SmolLM3 (Hugging Face 2025): llama of which some layers do not rotate positions (Yang et al.
-// 2025, arXiv:2501.18795). Keys and names are those of transformers' SmolLM3Config and
+// SmolLM3 (Hugging Face 2025): llama in which some layers do not rotate positions (Yang et al.
+// 2025, arXiv:2501.18795). Keys and names follow transformers' SmolLM3Config and
 // SmolLM3ForCausalLM.
 namespace terrace {
 namespace {
@@ -21,12 +21,12 @@ constexpr auto kKeys = with_usual_keys({
     {"sliding_window"},
     {"use_sliding_window"},
     {"layer_types"},
-    {"max_window_layers"},  // ignored, and published
-    {"pretraining_tp"},     // likewise
+    {"max_window_layers"},  // ignored, but published files have it
+    {"pretraining_tp"},     // also ignored and published
 });
 
-// no_rope_layers has a 1 for each layer that rotates positions, in spite of its name. Where it is
-// absent, the last of every no_rope_layer_interval layers does not.
+// Reads which layers rotate positions. In spite of its name, no_rope_layers has a 1 for each layer
+// that rotates them. Where it is absent, the last of every no_rope_layer_interval layers does not.
 std::vector<bool> read_rotating_layers(const ConfigReader& keys, std::int64_t layers) {
   constexpr const char* kKey = "no_rope_layers";
   std::vector<bool> rotates;

@@ -34,7 +34,8 @@ def case(out, name, make, options, learning_rate, weight_decay):
     print("case", name, STEPS, ELEMENTS, *[repr(number) for number in numbers], file=out)
     print("start", *[repr(float(p)) for p in start], file=out)
     for _ in range(STEPS):
-        # Of a size in [1/2, 1], more of them positive: the bound of AdamW is for such.
+        # Gradients have a size in [1/2, 1], and more of them are positive: the bound of AdamW is
+        # for such gradients.
         size = random.uniform(0.5, 1, ELEMENTS)
         gradient = np.where(random.uniform(size=ELEMENTS) < 0.25, -size, size).astype(np.float32)
         parameter.grad = torch.tensor(gradient, dtype=torch.float64)

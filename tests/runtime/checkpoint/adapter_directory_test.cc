@@ -13,7 +13,8 @@
 #include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
 
-// Adapters in PEFT's files: what is written is read back, and what is not built is refused by name.
+// Adapters in PEFT's files: whatever is written is read back, and whatever is not built is refused
+// by name.
 namespace terrace {
 namespace {
 
@@ -68,7 +69,7 @@ TEST(AdapterDirectories, HoldWhatWasWritten) {
   }
 }
 
-// As PEFT has them: names and shapes of the tensors of the file, and what the configuration says.
+// The names and shapes of the tensors in the file, and the configuration, are as PEFT has them.
 TEST(AdapterDirectories, AreAsPeftHasThem) {
   const TemporaryDirectory files;
   write_adapter(files.path("gpt2"), small_adapted("gpt2", {"c_attn"}));

@@ -16,13 +16,13 @@
 #include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
 
-// terrace merge: matrices with their adapters in them, and everything else as it was.
+// terrace merge adds adapters to their matrices, and leaves everything else as it was.
 namespace terrace {
 namespace {
 
 constexpr std::int64_t kMergedRank = 4;
 
-// Elements that are no multiple of anything, so that rows do not end where pieces do.
+// Returns a model whose sizes are no multiple of anything, so that rows do not end where pieces do.
 ModelConfig model_to_merge(std::string_view family, const std::string& json_more = "") {
   return parse_model_config(
       small_config_json(family, {.width = 32, .head_width = 8, .intermediate = 56}) + json_more,
@@ -86,7 +86,7 @@ std::vector<float> values_of_adapter(const ParameterTensor& tensor) {
   return values;
 }
 
-// The A that a weight shares with those that are stored with it.
+// Returns the A that a weight shares with the weights that are stored with it.
 const ParameterTensor* a_of_weight(const UnitLayout& unit, const ParameterTensor& weight) {
   for (const ParameterTensor& other : unit.tensors) {
     if (other.stored_name == weight.stored_name) return unit.find(adapter_a(other.kind));
@@ -126,7 +126,7 @@ TEST_P(Merge, AddsTheProductToWhatItIsOf) {
           size += 1.5 * std::abs(product);
         }
         const double wanted = was[i] + 1.5 * sum;
-        // Six roundings of fp32, and one to the type.
+        // Allows six roundings of fp32, and one to the type.
         const double unit_of_type = GetParam().type == DType::kBF16  ? 0x1p-8
                                     : GetParam().type == DType::kF16 ? 0x1p-11
                                                                      : 0x1p-24;
@@ -193,7 +193,7 @@ TEST(MergeRefusals, NameWhatIsWrong) {
   EXPECT_FALSE(files.has("to"));
 }
 
-// Files may have this many bytes, as on a disk that is full then.
+// Limits files to this many bytes, like a disk that is full then.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t file_bytes) {
@@ -237,7 +237,7 @@ TEST(InterruptedMerge, LeavesNothingOrIsTold) {
     EXPECT_TRUE(files.has(std::string(to) + "/config.json"));
     EXPECT_FALSE(files.has(std::string(to) + "/.unfinished-merge"));
   }
-  // As a process leaves it that is killed.
+  // A process that is killed leaves a directory like this.
   files.write("killed/.unfinished-merge", "");
   files.write("killed/model-00001-of-00002.safetensors", "part");
   TERRACE_EXPECT_THROW_WITH(merge("killed"), ConfigError,

@@ -13,14 +13,14 @@
 #include "tests/runtime/checkpoint/fused_names.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// What each rank of a mesh reads of a checkpoint: the pieces that have its part, once; and of
-// Hugging Face's weights: its part.
+// The bytes that each rank of a mesh reads. In a checkpoint it reads the pieces that contain its
+// part, each once. In Hugging Face's weights it reads only its part.
 namespace terrace {
 namespace {
 
 constexpr std::int64_t kHeaderBytes = SafetensorsWriter::kDataAlignment;
 
-// Blocks of 29 MB a field: many pieces for each rank.
+// Returns a model with blocks of 29 MB a field, so that each rank has many pieces.
 ModelConfig wide_model() {
   return parse_model_config(R"({"model_type": "llama", "hidden_size": 768,
       "intermediate_size": 2112, "num_hidden_layers": 2, "num_attention_heads": 12,
@@ -33,22 +33,23 @@ struct Mesh {
   const char* name;
   MeshShape shape;
   std::int32_t zero_stage;
-  // The most that a rank has of the checkpoint, and in how many runs of each file. Each end of a
-  // run is in a piece that may be another's but for a byte.
+  // The largest share of the checkpoint that a rank has, and the number of runs that it has in each
+  // file. The piece at each end of a run may belong to another rank except for one byte.
   double share;
   int runs;
 };
 
-// Of a rank of stage 1 the parameters are whole, the moments are a quarter. Of a tensor-parallel
-// rank the product's weights that are cut by columns (31 % of a block) have elements of both ranks
-// in every row: it reads them all, and half of the others.
+// With ZeRO stage 1, a rank has whole parameters and a quarter of the moments. For a
+// tensor-parallel rank, the weights that are cut by columns (31 % of a block) have elements of both
+// ranks in every row. It reads all of those, and half of the others.
 constexpr Mesh kMeshes[] = {
     {"one rank", {1, 1, 1}, 0, 1.0, 0},      {"dp 4, stage 3", {4, 1, 1}, 3, 0.25, 1},
     {"dp 4, stage 1", {4, 1, 1}, 1, 0.5, 1}, {"pp 2", {1, 1, 2}, 0, 0.52, 1},
     {"tp 2", {1, 2, 1}, 0, 0.66, 6},         {"dp 2, tp 2, pp 2, stage 3", {2, 2, 2}, 3, 0.2, 4},
 };
 
-// Elements of the whole model's unit that a rank has at home, from `home` of its own sequence.
+// Adds the pieces that hold elements of the whole model's unit that a rank has at home, where
+// `home` is a span of the rank's own sequence.
 void add_elements(const UnitLayout& unit, ElementSpan home, std::set<std::int64_t>& pieces) {
   constexpr auto kPieceElements = static_cast<std::int64_t>(kHashPieceBytes / sizeof(float));
   for (const ParameterTensor& tensor : unit.tensors) {
@@ -63,7 +64,7 @@ void add_elements(const UnitLayout& unit, ElementSpan home, std::set<std::int64_
   }
 }
 
-// With fp32 compute the master is the parameter.
+// Counts the bytes of all pieces that a rank needs. With fp32 compute the master is the parameter.
 std::int64_t bytes_of_pieces(const StepModel& model, const UnitLayout& own,
                              const UnitLayout& whole) {
   const auto number = static_cast<std::int32_t>(own.index);
@@ -109,7 +110,8 @@ class CheckpointReads : public testing::Test {
         std::filesystem::file_size(std::filesystem::path(path_) / name));
   }
 
-  // Loads the checkpoint as one rank, and compares what it has read with what it had to.
+  // Loads the checkpoint as one rank, and compares the bytes that it has read with those that it
+  // needed.
   void load(const ModelRuntimeOptions& options, const Mesh& mesh) const {
     const TierPlan plan = plan_model(options);
     SilentLog log;
@@ -119,7 +121,7 @@ class CheckpointReads : public testing::Test {
     const std::vector<UnitLayout> whole = parameter_layout(options.model);
     checkpoint.open(whole);
     const std::int64_t files_count = 3 * static_cast<std::int64_t>(whole.size());
-    // config.json is read to be verified, and to be used.
+    // config.json is read twice: to be verified, and to be used.
     const std::int64_t front =
         size_of("manifest.json") + 2 * size_of("config.json") + files_count * kHeaderBytes;
     EXPECT_EQ(files.bytes_read(), front);
@@ -140,7 +142,7 @@ class CheckpointReads : public testing::Test {
   std::string path_;
 };
 
-// Calls `body` on a thread per rank of the mesh, with the rank's options.
+// Calls `body` on one thread per rank of the mesh, with the rank's options.
 void on_ranks_of(const Mesh& mesh, const std::function<void(const ModelRuntimeOptions&)>& body) {
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
   std::vector<std::jthread> threads;

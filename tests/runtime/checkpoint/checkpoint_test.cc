@@ -43,7 +43,7 @@ class CheckpointTest : public testing::Test {
     file.put(byte);
   }
 
-  // Changes the manifest, and has its checksum right again.
+  // Changes the manifest and makes its checksum right again.
   static void edit_manifest(const std::string& path, FunctionRef<void(nlohmann::json&)> edit) {
     nlohmann::json manifest = nlohmann::json::parse(std::ifstream(path + "/manifest.json"));
     manifest.erase("xxh3");
@@ -54,7 +54,7 @@ class CheckpointTest : public testing::Test {
     std::ofstream(path + "/manifest.json") << manifest.dump(1);
   }
 
-  // As it was written before files had pieces.
+  // Makes the manifest as it was written before files had pieces.
   static void forget_pieces(const std::string& path) {
     edit_manifest(path, [](nlohmann::json& manifest) {
       for (nlohmann::json& file : manifest["files"]) file.erase("pieces");
@@ -129,7 +129,7 @@ TEST_F(CheckpointTest, KeepsTheHashOfTheDataWhereItIsKnown) {
   TERRACE_EXPECT_THROW_WITH(Checkpoint{known}, CorruptData, "12 is no checksum");
 }
 
-// Damage is found where it is read, and what lies elsewhere can still be had.
+// Damage is found where it is read. Data elsewhere can still be read.
 TEST_F(CheckpointTest, NamesThePieceThatIsDamaged) {
   const std::string path = save(7, 42);
   damage(path + "/exp_avg-00001.safetensors", 4);
@@ -181,7 +181,7 @@ TEST_F(CheckpointTest, AnotherVersionsIsNamedAndNotCalledDamaged) {
   TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "not a manifest");
 }
 
-// With a checksum that is right: anybody can write one.
+// The manifest has the right checksum, as anybody can write one.
 TEST_F(CheckpointTest, AManifestThatCannotBeRightIsRefused) {
   const auto refuses = [&](const char* message, FunctionRef<void(nlohmann::json&)> edit) {
     const std::string path = save(7, 42);
@@ -196,7 +196,7 @@ TEST_F(CheckpointTest, AManifestThatCannotBeRightIsRefused) {
   });
   refuses("no whole number", [&](nlohmann::json& manifest) { pieces(manifest)["size"] = 1e300; });
   refuses("no whole number", [](nlohmann::json& manifest) { manifest["seed"] = -1; });
-  // So large that the number of pieces, computed carelessly, is 1.
+  // The size is so large that the number of pieces, computed carelessly, is 1.
   refuses("not all of it", [&](nlohmann::json& manifest) {
     pieces(manifest)["size"] = ~std::uint64_t{0};
     pieces(manifest)["xxh3"] = pieces(manifest)["xxh3"].get<std::string>().substr(0, 16);
@@ -222,7 +222,7 @@ TEST_F(CheckpointTest, AManifestThatCannotBeRightIsRefused) {
   });
 }
 
-// Later ones are removed by their names when a run goes on from it.
+// When a run goes on from a checkpoint, later ones are removed by their names.
 TEST_F(CheckpointTest, UnderTheNameOfAnotherStepIsRefused) {
   const std::string path = save(6, 42);
   fs::rename(path, directory_.path("checkpoint-9"));
@@ -242,7 +242,7 @@ TEST_F(CheckpointTest, WhatHasNoNameOfAStepIsNotTheLatest) {
   EXPECT_EQ(latest_checkpoint(directory_.path()), path);
 }
 
-// What is there and cannot be looked at: root cannot do without a loop of links.
+// The checkpoint exists, but cannot be looked at. A loop of links stops even root.
 TEST_F(CheckpointTest, ThatCannotBeLookedAtIsNotPassedOver) {
   const std::string path = save(6, 42);
   save(4, 42);
@@ -251,7 +251,7 @@ TEST_F(CheckpointTest, ThatCannotBeLookedAtIsNotPassedOver) {
   EXPECT_THROW(latest_checkpoint(directory_.path()), IoError);
 }
 
-// What was read under the first layout is of files that are closed.
+// The files that were read under the first layout have been closed.
 TEST_F(CheckpointTest, OpensAgainAfterALayoutThatWasWrong) {
   ModelConfig other = config_;
   other.intermediate += 8;
@@ -268,7 +268,7 @@ TEST_F(CheckpointTest, FingerprintsTellCheckpointsApart) {
   EXPECT_NE(Checkpoint(save(7, 43)).fingerprint(), first);
 }
 
-// What a model does not have is not dropped.
+// Tensors that the model lacks are not dropped.
 TEST_F(CheckpointTest, RefusesAModelThatHasLess) {
   ModelConfig config = config_;
   config.has_qkv_bias = config.has_projection_bias = true;
@@ -294,7 +294,7 @@ TEST_F(CheckpointTest, RefusesAnotherModel) {
 TEST_F(CheckpointTest, ACrashInTheMiddleOfASaveIsCleared) {
   const std::string first = save(1, 1);
   const std::string second = save(2, 2);
-  // Moved aside, and the new one not yet there: it comes back.
+  // The old checkpoint was moved aside, and the new one is not there yet: the old one comes back.
   fs::rename(second, second + ".old");
   fs::create_directory(directory_.path("checkpoint-3.writing"));
   fs::create_directory(directory_.path("checkpoint-1.old"));
@@ -323,8 +323,8 @@ TEST_F(CheckpointTest, OldOnesAreRemovedUpToTheLatest) {
   EXPECT_TRUE(directory_.has("checkpoint-15"));
 }
 
-// At whatever write the drive is full, and whether or not it says so before: the checkpoint before
-// is whole, nothing is left of the new one, and with room it is written.
+// The drive becomes full at some write, and may or may not say so before. Whichever write it is,
+// the checkpoint before stays whole, nothing is left of the new one, and with room it is written.
 TEST_F(CheckpointTest, AFullDiskLeavesTheEarlierOneWhole) {
   const CheckpointedModel model{config_, layout_, *update_rules().front()};
   const RandomState state(43);
@@ -358,7 +358,7 @@ TEST_F(CheckpointTest, AFullDiskLeavesTheEarlierOneWhole) {
   EXPECT_GT(2 * one - enough.left_bytes(), 2 * one - one / 10) << "and not much more";
 }
 
-// Those that were asked for stay, and so does one whose manifest does not say what it is.
+// Checkpoints that were asked for stay, and so does one whose manifest does not say what it is.
 TEST_F(CheckpointTest, OldAutomaticOnesAreRemovedAndNoOthers) {
   for (const std::int64_t step : {1, 3, 5, 7, 9, 11}) save(step, 1, /*is_automatic=*/true);
   for (const std::int64_t step : {2, 4, 12}) save(step, 1);

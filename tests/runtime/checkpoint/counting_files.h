@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// The system's files, and how many bytes were read from them. Reads are thread-safe.
+// The system's files, with a count of the bytes that were read from them. Reads are thread-safe.
 class CountingFiles final : public ForwardingFiles {
  public:
   std::int64_t bytes_read() const { return bytes_read_; }

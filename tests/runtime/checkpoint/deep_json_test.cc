@@ -11,11 +11,11 @@
 #include "runtime/model/model_config.h"
 #include "tests/runtime/temporary_directory.h"
 
-// Files whose JSON is nested so deep that walking through it would need more stack than there is.
+// Files whose JSON is nested so deeply that walking through it would need more stack than there is.
 namespace terrace {
 namespace {
 
-// An object with the key, around many lists.
+// Returns an object with the key, whose value is many nested lists.
 std::string deep(const std::string& key) {
   constexpr std::size_t kLevels = 1'000'000;
   return R"({"type": 1, ")" + key + "\": " + std::string(kLevels, '[') + std::string(kLevels, ']') +

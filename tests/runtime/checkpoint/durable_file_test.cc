@@ -33,7 +33,7 @@ TEST(DurableFile, AppearsWithCommitOnly) {
   EXPECT_FALSE(temporary.has("a.tmp"));
 }
 
-// Blocks pass the page cache by where the file system allows it; the rest of a file does not.
+// Where the file system allows it, whole blocks bypass the page cache. The rest of a file does not.
 TEST(DurableFile, PiecesOfAnySizeMakeAFileOfBlocks) {
   const TemporaryDirectory temporary;
   std::string content(2 * DurableFile::kBlockBytes + 4097, '\0');
@@ -50,7 +50,7 @@ TEST(DurableFile, PiecesOfAnySizeMakeAFileOfBlocks) {
   EXPECT_TRUE(temporary.read("a") == content);
 }
 
-// Bytes of a file that are in the page cache.
+// Returns the number of a file's bytes that are in the page cache.
 std::size_t cached_bytes(const std::string& path) {
   const std::size_t size = std::filesystem::file_size(path);
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -120,7 +120,7 @@ TEST(DurableFile, AFullDiskIsAnErrorAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(temporary.path()));
 }
 
-// A limit on file sizes makes a write short first, and then fail.
+// A limit on file sizes first makes a write short, and then makes one fail.
 TEST(DurableFile, AShortWriteIsContinuedAndTheFailureAfterItSeen) {
   const TemporaryDirectory temporary;
   struct rlimit old = {};

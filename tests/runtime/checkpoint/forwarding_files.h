@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// The system's files; what derives from it does some calls in another way.
+// The system's files. Derived classes do some calls in another way.
 class ForwardingFiles : public FileSystem {
  public:
   Opened create(const std::string& path) override { return files_.create(path); }

@@ -12,10 +12,10 @@
 
 namespace terrace {
 
-// The system's files below a directory, as if they were on a drive of so many bytes.
+// The system's files below a directory, as if they were on a drive of `capacity_bytes`.
 class FullDiskFiles final : public ForwardingFiles {
  public:
-  // `tells`: free_bytes() says what is free.
+  // With `tells`, free_bytes() says how many bytes are free.
   FullDiskFiles(std::string root, std::uint64_t capacity_bytes, bool tells)
       : root_(std::move(root)), capacity_bytes_(capacity_bytes), tells_(tells) {}
 

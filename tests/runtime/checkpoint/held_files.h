@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// Files that are made only when release() was called.
+// Files of which none is made until release() is called.
 class HeldFiles final : public ForwardingFiles {
  public:
   void release() {
@@ -16,7 +16,7 @@ class HeldFiles final : public ForwardingFiles {
     is_released_.notify_all();
   }
 
-  // From then on no file is made.
+  // From then on no file can be made.
   void fail() { error_number_ = EIO; }
 
   Opened create(const std::string& path) override {

@@ -104,7 +104,7 @@ void expect_same(const ModelConfig& config, const HfDirectory& directory, DType 
   }
 }
 
-// As one that may not be changed: fs::remove refuses a directory with files.
+// This is like a file that may not be changed: fs::remove refuses a directory that contains files.
 TEST(HfExport, NamesTheFileThatCannotBeRemoved) {
   const TemporaryDirectory temporary;
   const ModelConfig config = tiny("llama", true);
@@ -158,7 +158,7 @@ TEST(HfDirectory, Conv1dIsStoredAsInOut) {
   EXPECT_EQ(file.header().metadata.at("format"), "pt");
 }
 
-// Larger than the buffers, with a part read from the middle.
+// The tensors are larger than the buffers, and one part is read from the middle.
 TEST(HfDirectory, LargeTransposedTensors) {
   const TemporaryDirectory temporary;
   ModelConfig config = with_shape(tiny("gpt2", true), {.layers = 1, .width = 360});
@@ -310,7 +310,7 @@ TEST(HfDirectory, Gpt2PrefixIsOptionalAndBuffersAreSkipped) {
   EXPECT_EQ(bias, std::vector<float>(24, 0.0F));
 }
 
-// LlamaModel, which has no head, writes its tensors so.
+// LlamaModel, which has no head, writes its tensors without the prefix.
 TEST(HfDirectory, LlamaPrefixIsOptional) {
   const TemporaryDirectory temporary;
   const ModelConfig config = tiny("llama", true);
@@ -359,7 +359,7 @@ TEST(HfDirectory, UnexpectedTensorsAreToldOnce) {
   EXPECT_EQ(log.warnings[0].find("inv_freq"), std::string::npos);
 }
 
-// transformers 5 keeps a head that differs, so that dropping it would be another model.
+// transformers 5 keeps a head that differs, so dropping it would give another model.
 TEST(HfDirectory, AStoredHeadOfATiedModelIsComparedWithTheEmbedding) {
   for (const char difference : {'\0', '\1'}) {
     const TemporaryDirectory temporary;
@@ -409,7 +409,7 @@ TEST(HfDirectory, TellsAndKeepsTheTypesOfItsTensors) {
   EXPECT_EQ(Json::parse(temporary.read("again/config.json")).at("torch_dtype"), "bfloat16");
 }
 
-// Infinity would come back, with an exit code of 0.
+// Otherwise infinity would come back, with an exit code of 0.
 TEST(HfDirectory, ValuesThatATypeDoesNotHoldAreNotExported) {
   const TemporaryDirectory temporary;
   const ModelConfig config = tiny("llama", true);
@@ -503,7 +503,7 @@ TEST_F(HfDirectoryRefuses, IndexesThatDoNotMatchTheFiles) {
   TERRACE_EXPECT_THROW_WITH(open(), CorruptData, "index");
 }
 
-// Ranks compare it: each may have a copy of its own.
+// Ranks compare the fingerprint, as each may have a copy of its own.
 TEST(HfDirectory, FingerprintIsOfEachTensorsContent) {
   const TemporaryDirectory temporary;
   ListLog log;
@@ -517,7 +517,7 @@ TEST(HfDirectory, FingerprintIsOfEachTensorsContent) {
   EXPECT_EQ(fingerprint(), zeros);
   write_tensors(temporary, "model.safetensors", tensors_of(config, SafetensorsType::kBF16));
   EXPECT_NE(fingerprint(), zeros);
-  // One value of the last tensor.
+  // Changes one value of the last tensor.
   write_tensors(temporary, "model.safetensors", tensors);
   const std::string path = temporary.path("m/model.safetensors");
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)

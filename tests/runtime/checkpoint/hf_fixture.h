@@ -21,7 +21,7 @@ class ListLog final : public Log {
   std::vector<std::string> warnings;
 };
 
-// What an export of a model starts from: element i of a tensor is init_parameter's.
+// The values that an export of a model starts from: element i of a tensor is init_parameter's.
 inline constexpr auto kFetchRandom = [](const UnitLayout& /*unit*/, const ParameterTensor& tensor,
                                         std::int64_t begin, std::span<float> out) {
   ParameterTensor normal = tensor;

@@ -39,7 +39,7 @@ StoredTensors read_all(const std::string& path) {
   return tensors;
 }
 
-// Replaces the tensors of these names by one with all their rows.
+// Replaces the tensors of these names by one tensor with all their rows.
 void fuse(StoredTensors& tensors, const std::vector<std::string>& names, const std::string& name) {
   Stored whole = tensors.at(names.front());
   whole.header.name = name;
@@ -64,7 +64,7 @@ class HfFusedTensors : public testing::Test {
                                         .positions = 6,
                                         .bias = true};
 
-  // The export of the model that stores each parameter on its own, put together by hand.
+  // Returns the export of a model that stores each parameter on its own, fused by hand.
   StoredTensors put_together(DType dtype) const {
     save("split", split_, {.usual = dtype});
     StoredTensors tensors = read_all(temporary_.path("split/model.safetensors"));
@@ -145,7 +145,7 @@ TEST_F(HfFusedTensors, AreExportedWithTheSameBytes) {
   }
 }
 
-// The limit is above that of each parameter, and below that of q|k|v and of gate|up.
+// The limit is above the size of each parameter, and below the size of q|k|v and of gate|up.
 TEST_F(HfFusedTensors, AreNotCutByShards) {
   constexpr std::uint64_t kLimit = 400;
   save("m", fused_, {.usual = DType::kF32}, kLimit);
@@ -176,7 +176,7 @@ TEST_F(HfFusedTensors, AreNotCutByShards) {
   EXPECT_EQ(shards.fingerprint(), open("whole", fused_).fingerprint());
 }
 
-// The elements of a stored tensor count once, not once for each parameter.
+// Each element of a stored tensor counts once, not once for each parameter.
 TEST_F(HfFusedTensors, KeepTheirTypes) {
   StoredTensors tensors = put_together(DType::kBF16);
   const StoredTensors wide = put_together(DType::kF32);
@@ -256,7 +256,7 @@ TEST_F(HfFusedTensors, AreKnownWithoutTheirPrefix) {
   EXPECT_EQ(got, wanted);
 }
 
-// A value that a type does not hold is told with the name that the file would have.
+// A message about a value that a type does not hold gives the name that the file would have.
 TEST_F(HfFusedTensors, TellBadValuesByTheirStoredName) {
   const auto fetch = [](const UnitLayout&, const ParameterTensor& tensor, std::int64_t,
                         std::span<float> out) {

@@ -11,7 +11,7 @@
 #include "runtime/checkpoint/hf_export.h"
 #include "tests/runtime/temporary_directory.h"
 
-// Model directories that are not what they seem.
+// Model directories that are not what they seem to be.
 namespace terrace {
 namespace {
 
@@ -105,7 +105,8 @@ class BothForms : public testing::Test {
     take_shards();
   }
 
-  // All parameters are 1, but for the element of the embedding that is `odd`.
+  // Writes a directory in which all parameters are 1, except the element of the embedding with
+  // index `odd`.
   void save(const std::string& name, std::uint64_t shard_bytes, std::int64_t odd) const {
     write_hf_directory({.directory = temporary_.path(name),
                         .types = {DType::kF32},
@@ -131,7 +132,7 @@ class BothForms : public testing::Test {
     }
   }
 
-  // The second of the files that the index names.
+  // Returns the second of the files that the index names.
   std::string second_shard() const {
     for (const auto& entry : fs::directory_iterator(temporary_.path("m"))) {
       if (entry.path().filename().string().starts_with("model-00002-of-")) return entry.path();
@@ -161,7 +162,7 @@ TEST_F(BothForms, WithoutTheIndexedFilesAreTheSingleFile) {
   open();
 }
 
-// In samples of 64 KiB: the embedding has 256.
+// The tensors are compared in samples of 64 KiB. The embedding has 256 KiB.
 TEST_F(BothForms, ThatDifferAtAnEndOrInTheMiddleAreRefused) {
   constexpr std::int64_t kElements = 1024 * 64;
   for (const std::int64_t odd : {std::int64_t{0}, kElements / 2, kElements - 1}) {

@@ -21,7 +21,7 @@ std::string file_of(std::string_view json, std::string_view data) {
   return file.append(json).append(data);
 }
 
-// Made with the format's reference implementation; sha256
+// Returns a file made with the format's reference implementation; sha256
 // 964b5a614438d3a4f183e1f40f5eaca3f115661991e898974044460353d04f06.
 std::string golden() {
   const std::string json =
@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"metadata_number", R"({"__metadata__":{"step":3}})", 0, "step"}),
     [](const auto& each) { return std::string(each.param.what); });
 
-// Some writers leave it so, and the format's own reader takes it.
+// Some writers leave null there, and the format's own reader accepts it.
 TEST(Safetensors, NullIsNoMetadata) {
   const SafetensorsHeader header = parse_safetensors_header(
       R"({"__metadata__":null,"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "file");

@@ -9,8 +9,8 @@
 
 namespace terrace {
 
-// The whole state of an engine, read out of its homes: to be put into another's, or compared. Of
-// units that have quantised matrices, what trains.
+// The whole state of an engine, read out of its homes so that it can be put into another engine or
+// compared. From units that have quantised matrices, only the part that trains is read.
 class SnapshotState final : public StateSource {
  public:
   explicit SnapshotState(ModelRuntime& engine) {
@@ -18,7 +18,7 @@ class SnapshotState final : public StateSource {
       for (const StateField field : kStateFields) {
         auto& values = values_[{unit.index, field}];
         values.resize(static_cast<std::size_t>(unit.padded_elements));
-        // There are no numbers of what is quantised.
+        // Quantised matrices have no numbers to read.
         const std::int64_t read =
             unit.quantized.empty() ? unit.padded_elements : unit.trained_elements();
         engine.state().read(field, static_cast<std::int32_t>(unit.index), 0,

@@ -34,7 +34,7 @@ class TransposedBandsTest : public testing::TestWithParam<std::int64_t> {
     tensor_.columns = kColumns;
   }
 
-  // Parts of many sizes, in this thread's own order.
+  // Reads parts of many sizes, in an order of this thread's own.
   void read_parts(TransposedBands& bands, const SafetensorsFile& file, std::uint32_t seed) const {
     std::mt19937 random(seed);
     for (int n = 0; n < 200; ++n) {
@@ -66,7 +66,7 @@ TEST_P(TransposedBandsTest, ThreadsShareThem) {
   read_parts(bands, file, 3);
 }
 
-// One row, some that do not divide all, and all of it.
+// Bands of one row, of some rows that do not divide all, and of all rows.
 INSTANTIATE_TEST_SUITE_P(BandElements, TransposedBandsTest,
                          testing::Values(1, 5 * kColumns, TransposedBands::kBandElements));
 

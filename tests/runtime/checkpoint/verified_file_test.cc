@@ -29,7 +29,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// However the bytes are handed over.
+// Hashes the text, handed over in steps of any size.
 FileHashes hashes_of(const std::string& text, std::size_t step) {
   FileHasher hasher;
   const auto bytes = bytes_of(text);
@@ -101,7 +101,8 @@ TEST_F(VerifiedFileTest, NamesThePieceThatIsNotAsWritten) {
       static_cast<char>(text[kHeader + kHashPieceBytes + 5] ^ 0x10);
   const auto file = open(text, cache);
   std::vector<std::byte> out(100);
-  // The pieces before and after it are good, and it is not given out however often it is read.
+  // The pieces before and after the damaged one are good. It is not given out, however often it is
+  // read.
   read_fully(*file, "file", kHeader, out);
   read_fully(*file, "file", kSize - 100, out);
   for (int i = 0; i < 2; ++i) {
@@ -110,7 +111,7 @@ TEST_F(VerifiedFileTest, NamesThePieceThatIsNotAsWritten) {
                               CorruptData,
                               fmt::format("{}: the {} bytes at offset {} ", directory_.path("file"),
                                           kHashPieceBytes, kHeader + kHashPieceBytes));
-    // Up to the damaged piece; not a byte of that.
+    // The bytes up to the damaged piece may be given out, but not one byte of that piece.
     EXPECT_TRUE(std::all_of(out.begin() + 50, out.end(),
                             [](std::byte byte) { return byte == std::byte{1}; }));
   }
@@ -135,13 +136,13 @@ TEST_F(VerifiedFileTest, KeepsNoMoreThanItMay) {
   EXPECT_EQ(read(kHeader), static_cast<std::int64_t>(kHashPieceBytes));
   EXPECT_EQ(read(kHeader + kHashPieceBytes), static_cast<std::int64_t>(kHashPieceBytes));
   EXPECT_EQ(read(kHeader), 0);
-  EXPECT_EQ(read(kSize - 1), 1000);  // takes the place of the one that was not used longest
+  EXPECT_EQ(read(kSize - 1), 1000);  // replaces the one that was unused for longest
   EXPECT_EQ(read(kHeader), 0);
   EXPECT_EQ(read(kHeader + kHashPieceBytes), static_cast<std::int64_t>(kHashPieceBytes));
 }
 
-// With room for all, every piece is read once, whoever comes first; with less room than threads
-// all still get the right bytes.
+// With room for all pieces, every piece is read once, whichever thread comes first. With less room
+// than threads, all threads still get the right bytes.
 TEST_F(VerifiedFileTest, ThreadsShareWhatOneHasRead) {
   const std::string text = content();
   for (const std::size_t pieces_max : {8, 1}) {

@@ -24,7 +24,7 @@ using ::testing::StartsWith;
 
 constexpr auto kForLong = std::chrono::minutes(2);
 
-// A pipe whose reader is this test.
+// A pipe that this test reads.
 class Pipe {
  public:
   Pipe() {
@@ -52,7 +52,7 @@ class Pipe {
     ::fcntl(ends_[1], F_SETFL, flags);
   }
   std::string read_to_end() const { return read_until(std::nullopt); }
-  // Reads until `text` has come, or to the end where there is none.
+  // Reads until `text` has come, or to the end if there is no text to wait for.
   std::string read_until(const std::optional<std::string>& text) const {
     std::string all;
     std::array<char, 4096> piece;
@@ -84,7 +84,7 @@ TEST(ConsoleWriter, WritesAllInOrderToAReaderThatReadsLate) {
   EXPECT_EQ(got, expected);
 }
 
-// A reader that stands still stops nobody, and learns what it has missed.
+// A reader that stands still stops nobody, and is told what it has missed.
 TEST(ConsoleWriter, DropsWhatDoesNotFitAndSaysHowManyLines) {
   constexpr int kLines = 1000;
   Pipe pipe;
@@ -118,7 +118,7 @@ TEST(ConsoleWriter, GivesUpOnAReaderThatDoesNotComeBack) {
       .write("never read\n");
 }
 
-// Others that share the file may have made it so.
+// Other processes that share the file may have made it non-blocking.
 TEST(ConsoleWriter, WaitsForAFileThatDoesNotBlock) {
   Pipe pipe;
   pipe.fill();

@@ -24,7 +24,7 @@ HostLimits with_memlock(std::size_t bytes) {
 constexpr UringFacts kCounted = {.counts_locked_memory = true};
 constexpr UringFacts kFree = {.counts_locked_memory = false};
 
-// By default the arena is about all that can be used.
+// By default the arena is about as large as the memory that can be used.
 TEST(MemlockCheck, ALimitBelowTheArenaIsNotEnough) {
   for (const std::size_t bytes : {64 * kMiB, 89 * kGiB}) {
     const MachineCheck check = check_memlock(kCounted, with_memlock(bytes));

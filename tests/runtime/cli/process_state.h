@@ -5,7 +5,7 @@
 
 namespace terrace {
 
-// Whether a process, by its number, is gone, or a zombie that nobody has reaped yet.
+// Returns whether a process, given by its number, is gone, or is a zombie that has not been reaped.
 inline bool has_ended(const std::string& process) {
   std::ifstream file("/proc/" + process + "/stat");
   std::string facts;

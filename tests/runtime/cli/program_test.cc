@@ -17,7 +17,7 @@ struct Outcome {
   std::string errors;
 };
 
-// Runs the program by a shell, with what follows its name.
+// Runs the program in a shell with these arguments.
 Outcome run_program(const std::string& arguments, const std::string& environment = "") {
   const TemporaryDirectory directory;
   const std::string command = environment + " '" TERRACE_PROGRAM "' " + arguments + " >" +
@@ -75,7 +75,7 @@ TEST(Program, DataThatIsNotThereExitsWithTwo) {
   EXPECT_THAT(outcome.errors, testing::HasSubstr(directory.path("none")));
 }
 
-// A text of some kilobytes in the directory; returns its path.
+// Writes a text of some kilobytes into the directory; returns its path.
 std::string write_text(const TemporaryDirectory& directory) {
   std::string text;
   for (int line = 0; line < 200; ++line) text += "line " + std::to_string(line) + " of the text\n";
@@ -116,7 +116,7 @@ TEST(Program, SampleChoosesAndStopsAsItsFlagsSay) {
   const std::string prompt = directory.write("prompt.txt", "line ");
   const std::string of_file = "sample --max-new-tokens 40 --seed 3" + model + " --prompt-file ";
   EXPECT_EQ(run_program(of_file + prompt).output, whole.output);
-  // One token of one, or of next to no likelihood, is the likeliest.
+  // If only one token may be drawn, by number or by likelihood, it is the likeliest one.
   const std::string likeliest = run_program(drawn + " --temperature 0").output;
   EXPECT_NE(likeliest, whole.output);
   EXPECT_EQ(run_program(drawn + " --top-k 1").output, likeliest);
@@ -137,11 +137,12 @@ TEST(Program, SampleChoosesAndStopsAsItsFlagsSay) {
   EXPECT_EQ(result["prompt_tokens"], 5);
 }
 
-// Runs a training that does not end by itself, sends it a signal after its first step, and gives
+// Runs a training that does not end by itself, sends it a signal after its first step, and returns
 // its exit code.
 int code_after_signal(const TemporaryDirectory& directory, const std::string& signal) {
   const std::string run = directory.path("run-" + signal);
-  // Who starts the tests may ignore a signal, as nohup does, and then the program would too.
+  // The process that starts the tests may ignore a signal, as nohup does, and then the program
+  // would ignore it too.
   const std::string command = "env --default-signal '" TERRACE_PROGRAM
                               "' train --model nano --max-steps 1_000_000_000 --sequence-length 32 "
                               "--threads 1 --data " +
@@ -201,7 +202,7 @@ TEST(Program, DoctorTellsEveryPart) {
                          {"cpu", "cpu_features", "cores", "threads", "memory", "huge_pages",
                           "memlock", "numa", "io_uring", "peer_memory", "libraries", "gpu",
                           "directory", "direct_io", "file_system", "free_space", "drive_speed"}));
-  // The file that was tried out is gone.
+  // The file that was used to try out the drive is gone.
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 

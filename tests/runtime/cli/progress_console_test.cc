@@ -27,7 +27,7 @@ std::string content_of(std::FILE* file) {
   return text;
 }
 
-// Returns what a console wrote while it trained for three steps, the second without a line.
+// Returns what a console wrote while it trained for three steps, of which the second has no line.
 std::string written(bool is_terminal, ProgressChoice choice, int columns = 80) {
   std::FILE* file = std::tmpfile();
   {
@@ -50,7 +50,7 @@ TEST(ProgressConsole, WithoutATerminalThereAreOnlyLines) {
 }
 
 TEST(ProgressConsole, ProgressWithoutATerminalComesAsLines) {
-  // One for each twentieth of the run that is entered.
+  // There is a line for each twentieth of the run that is entered.
   EXPECT_EQ(written(false, ProgressChoice::kOn),
             "ledger\nof two lines\nstep 1\nprogress: step 1/40, 1 min 18 s left\n"
             "progress: step 2/40, 1 min 16 s left\nstep 3\ndone\n");
@@ -68,7 +68,7 @@ TEST(ProgressConsole, TheBarStaysBelowTheLinesAndIsGoneAtTheEnd) {
   }
 }
 
-// A line as wide as the terminal would wrap, and could then not be erased.
+// A line as wide as the terminal would wrap, and then it could not be erased.
 TEST(ProgressConsole, TheBarIsNarrowerThanTheTerminal) {
   for (const int columns : {1, 5, 10, 20, 40, 60, 79, 80, 200}) {
     const std::string text = written(true, ProgressChoice::kAuto, columns);
@@ -101,8 +101,8 @@ TEST(ProgressConsole, WhatOthersPrintStandsAboveTheBar) {
 
 enum class Length : std::uint8_t { kShort, kLong, kLongWithParts };
 
-// Returns the output of a console in a phase behind the first step. A long one goes on for longer
-// than the pace of the console allows without a word.
+// Returns the output of a console in a phase after the first step. A long phase goes on for longer
+// than the console may stay silent.
 std::string written_of_phase(bool is_terminal, ProgressChoice choice, Length length) {
   constexpr PhasePace kFast = {std::chrono::milliseconds(20), std::chrono::milliseconds(20)};
   constexpr PhasePace kSlow = {std::chrono::hours(1), std::chrono::hours(1)};

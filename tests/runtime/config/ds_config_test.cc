@@ -13,7 +13,7 @@
 #include "runtime/config/train_config.h"
 #include "tests/runtime/temporary_directory.h"
 
-// What a DeepSpeed configuration becomes.
+// The options that a DeepSpeed configuration becomes.
 namespace terrace {
 namespace {
 
@@ -52,7 +52,7 @@ class DsConfigFile : public testing::Test {
   TemporaryDirectory directory_;
 };
 
-// The shape of the files that tutorials of ZeRO-Infinity have.
+// Such files occur in tutorials of ZeRO-Infinity.
 constexpr const char* kInfinity = R"({
   "train_batch_size": 64,  // over all ranks
   "train_micro_batch_size_per_gpu": 2,

@@ -17,7 +17,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-// The least that a run needs, and what the test adds.
+// Returns the flags that a run needs at least, and those that the test adds.
 Arguments with(const Arguments& more) {
   Arguments all = {"--model", "nano", "--data", "text", "--max-steps", "100"};
   all.insert(all.end(), more.begin(), more.end());
@@ -52,13 +52,13 @@ TEST(TrainConfig, KeysThatDifferAreNamedWithBothValues) {
   EXPECT_THAT(differing_keys(to_toml(first), first), testing::IsEmpty());
 }
 
-// As in transformers.
+// The rule is the same in transformers.
 TEST(TrainConfig, MaxStepsWinsOverEpochs) {
   const TrainOptions both = parse_train_options(with({"--num-train-epochs", "2"}));
   EXPECT_EQ(both.batch.max_steps, 100);
 }
 
-// What says the same in another way on the command line takes the file's place, too.
+// A flag that says the same thing in another way also replaces the file's value.
 TEST(TrainConfig, AFlagWinsOverTheFilesAlternative) {
   const TemporaryDirectory directory;
   const std::string file = directory.write(
@@ -76,7 +76,8 @@ TEST(TrainConfig, AFlagWinsOverTheFilesAlternative) {
   EXPECT_EQ(fraction.data.validation_fraction, 0.3);
 }
 
-// A resumed run may have another mesh: what follows from it is not pinned by the file.
+// A resumed run may have another mesh, so the file does not pin the options that follow from the
+// mesh.
 TEST(TrainConfig, SequenceParallelismIsWrittenOnlyWhereItIsNamed) {
   EXPECT_THAT(to_toml(parse({"--tensor-parallel", "2"})),
               testing::HasSubstr("# sequence_parallel is not set\n"));
@@ -115,7 +116,7 @@ TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {
   EXPECT_FALSE(options.run.dry_run);
 }
 
-// Every flag of the table with a value other than its default, where another is built.
+// Returns every flag of the table, with a value other than its default where another one is built.
 Arguments every_flag() {
   Arguments flags = {"--model",     "gpt2-124m",
                      "--init",      "random",
@@ -266,7 +267,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_TRUE(options.run.json);
 }
 
-// No flag is parsed and dropped: a text of the configuration differs from the default's in the line
+// No flag is parsed and dropped: the text of a configuration differs from the default's in the line
 // of every flag whose option can differ.
 TEST(TrainConfig, EveryFlagIsInTheEffectiveConfiguration) {
   const std::string text = to_toml(parse_train_options(every_flag()));
@@ -321,7 +322,7 @@ TEST(TrainConfig, FlagsWinOverTheFile) {
   EXPECT_TRUE(options.run.dry_run);
 }
 
-// A file that a run has written has the settings of its own optimizer.
+// A file that a run has written contains the settings of that run's optimizer.
 TEST(TrainConfig, AnotherOptimizerTakesNoSettingsFromTheFile) {
   const TemporaryDirectory directory;
   const std::string file =
@@ -481,7 +482,7 @@ TEST(TrainConfig, DevicesAreReadAndShown) {
   for (const char* wrong : {"cuda:", "cuda:x", "cuda:-1", "cuda:5000"}) {
     expect_refused({"--device", wrong}, {"--device"});
   }
-  // A GPU has memory of its own without --device-memory.
+  // A GPU has its own memory even without --device-memory.
   EXPECT_EQ(parse({"--device", "cuda", "--place-parameters", "device"})
                 .tiers.places[StateClass::kParameters],
             Placement::kDevice);

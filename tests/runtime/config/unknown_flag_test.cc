@@ -41,7 +41,7 @@ struct Hint {
   std::string says;
 };
 
-// What people type who come from elsewhere, and what they need.
+// Returns flags that people type who come from other programs, with the hints that they need.
 std::vector<Hint> hints() {
   return {{"--eval-steps", "--eval-every: the same number of steps"},
           {"--eval_steps", "--eval-every: the same number of steps"},
@@ -103,7 +103,8 @@ TEST(UnknownFlag, KeysOfAFileAreTranslatedToKeys) {
   }
 }
 
-// Else a hint would send people to what is not there, or say nothing of what is.
+// Otherwise a hint would send people to a flag that does not exist, or say nothing of one that
+// does.
 TEST(UnknownFlag, EveryForeignNameLeadsToAFlagThatIsThere) {
   const std::vector<FlagSpec> specs = train_specs();
   std::set<std::string_view> names = {"config", "ds-config", "eval-samples"};

@@ -14,7 +14,7 @@ TextBlock block_of(std::string text) {
   return block;
 }
 
-// Ids are bytes; refuses a text that begins with "no".
+// Returns an encoding whose ids are bytes. It refuses a text that begins with "no".
 EncodeBlock fussy_encoding() {
   return [](const TextBlock& block, DocumentIds& documents) {
     if (block.text.starts_with("no")) throw ConfigError("no text", "");

@@ -235,7 +235,7 @@ TEST(DataDirectory, FollowsLinksAndRefusesThoseThatLeadNowhere) {
                             "data/pipe: neither a file nor a directory");
 }
 
-// llm.c's two formats are of two tokenizers, and text without a tokenizer has ids of its own.
+// llm.c's two formats belong to two tokenizers, and text without a tokenizer has ids of its own.
 TEST(DataFormat, RefusesIdsOfTwoTokenizers) {
   const TemporaryDirectory temporary;
   const std::string gpt2 =
@@ -391,7 +391,7 @@ TEST(Dataset, ValidationCoversEachTargetOnceAndPadsTheRest) {
   }
 }
 
-// Numbers, of which those from `first` to `last` are others.
+// A source of numbers in which those from `first` to `last` are replaced by others.
 class ChangedSource final : public TokenSource {
  public:
   ChangedSource(std::int64_t count, std::int64_t first, std::int64_t last)

@@ -48,7 +48,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   return found;
 }
 
-// What a call throws, and its remedy.
+// Returns the message of the error that a call throws, and its remedy.
 template <typename E, typename Call>
 std::string message_of(Call call) {
   try {
@@ -117,7 +117,8 @@ TEST(TextLines, Utf8IsThatOfTheStandard) {
        {"", "a", "\xc2\x80", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"}) {
     EXPECT_EQ(valid_utf8_prefix(good), std::string_view(good).size()) << good;
   }
-  // Too long for the character, surrogates, too large, cut off, a byte that only follows.
+  // These are an encoding too long for its character, surrogates, a code point too large, a
+  // sequence cut off, and a byte that may only follow another.
   for (const char* bad : {"a\xc0\x80", "a\xe0\x9f\xbf", "a\xed\xa0\x80", "a\xf4\x90\x80\x80",
                           "a\xf0\x9f\x98", "a\x80", "a\xff"}) {
     EXPECT_EQ(valid_utf8_prefix(bad), 1U) << bad;
@@ -202,7 +203,7 @@ TEST(JsonDocument, WhatIsNoObjectIsToldWithThePlaceInTheLine) {
     EXPECT_SAYS(message, "data.jsonl:7: not a JSON object: ");
     EXPECT_SAYS(message, says);
   }
-  // The line itself is not shown, however long it is.
+  // The message does not show the line, however long it is.
   const std::string cut =
       message_of<CorruptData>([&] { parse("{\"text\": \"" + std::string(100'000, 'x')); });
   EXPECT_LT(cut.size(), 500U);
@@ -210,7 +211,7 @@ TEST(JsonDocument, WhatIsNoObjectIsToldWithThePlaceInTheLine) {
 
 // --- tokens -------------------------------------------------------------------------------------
 
-// Bytes, with an end token as tokenizers of models have one.
+// A tokenizer whose ids are bytes, with an end token like the tokenizers of models.
 class EndingTokenizer final : public Tokenizer {
  public:
   std::int64_t vocabulary() const override { return 257; }
@@ -240,7 +241,7 @@ TEST(ScratchTokens, HaveIdsMasksAndEndsOfDocuments) {
          .vocabulary = vocabulary});
     int calls = 1;
     while (tokenizing.advance(std::chrono::steady_clock::time_point())) ++calls;
-    EXPECT_EQ(calls, 3);  // of a file each, and the end
+    EXPECT_EQ(calls, 3);  // one for each file, and the end
     EXPECT_EQ(tokenizing.done_bytes(), tokenizing.total_bytes());
     const TokenizedData data = tokenizing.take();
     EXPECT_EQ(data.width, vocabulary > 65536 ? 4 : 2);
@@ -280,7 +281,7 @@ TEST(ScratchTokens, NeedAVocabularyAndADocument) {
   EXPECT_SAYS(message_of<ConfigError>([&] { tokenizing.take(); }), "no line with a document");
 }
 
-// Nothing is left in the directory, and another object reads what one has written.
+// Nothing is left in the directory, and another object can read what one has written.
 TEST(ScratchFile, HasNoName) {
   const TemporaryDirectory directory;
   const char* const before = std::getenv("TMPDIR");

@@ -10,7 +10,7 @@
 #include "runtime/data/document_packing.h"
 #include "tests/runtime/temporary_directory.h"
 
-// Documents as sequences: every target once, whatever the packing.
+// Documents as sequences: every target occurs once, whatever the packing.
 namespace terrace {
 namespace {
 
@@ -19,7 +19,7 @@ struct Document {
   std::int64_t prompt = 0;  // its first tokens, which are not trained on
 };
 
-// Token i is i.
+// A source in which token i is i.
 class NumberedDocuments final : public TokenSource {
  public:
   explicit NumberedDocuments(std::vector<Document> documents) : documents_(std::move(documents)) {
@@ -78,7 +78,7 @@ struct Lists {
   std::vector<std::int32_t> tokens, targets, positions, first_keys;
 };
 
-// The targets of an epoch that are counted, by how often.
+// Counts how often each target of an epoch is trained on.
 std::map<std::int32_t, int> targets_of_epoch(const Dataset& dataset, std::size_t length) {
   std::map<std::int32_t, int> found;
   for (std::int64_t sample = 0; sample < dataset.samples_per_epoch(); ++sample) {
@@ -134,7 +134,7 @@ TEST(PackedDocuments, SayWhereTheyBegin) {
       EXPECT_EQ(lists.first_keys[r] + lists.positions[r], r);
       const bool begins = lists.positions[r] == 0;
       EXPECT_EQ(r == 0 || lists.first_keys[r] != lists.first_keys[r - 1], begins);
-      // Inside a document tokens follow each other; padding is token 0.
+      // Inside a document each token follows the one before; padding is token 0.
       const bool goes_on = !begins && lists.targets[r] >= 0;
       EXPECT_TRUE(!goes_on || lists.tokens[r] == lists.tokens[r - 1] + 1);
       starts.insert(lists.first_keys[r]);
@@ -155,7 +155,7 @@ TEST(PackedDocuments, LongOnesAreSplitOrTruncatedAndUselessOnesDropped) {
   EXPECT_EQ(counts.truncated, 1);
   EXPECT_EQ(counts.truncated_tokens, 33);
   EXPECT_EQ(counts.too_short, 2);
-  EXPECT_EQ(counts.untrained, 2);  // of one its completion is behind the cut
+  EXPECT_EQ(counts.untrained, 2);  // of one, the completion is behind the cut
   EXPECT_EQ(counts.rows, 99 + 16 + 16);
   EXPECT_EQ(counts.trained, 99 + 7 + 16);
   std::set<std::int64_t> begins;
@@ -303,7 +303,7 @@ TEST(TokenFilesWithDocuments, HaveTheirEndsAndMaskBesideThem) {
   EXPECT_EQ(lists.tokens, (std::vector<std::int32_t>{1, 3, 4, 5}));
   EXPECT_EQ(lists.targets, (std::vector<std::int32_t>{2, -1, 5, 6}));
   EXPECT_EQ(lists.first_keys, (std::vector<std::int32_t>{0, 1, 1, 1}));
-  // A directory has them beside the tokens, and says nothing of that.
+  // In a directory these files lie beside the tokens, and no note is made of them.
   DatasetOptions options = files(directory, Packing::kDocuments);
   options.data = {directory.path()};
   EXPECT_TRUE(Dataset(options).notes().empty());
@@ -346,7 +346,7 @@ TEST(TokenFilesWithDocuments, ValidateOnlyIfTheyHaveATarget) {
     options.uses_mask = false;
     EXPECT_GT(Dataset(options).validation_samples(), 0);
   }
-  // The tail of the data as well, where its windows would be evaluated.
+  // The same is true of the tail of the data, if its windows would be evaluated.
   DatasetOptions tail = files(directory, Packing::kWindows);
   tail.sequence_length = 2;
   tail.validation_fraction = 0.4;

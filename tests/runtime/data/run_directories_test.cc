@@ -78,7 +78,7 @@ TEST_F(RunDirectoriesTest, AreNamedWhereTheyAreLeftOut) {
   EXPECT_EQ(open_data({{path("d/a.txt")}, DataFormat::kAuto, 256}).run_directories, "");
 }
 
-// A file of a run is taken where it is named; the directory as such is refused.
+// A file of a run is accepted if it is named; the directory itself is refused.
 TEST_F(RunDirectoriesTest, AreRefusedWhereTheyAreNamed) {
   EXPECT_THAT(list_data_files({path("d/runs/one/rows.jsonl")}),
               ElementsAre(path("d/runs/one/rows.jsonl")));

@@ -20,10 +20,11 @@ TEST(SampleMix, KeepsTheProportionsAllTheWay) {
   std::vector<std::int64_t> drawn(weights.size(), 0);
   for (std::int64_t sample = 0; sample < 3 * SampleMix::kPeriod; ++sample) {
     const SampleMix::Draw draw = mix.draw(sample);
-    EXPECT_EQ(draw.sample, drawn.at(draw.set)++);  // each of a set in turn
+    EXPECT_EQ(draw.sample, drawn.at(draw.set)++);  // the samples of each set come in turn
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const double wanted = weights[i] / 10 * static_cast<double>(sample + 1);
-      // A sample of each set, and what rounding a weight to a part of a period makes in three.
+      // Allows one sample for each set, and the error over three periods of rounding a weight to a
+      // part of a period.
       ASSERT_LT(std::abs(static_cast<double>(drawn[i]) - wanted), 5) << sample << ' ' << i;
     }
   }
@@ -35,7 +36,7 @@ TEST(SampleMix, RefusesAWeightThatIsNeverDrawn) {
   EXPECT_NO_THROW(SampleMix(std::vector<double>{7}));
 }
 
-// Three texts of letters of their own.
+// Three texts, each of one letter of its own.
 class WeightedData : public testing::Test {
  protected:
   WeightedData() {
@@ -48,7 +49,7 @@ class WeightedData : public testing::Test {
     options_.validation_fraction = 0;
   }
 
-  // How many of the first samples are of each letter.
+  // Counts the first samples by letter.
   std::map<std::int32_t, int> letters(const Dataset& dataset, std::int64_t count) const {
     std::map<std::int32_t, int> found;
     for (std::int64_t sample = 0; sample < count; ++sample) {
@@ -90,7 +91,7 @@ TEST_F(WeightedData, ValidatesOnTheTailOfEachPath) {
   EXPECT_EQ(counted, (std::map<std::int32_t, int>{{'a', 99}, {'b', 24}, {'c', 999}}));
 }
 
-// Ranks compare the hash, also where nothing validates.
+// Ranks compare the hash, even if none of them validates.
 TEST_F(WeightedData, HasAHashOfNoValidation) {
   options_.validation_fraction = 0;
   const auto of_one_sequence = Dataset(options_).validation_hash();

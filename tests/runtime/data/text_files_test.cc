@@ -40,7 +40,7 @@ TEST(TextFiles, LeavesOutWhatEarlierRunsHaveLeftInADirectory) {
   EXPECT_EQ(list_text_files({directory.path("d")}, output), texts);
   for (const char* name : {"d/o.u16", "d/o.u16.idx", "d/o.u16.mask"}) directory.write(name, "x");
   EXPECT_EQ(list_text_files({directory.path("d")}, output), texts);
-  // By another name of the directory, too.
+  // The output is also recognized by another name of its directory.
   EXPECT_EQ(list_text_files({directory.path("d")}, directory.path("d/../d/o.u16")), texts);
   TERRACE_EXPECT_THROW_WITH(list_text_files({output}, output), ConfigError, "would replace");
   for (const std::string& text : texts) std::filesystem::remove(text);
@@ -59,7 +59,7 @@ TEST(TextFiles, KnowsJsonLinesInCapitalsTooAndDoesNotMixThem) {
   EXPECT_FALSE(are_json_lines({"jsonl.txt", "jsonl"}));
 }
 
-// No earlier run has written it: the ends of its documents are not there.
+// No earlier run has written it, as the ends of its documents are not there.
 TEST(TextFiles, RefusesAnOutputThatIsATextOfADirectory) {
   const TemporaryDirectory directory;
   directory.write("d/a", "a");

@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "leave it out"}),
     [](const auto& each) { return std::string(each.param.what); });
 
-// Of ids that are drawn, one in 50,257 begins as the name of a header does at most.
+// At most one in 50,257 sequences of drawn ids begins like the name of a header.
 TEST(FilesWithAHeader, AreNotFoundAmongDrawnIds) {
   std::mt19937 random(11);
   for (int i = 0; i < 20'000; ++i) {
@@ -141,7 +141,7 @@ TEST(IdWidth, OfWhatWasWrittenIsAccepted) {
   EXPECT_EQ(open_ids(u16, DataFormat::kRawU16, 128256).tokens->count(), 3000);
   const std::string u32 = temporary.write("a.u32", dump_of<std::uint32_t>(some_ids(128256)));
   EXPECT_EQ(open_ids(u32, DataFormat::kRawU32, 128256).tokens->count(), 3000);
-  // Ids that are mostly 0 say nothing of a width.
+  // Ids that are mostly 0 say nothing about a width.
   const std::string zeros = temporary.write("z.u16", std::string(6000, '\0'));
   EXPECT_EQ(open_ids(zeros, DataFormat::kRawU16, 50257).tokens->count(), 3000);
   const std::string one =
@@ -149,7 +149,8 @@ TEST(IdWidth, OfWhatWasWrittenIsAccepted) {
   EXPECT_EQ(open_ids(one, DataFormat::kRawU16, 50257).tokens->count(), 3000);
 }
 
-// A beginning that looks like wider integers is not enough: the middle and the end are looked at.
+// A beginning that looks like wider integers is not enough: the middle and the end are checked as
+// well.
 TEST(IdWidth, IsToldByAllSamplesOfAFile) {
   const TemporaryDirectory temporary;
   const std::string wide = dump_of<std::int32_t>(some_ids(50257, 40'000));
@@ -167,7 +168,7 @@ TEST(IdRange, OfAHundredthOfTheVocabularyIsDoubted) {
   const OpenedData data = open_ids(path, DataFormat::kRawU16, 50257);
   ASSERT_EQ(data.doubts.size(), 1U);
   EXPECT_NE(data.doubts[0].find("none is above 255"), std::string::npos) << data.doubts[0];
-  // Without a model nothing is known of it.
+  // Without a model nothing is known about the vocabulary.
   EXPECT_TRUE(open_ids(path, DataFormat::kRawU16, INT32_MAX).doubts.empty());
   // Text is bytes by its nature.
   const std::string text = temporary.write("a.txt", std::string(5000, 'x'));
@@ -186,7 +187,7 @@ TEST(MegatronData, TellsTheWidthOfItsIds) {
   TERRACE_EXPECT_THROW_WITH(open_ids(ids, DataFormat::kRawU16, 50257), ConfigError, "a.idx");
 }
 
-// A directory as nanoGPT makes it.
+// A directory like the ones that nanoGPT makes.
 class TokenDirectory : public testing::Test {
  protected:
   TokenDirectory() {
@@ -261,7 +262,7 @@ TEST_F(TokenDirectory, WithoutTokenFilesIsRefused) {
   TERRACE_EXPECT_THROW_WITH(Dataset{options_}, ConfigError, "val.bin");
 }
 
-// As llm.c names its files.
+// The files are named as llm.c names them.
 TEST_F(TokenDirectory, OfLlmcFilesIsSplitByTheirNamesToo) {
   std::vector<std::int64_t> header(256, 0);
   header[0] = 20240520;

@@ -15,7 +15,8 @@
 namespace terrace {
 namespace {
 
-// Ids are bytes and 70,000 behind them; it may be cut behind a space.
+// A tokenizer whose ids are bytes, with an end token at the end of its vocabulary. Texts may be cut
+// behind a space.
 class WordsTokenizer final : public Tokenizer {
  public:
   explicit WordsTokenizer(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
@@ -139,7 +140,7 @@ TEST_F(TokenizeFiles, GoesOnWithWhatAnInterruptedProcessHasLeft) {
   };
   EXPECT_THROW(tokenize_files(*tokenizer, request, interrupt), Interrupt);
   EXPECT_FALSE(directory_.has("out"));
-  // What was written behind the last save does not count.
+  // Bytes that were written after the last save do not count.
   directory_.write("out.partial", directory_.read("out.partial") + "xyz");
   blocks = 0;
   EXPECT_THROW(tokenize_files(*tokenizer, request, interrupt), Interrupt);
@@ -200,7 +201,7 @@ TEST_F(TokenizeFiles, BeginsAnewWithAnotherEndToken) {
   EXPECT_THROW(tokenize_files(WordsTokenizer(300), request,
                               [](const TokenizeProgress&) { throw Interrupt(); }),
                Interrupt);
-  // Without an end token it does not count which there would be.
+  // Without an end token it does not matter which one a tokenizer has.
   EXPECT_GT(tokenize_files(WordsTokenizer(301), request, kTellNobody).resumed_bytes, 0U);
 }
 
@@ -225,7 +226,7 @@ TEST_F(TokenizeFiles, RemovesTheMaskOfOtherIds) {
   directory_.write("out.mask", "m");
   const auto interrupt = [](const TokenizeProgress&) { throw Interrupt(); };
   EXPECT_THROW(tokenize_files(WordsTokenizer(300), request, interrupt), Interrupt);
-  EXPECT_TRUE(directory_.has("out.mask"));  // the ids that it is of may still be there
+  EXPECT_TRUE(directory_.has("out.mask"));  // the ids that it belongs to may still be there
   tokenize_files(WordsTokenizer(300), request, kTellNobody);
   EXPECT_FALSE(directory_.has("out.mask"));
   directory_.write("out.mask/x", "");  // cannot be removed
@@ -268,7 +269,7 @@ TEST_F(TokenizeFiles, OfJsonLinesHasMasksAndGoesOn) {
   EXPECT_TRUE(numbers_in<std::uint8_t>("out.mask") == mask);
   EXPECT_FALSE(directory_.has("out.mask.partial"));
 
-  // Nothing says what is trained on.
+  // These documents do not say what is trained on.
   TokenizeRequest texts = request_for({directory_.path("a.jsonl")});
   texts.is_jsonl = true;
   EXPECT_EQ(tokenize_files(tokenizer, texts, kTellNobody).trained_tokens, std::nullopt);

@@ -12,15 +12,16 @@
 #include "tests/runtime/engine/resumed_ranks.h"
 #include "tests/runtime/engine/step_switches.h"
 
-// Steps of adapters over a quantised base: they have the bits of steps over a model whose matrices
-// are the numbers that the codes stand for, whatever tiers, ranks and resumes.
+// Steps that train adapters over a quantised base. They must have the same bits as steps over a
+// model whose matrices hold the numbers that the codes stand for, whatever the tiers, the ranks and
+// the resumes.
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
 
-// A model's parameters, with the matrices of blocks quantised and read back, and rounded to the
-// type that computes.
+// A model's parameters. The matrices of blocks are quantised, read back, and rounded to the type
+// that computes.
 class RestoredState final : public StateSource {
  public:
   RestoredState(const StateSource& source, QuantizedForm form, DType type)
@@ -133,14 +134,15 @@ TEST_P(QuantizedBase, KeepsTheBitsWhateverTheSwitch) {
   expect_bits_over_switches(quantized_options(choice(), type), GetParam() % 2);
 }
 
-// Data-parallel ranks at every stage, and stages of a pipeline.
+// Tries data-parallel ranks at every stage, and stages of a pipeline.
 TEST_P(QuantizedBase, KeepsTheBitsOverRanks) {
   ModelRuntimeOptions options = quantized_options(choice(), DType::kBF16);
   options.placement.micro_batches = 2;
   expect_bits_over_ranks(options, {.data = 2}, 2);
 }
 
-// A checkpoint has what trains; the base comes from where it came from, and is quantised again.
+// A checkpoint holds only the tensors that train. The base is read again from its source, and
+// quantised again.
 class ResumedState final : public StateSource {
  public:
   ResumedState(const SnapshotState& trained, const StateSource& base)
@@ -212,8 +214,9 @@ std::vector<Curve> curves_of_ranks(const ModelRuntimeOptions& options, const Sta
   return curves;
 }
 
-// Each rank has the numbers of the whole matrix: losses differ by the order of sums alone, which
-// the same ranks show over the numbers that the codes stand for, bit by bit.
+// Each rank has the same numbers as the whole matrix has. So losses differ only by the order of
+// sums, and the same ranks over a plain base of the numbers that the codes stand for give the same
+// losses, bit by bit.
 TEST(QuantizedBaseOverTensorRanks, HasTheNumbersOfOneRank) {
   const RandomState start(1234);
   for (const QuantizedForm form : {QuantizedForm::kNf4, QuantizedForm::kInt8}) {
@@ -242,7 +245,7 @@ TEST(QuantizedBaseOverTensorRanks, IsRefusedWhereRanksWouldCutBlocks) {
 
 // --- costs --------------------------------------------------------------------------------------
 
-// The base's bytes shrink in its homes, and so in what moves.
+// A quantised base takes fewer bytes in its homes, so fewer bytes move.
 TEST(QuantizedBaseCosts, AreThoseOfItsBytes) {
   ModelRuntimeOptions options = wide_options("llama", QuantizedForm::kNf4);
   options.compute_type = DType::kBF16;

@@ -9,7 +9,8 @@
 #include "tests/runtime/engine/resumed_ranks.h"
 #include "tests/runtime/engine/step_switches.h"
 
-// Steps of adapters with magnitudes (DoRA): where they begin, and that switches do not change bits.
+// Steps of adapters with magnitudes (DoRA): the loss that they begin with, and that switches do not
+// change bits.
 namespace terrace {
 namespace {
 
@@ -60,8 +61,8 @@ std::vector<double> losses_from_start(const ModelRuntimeOptions& options, std::i
   return run.curve.losses;
 }
 
-// Each magnitude is the norm of its row, to a rounding, and over a quantised base to what that
-// changes of the row.
+// Each magnitude is the norm of its row. So the first loss is the model's, up to a rounding, or,
+// over a quantised base, up to the change that quantisation makes to the row.
 TEST_P(DoraSteps, BeginWithTheModelsLoss) {
   const std::vector<double> dora = losses_from_start(dora_options(choice(), DType::kF32), 3);
   const std::vector<double> lora = losses_from_start(dora_options(choice(), DType::kF32, false), 1);

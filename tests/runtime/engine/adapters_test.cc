@@ -51,7 +51,7 @@ class AdaptedSteps : public testing::TestWithParam<std::size_t> {
   const AdapterChoice& choice() const { return adapter_choices().at(GetParam()); }
 };
 
-// B is zero, so the first loss is the model's, to the last bit.
+// B starts at zero, so the first loss is the model's, to the last bit.
 TEST_P(AdaptedSteps, BeginWithTheModelsLoss) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     const SwitchedRun adapted = result_of(adapted_options(choice(), type), 3);
@@ -78,7 +78,7 @@ TEST_P(AdaptedSteps, ChangeTheAdaptersAlone) {
   EXPECT_GT(adapters, 0);
 }
 
-// With clipping, where all updates are deferred, and without. A choice has every second switch.
+// Tries clipping, which defers all updates, and no clipping. Each choice tries every second switch.
 TEST_P(AdaptedSteps, KeepTheBitsWhateverTheSwitch) {
   for (const double max_grad_norm : {0.02, 0.0}) {
     ModelRuntimeOptions options =
@@ -94,7 +94,8 @@ TEST_P(AdaptedSteps, ResumeWithTheSameBits) {
   expect_resumed_bits(options);
 }
 
-// Data-parallel ranks at every stage, stages of a pipeline, and tensor-parallel ranks on one mesh.
+// Tries data-parallel ranks at every stage, stages of a pipeline, and tensor-parallel ranks on one
+// mesh.
 TEST_P(AdaptedSteps, KeepTheBitsOverRanks) {
   ModelRuntimeOptions options = adapted_options(choice(), DType::kBF16);
   options.optimizer.max_grad_norm = 0.02;
@@ -106,8 +107,8 @@ TEST_P(AdaptedSteps, KeepTheBitsOverRanks) {
   for (const MeshShape& shape : shapes) expect_bits_over_ranks(options, shape, 2);
 }
 
-// Sums of other parts in another order: bounds as in tensor_ranks_test.cc, which docs/numerics.md
-// explains.
+// Tensor-parallel ranks add other parts in another order. The bounds are as in
+// tensor_ranks_test.cc; docs/numerics.md explains them.
 TEST_P(AdaptedSteps, OfTensorParallelRanksAreThoseOfOneRank) {
   constexpr std::int64_t kComparedSteps = 6;
   for (const DType type : {DType::kF32, DType::kBF16}) {
@@ -144,8 +145,9 @@ INSTANTIATE_TEST_SUITE_P(Choices, AdaptedSteps,
 
 // --- costs --------------------------------------------------------------------------------------
 
-// Products of a step, times two: those of the model but for gradients of its matrices, and four of
-// each adapter on the way back. Below all that is adapted the backward has nothing.
+// The flops of a step's products, two for each multiplication. The backward has the model's
+// products without the gradients of its matrices, and four products for each adapter. Below the
+// lowest adapted layer the backward computes nothing.
 TEST(AdapterFlops, AreThoseOfTheProductsThatAreMade) {
   constexpr double kRows = 48;
   constexpr double kLinear = 2 * kRows * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176);
@@ -161,12 +163,13 @@ TEST(AdapterFlops, AreThoseOfTheProductsThatAreMade) {
   }
   EXPECT_DOUBLE_EQ(model.units[3].forward_flops, kLinear + kAttention);
   EXPECT_DOUBLE_EQ(model.units[4].forward_flops, kLinear + kAttention + kOfDown);
-  // Of the lowest one neither the input's gradient nor that of anything before it.
+  // The lowest adapter computes no gradient of its input, and nothing is computed for the layers
+  // before it.
   EXPECT_DOUBLE_EQ(model.units[4].backward_flops, 2 * kOfDown - 2 * kRows * 5 * 176);
   EXPECT_DOUBLE_EQ(model.units[5].backward_flops, kLinear + 2 * kAttention + 2 * kOfQuery);
 }
 
-// A step has state, gradients and updates of adapters, and nothing of the kind of anything else.
+// The program has state, gradients and updates of adapters, and no such ops for anything else.
 TEST(AdapterProgram, HasNoOpsOfTheModelsChunks) {
   ModelRuntimeOptions options = adapted_options(adapter_choices().front(), DType::kBF16);
   all_on(options, false, Tier::kNvme);

@@ -4,7 +4,7 @@
 
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// Small trainings of ranks with a device each, and the same on the CPU device.
+// Small trainings of ranks with a device each, and the same trainings on the CPU device.
 namespace terrace {
 
 struct RankMesh {
@@ -33,7 +33,7 @@ inline ModelRuntimeOptions cpu_options(std::string_view family, DType type = DTy
   return options;
 }
 
-// All state in one tier, but the optimizer's in another.
+// Puts all state in one tier, except the optimizer's, which goes to another.
 inline ModelRuntimeOptions gpu_options(const ModelRuntimeOptions& plain,
                                        const ComputeBackend& backend, Tier tier, Tier optimizer) {
   ModelRuntimeOptions options = plain;
@@ -43,7 +43,7 @@ inline ModelRuntimeOptions gpu_options(const ModelRuntimeOptions& plain,
   return options;
 }
 
-// A run with device memory, and the same on the CPU device.
+// Expects a run with device memory to equal the same run on the CPU device.
 inline void expect_equal_runs(const RankedRun& run, const RankedRun& expected) {
   EXPECT_EQ(run.curves, expected.curves);
   EXPECT_EQ(run.evaluations, expected.evaluations);

@@ -5,15 +5,15 @@
 
 #include "tests/runtime/engine/resumed_ranks.h"
 
-// Several documents in a sequence, of which each is computed as if it were alone.
+// Sequences that hold several documents, each of which is computed as if it were alone.
 namespace terrace {
 namespace {
 
 constexpr std::int64_t kPositions = 24;
 
 struct Document {
-  std::vector<std::int32_t> tokens;   // inputs, and one more
-  std::vector<std::int32_t> targets;  // of the inputs; negative: not counted
+  std::vector<std::int32_t> tokens;   // inputs, and one more token
+  std::vector<std::int32_t> targets;  // of the inputs; negative: is not counted
 
   std::int64_t rows() const { return std::ssize(targets); }
 };
@@ -49,7 +49,7 @@ struct Sequence {
   }
 };
 
-// A micro-batch of these sequences.
+// Returns a micro-batch of these sequences.
 std::vector<std::int32_t> batch_of(const std::vector<Sequence>& sequences, bool has_documents) {
   std::vector<std::int32_t> batch;
   const auto append = [&](std::vector<std::int32_t> Sequence::* list) {
@@ -72,7 +72,7 @@ struct StepValues {
   friend bool operator==(const StepValues&, const StepValues&) = default;
 };
 
-// One step of a model that starts from a seed.
+// Takes one step of a model that starts from a seed.
 StepValues values_of(const ModelRuntimeOptions& options, const std::vector<std::int32_t>& batch) {
   const TierPlan plan = plan_model(options);
   SilentLog log;
@@ -109,7 +109,7 @@ std::vector<Document> documents_for(const ModelRuntimeOptions& options) {
   return documents;
 }
 
-// Three documents and padding in the first sequence, two and padding in the second.
+// Packs three documents and padding into the first sequence, two and padding into the second.
 std::vector<Sequence> pack(const std::vector<Document>& documents) {
   std::vector<Sequence> sequences(2);
   for (std::size_t i = 0; i < documents.size(); ++i) sequences[i < 3 ? 0 : 1].add(documents[i]);
@@ -139,11 +139,12 @@ TEST_P(PackedDocuments, HaveTheLossAndNormOfThemAlone) {
     batches.insert(batches.end(), batch.begin(), batch.end());
   }
   const StepValues expected = values_of(alone, batches);
-  // The same products in fp32, added in another order.
+  // The products are the same, in fp32, and are added in another order.
   EXPECT_NEAR(together.loss / expected.loss, 1, 1e-6);
   EXPECT_NEAR(together.norm / expected.norm, 1, 1e-5);
   EXPECT_NEAR(together.evaluated / expected.evaluated, 1, 1e-6);
-  // Documents that see each other have another loss, so that the comparison says something.
+  // Documents that see each other have another loss. This shows that the comparison above would
+  // notice.
   EXPECT_GT(std::abs(crossing.loss / expected.loss - 1), 1e-4);
   EXPECT_GT(std::abs(crossing.norm / expected.norm - 1), 1e-3);
 }
@@ -208,13 +209,13 @@ TEST_P(DocumentsOfRanks, DataParallelRanksTrainAsOne) {
   ModelRuntimeOptions alone = options;
   alone.placement.micro_batches = 4;
   const TrainedRun one = train_tiny(alone, kSteps);
-  // As ranks_test.cc has it for whole sequences.
+  // The bounds of whole sequences in ranks_test.cc.
   const Distance apart = distance(two.curves[0], one.curve);
   EXPECT_LT(apart.loss, 1e-5);
   EXPECT_LT(apart.norm, 1e-4);
 }
 
-// docs/numerics.md has the bounds.
+// docs/numerics.md explains the bounds.
 TEST_P(DocumentsOfRanks, TensorParallelRanksTrainAsOne) {
   ModelRuntimeOptions options = training_options(GetParam(), DType::kF32);
   const TrainedRun one = train_tiny(options, kSteps);

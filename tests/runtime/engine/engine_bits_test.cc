@@ -7,9 +7,9 @@
 #include "tests/runtime/engine/engine_fixture.h"
 
 // Switches do not change bits (docs/numerics.md): every run below must give the losses and gradient
-// norms of the plain run to the last bit, and must show that its switch took effect. By default a
-// shape in a precision has every second switch, so that every two of shape, precision and switch
-// come together; TERRACE_EVERY_SWITCH makes it all of them.
+// norms of the plain run to the last bit, and must show that its switch took effect. By default
+// each shape in a precision runs with every second switch, chosen so that every pair of shape,
+// precision and switch occurs. With TERRACE_EVERY_SWITCH each runs with all of them.
 namespace terrace {
 namespace {
 
@@ -141,7 +141,7 @@ std::vector<Switch> orders() {
   };
 }
 
-// The smallest budgets that the run fits in, within a few per cent, times `factor`.
+// Sets budgets to the smallest that the run fits in, within a few per cent, times `factor`.
 void limit_arenas(ModelRuntimeOptions& options, double factor) {
   const Ledger loose = plan_model(options).ledger;
   const auto set = [&](double share) {
@@ -183,7 +183,7 @@ std::vector<Switch> resources() {
                       options.placement.lookahead = lookahead;
                     },
                     [](const TrainedRun&, const TrainedRun& run) {
-                      // What the lookahead itself changes: LookaheadChangesThePeak.
+                      // LookaheadChangesThePeak tests the change that the lookahead itself makes.
                       expect_traffic(run, {Lane::kRead, Lane::kUpload});
                     }});
   }
@@ -205,7 +205,7 @@ std::vector<Switch> resources() {
   return list;
 }
 
-// All state in `tier`; of the updates this part runs on the device.
+// Puts all state in `tier`, and runs this share of the updates on the device.
 Switch streamed_updates(Tier tier, double share) {
   return {"streamed_updates_" + std::to_string(share) + "_" + std::string(name_of(tier)),
           [=](ModelRuntimeOptions& options) {
@@ -249,7 +249,7 @@ std::vector<Switch> update_splits() {
   return list;
 }
 
-// Of bf16 parameters; what is plain has split masters.
+// Switches of the masters of bf16 parameters. The plain run splits its masters.
 std::vector<Switch> masters() {
   const auto whole = [](ModelRuntimeOptions& options) {
     options.optimizer.splits_bf16_masters = false;
@@ -349,7 +349,7 @@ TEST_P(EngineBits, Masters) {
             plain[Tier::kHost][Account::kOptimizerState]);
 }
 
-// Moments of each form have bits of their own, and keep them whatever the switches.
+// Moments in each form give results of their own, whose bits stay the same whatever the switches.
 class EngineBitsOfMoments : public EngineBits {
  protected:
   void expect_equal_with(SlotForm moments) {
@@ -403,8 +403,8 @@ TEST_P(EngineBits, LookaheadChangesThePeak) {
   EXPECT_GT(plan_model(options).ledger[Tier::kDevice].live_peak_bytes, none);
 }
 
-// Without clipping each update runs as soon as its gradient is there. A limit that no norm reaches
-// is the same arithmetic, with updates under the next forward.
+// Without clipping each update runs as soon as its gradient is ready. A norm limit that is never
+// reached does the same arithmetic, but its updates run under the next forward.
 TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
   const auto layer_major = [](ModelRuntimeOptions& options) {
     options.placement.order = MicroBatchOrder::kLayerMajor;
@@ -448,7 +448,7 @@ TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
   }
 }
 
-// The state read out of one run's homes and put into another's, in other tiers, continues the
+// A run whose state was read out of another run's homes and put into other tiers continues the
 // curve.
 class EngineBitsResumed : public EngineBits {
  protected:

@@ -6,8 +6,8 @@
 #include "tests/runtime/engine/engine_fixture.h"
 #include "tests/sanitized.h"
 
-// Training on drives that fail now and then, on both I/O engines: the numbers are right, or the run
-// ends in an error that names the place.
+// Training on drives that fail now and then, on both I/O engines: either the numbers are right, or
+// the run ends in an error that names the place.
 namespace terrace {
 namespace {
 
@@ -20,7 +20,7 @@ ModelRuntimeOptions plain_options() {
 
 class EngineOnFaultyDrive : public ::testing::TestWithParam<IoEngineKind> {
  protected:
-  // Everything on NVMe, with these faults.
+  // Returns options with everything on NVMe and with these faults.
   ModelRuntimeOptions faulty_options(SystemFaults* faults) const {
     ModelRuntimeOptions options = plain_options();
     PlacementRequest& placement = options.placement;
@@ -32,8 +32,8 @@ class EngineOnFaultyDrive : public ::testing::TestWithParam<IoEngineKind> {
     return options;
   }
 
-  // An error that names file, offset and length, or no error and the right curve. Whether the run
-  // came to its end.
+  // Expects either an error that names file, offset and length, or no error and the right curve.
+  // Returns whether the run came to its end.
   bool trains_right(const FaultPlan& plan, const Curve& expected) {
     SeededFaults faults(plan, 4096);
     try {

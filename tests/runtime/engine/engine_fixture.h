@@ -13,10 +13,10 @@
 #include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
 
-// Small models that are trained in earnest, for tests that compare runs bit for bit.
+// Small models that are really trained, for tests that compare runs bit for bit.
 namespace terrace {
 
-// What a test compares: equal means equal bits.
+// The results that a test compares. Curves are equal if their bits are.
 struct Curve {
   std::vector<double> losses;
   std::vector<double> norms;
@@ -69,8 +69,9 @@ inline ModelRuntimeOptions tiny_options(const ModelConfig& model, DType type) {
   return options;
 }
 
-// Cuts the sequences of a micro-batch into documents of 1 to 9 rows. The first rows of each are not
-// trained on, as those of a prompt, nor is the last, whose target is of the next document.
+// Cuts the sequences of a micro-batch into documents of 1 to 9 rows. The first rows of each
+// document are not trained on, like the rows of a prompt. The last row is not either, as its target
+// belongs to the next document.
 inline void add_documents(const BatchShape& batch, std::mt19937& random,
                           std::span<std::int32_t> targets, std::vector<std::int32_t>& tokens) {
   std::vector<std::int32_t> positions;
@@ -89,8 +90,8 @@ inline void add_documents(const BatchShape& batch, std::mt19937& random,
   tokens.insert(tokens.end(), first_keys.begin(), first_keys.end());
 }
 
-// Text-like data: a learnable pattern with noise, from a seed. Ranks have the micro-batches of one
-// run, one rank after the other.
+// Returns text-like data from a seed: a learnable pattern with noise. Each rank in turn gets the
+// next micro-batches of one run.
 inline std::vector<std::int32_t> batch_of_rank(const ModelRuntimeOptions& options,
                                                std::int64_t step, std::int32_t rank) {
   const std::int64_t rows = options.batch.rows();
@@ -120,7 +121,7 @@ inline std::vector<std::int32_t> batch_of_step(const ModelRuntimeOptions& option
   return batch_of_rank(options, step, options.ranks.position.data);
 }
 
-// Targets of a rank's batch that are counted.
+// Counts the targets of a rank's batch that are trained on.
 inline std::int64_t counted_targets(const ModelRuntimeOptions& options,
                                     std::span<const std::int32_t> tokens) {
   const auto rows = static_cast<std::size_t>(options.batch.rows());
@@ -133,7 +134,7 @@ inline std::int64_t counted_targets(const ModelRuntimeOptions& options,
   return counted;
 }
 
-// Of the batches of all ranks.
+// Counts the targets in the batches of all ranks that are trained on.
 inline std::int64_t target_tokens_of_step(const ModelRuntimeOptions& options, std::int64_t step) {
   std::int64_t counted = 0;
   for (std::int32_t rank = 0; rank < options.ranks.shape.data; ++rank) {
@@ -142,7 +143,7 @@ inline std::int64_t target_tokens_of_step(const ModelRuntimeOptions& options, st
   return counted;
 }
 
-// Trains `steps` steps from `first`, with the next step begun before the last is finished.
+// Trains the steps from `first` to `last`. The next step begins before the last one is finished.
 inline void train_steps(ModelRuntime& engine, const ModelRuntimeOptions& options,
                         std::int64_t first, std::int64_t last, TrainedRun& run) {
   const auto begin = [&](std::int64_t step) {
@@ -166,7 +167,7 @@ inline void train_steps(ModelRuntime& engine, const ModelRuntimeOptions& options
   if (const RunReport* report = engine.drain()) add(*report);
 }
 
-// After `steps` steps, `look` may look at the engine.
+// Trains `steps` steps, and then calls `look` with the engine if it is given.
 inline TrainedRun train_tiny(const ModelRuntimeOptions& options, std::int64_t steps,
                              const std::function<void(ModelRuntime&)>& look = {}) {
   const TierPlan plan = plan_model(options);

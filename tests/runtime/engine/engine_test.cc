@@ -37,7 +37,7 @@ TEST(ModelRuntime, TrainsWithEveryLaneAtWork) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "slot files are left behind";
 }
 
-// Beside the budgets a plan also counts the buffers through which state goes to its homes.
+// In addition to the budgets, a plan counts the buffers through which state goes to its homes.
 TEST(ModelRuntime, HomeBuffersAreCounted) {
   ModelRuntimeOptions options = tiny_options(tiny_model("llama", false, false), DType::kBF16);
   const PlanMemory in_memory = memory_of_plan(plan_model(options));
@@ -113,7 +113,7 @@ TEST(ModelRuntime, ACorruptSlotFileIsNamed) {
   TERRACE_EXPECT_THROW_WITH(engine.finish_step(), CorruptData, directory.path());
 }
 
-// All units' fields, one after the other, in this order of units.
+// Reads all fields of all units, in this order of units.
 std::vector<float> read_units(TrainingState& state, std::span<const std::int32_t> order,
                               FunctionRef<void(std::int32_t unit)> unit_read) {
   std::vector<float> all;
@@ -129,7 +129,8 @@ std::vector<float> read_units(TrainingState& state, std::span<const std::int32_t
   return all;
 }
 
-// The reader is slower than the steps, which wait for it where they would change what it reads.
+// The reader is slower than the steps. A step waits for it before it changes state that is still to
+// be read.
 void expect_state_reads_beside_steps(const ModelRuntimeOptions& options) {
   const TrainedRun undisturbed = train_tiny(options, 5);
   const TierPlan plan = plan_model(options);

@@ -22,7 +22,7 @@
 namespace terrace::test {
 namespace {
 
-// Of sums over ranks: less than most of what they add.
+// The size of the pieces in which sums over ranks are made. It is smaller than most of the sums.
 constexpr std::size_t kFakePieceBytes = 16 * kKiB;
 
 class FakeMemory final : public DeviceMemory {
@@ -114,7 +114,7 @@ class FakeStream final : public Stream, public FakeGpuQueue {
     state_.call("wait");
     stream_->wait(inner(event));
   }
-  // One that fails has nothing under way any more.
+  // Waits before it may fail, so that a failed call leaves nothing under way.
   void synchronize() override {
     state_.waits();
     stream_->synchronize();
@@ -131,7 +131,7 @@ class FakeStream final : public Stream, public FakeGpuQueue {
   const KernelTable& host_kernels() const override { return kernels_; }
 
  private:
-  // By the names that the executor gives (runtime/step/program.h).
+  // Recognizes lanes by the names that the executor gives (runtime/step/program.h).
   static bool is_lane(std::string_view name) {
     return name == name_of(Lane::kCompute) || name == name_of(Lane::kUpload) ||
            name == name_of(Lane::kDownload);
@@ -169,8 +169,8 @@ class FakeGpu final : public Device {
  private:
   FakeGpuState state_;
   const KernelTable& kernels_;
-  WorkerArena workers_;  // no more than the engine has: it sizes workspaces by them
-  const std::unique_ptr<Device> streams_;  // of which only streams and events are used
+  WorkerArena workers_;  // no more than the engine has, which sizes workspaces by them
+  const std::unique_ptr<Device> streams_;  // only its streams and events are used
 };
 
 class FakeArithmetic final : public DeviceArithmetic {

@@ -5,24 +5,26 @@
 
 #include "runtime/engine/compute_backend.h"
 
-// A device that treats the host as a GPU does, of which it needs none. Its memory has addresses
-// that fault when the host touches them: only copies on its streams and its kernels know where the
-// bytes are. A task runs at once on the thread that issues it, and what it calls is queued. A
-// failure is sticky. A thread that issues a lane's ops must not wait for it, but on lanes that have
-// ops of the host too. Its kernels are the CPU's unless others are asked for, and sums over ranks
-// are those of threads, so the bits are those of the CPU device.
+// A device that treats the host as a GPU does, without needing a GPU. Its memory has addresses that
+// fault when the host touches them: only copies on its streams and its kernels know where the bytes
+// are. A task runs at once on the thread that issues it, and the kernels that it calls are queued.
+// A failure is sticky. A thread that issues a lane's ops must not wait for the device, except on
+// lanes that also have ops of the host. Its kernels are the CPU's unless others are asked for, and
+// its sums over ranks are the sums of ranks as threads, so the bits are the same as on the CPU
+// device.
 namespace terrace::test {
 
 class KindsOfCalls;
 
 struct FakeGpuOptions {
-  // The call of streams and events that is the first to fail, counted from 1; 0: none.
+  // The number of the first call of streams and events that fails, counted from 1; 0: no call
+  // fails.
   int failing_call = 0;
-  // Likewise, of its communicators.
+  // The number of the call of its communicators that fails, counted from 1; 0: no call fails.
   int failing_collective = 0;
-  // Those of GPUs, on the host (tests/kernels/shared_kernels.h): they have fp16.
+  // Uses the kernels of GPUs, on the host (tests/kernels/shared_kernels.h), which support fp16.
   bool has_shared_kernels = false;
-  // Notes the calls of its communicators; may be null.
+  // Records the calls of its communicators; may be null.
   KindsOfCalls* kinds_of_calls = nullptr;
 };
 
@@ -35,14 +37,14 @@ class FakeGpuBackend final : public ComputeBackend, private DeviceExchange {
   const DeviceExchange* exchange() const override { return this; }
 
  private:
-  // Of ranks as threads.
+  // Makes communicators of ranks as threads.
   std::unique_ptr<Communicator> make_communicator(
       Communicator& meeting, const CommunicatorOptions& options) const override;
 
   const FakeGpuOptions options_;
 };
 
-// The device alone.
+// Makes the device alone.
 std::unique_ptr<Device> make_fake_gpu(std::size_t capacity_bytes);
 
 }  // namespace terrace::test

@@ -33,7 +33,7 @@ std::set<std::string> KindsOfCalls::all() const {
 
 namespace {
 
-// Of all communicators of a rank. Thread-safe.
+// The state that all communicators of a rank share. Thread-safe.
 class FakeGpuCalls {
  public:
   FakeGpuCalls(int failing_call, KindsOfCalls* kinds) : calls_left_(failing_call), kinds_(kinds) {}
@@ -42,7 +42,7 @@ class FakeGpuCalls {
     if (kinds_ != nullptr) kinds_->add(call, communicator);
   }
 
-  // Whether this call, on `communicator`, is the one to fail.
+  // Returns whether this call, on `communicator`, is the one to fail.
   bool fails(const std::string& what, Communicator& communicator) {
     const std::scoped_lock lock(mutex_);
     if (calls_left_-- != 1) return false;
@@ -51,7 +51,7 @@ class FakeGpuCalls {
     watch_ = std::jthread([this](const std::stop_token& stopped) { watch(stopped); });
     return true;
   }
-  // Before `communicator` goes.
+  // Must be called before `communicator` is destroyed.
   void forget(const Communicator& communicator) {
     const std::scoped_lock lock(mutex_);
     if (watched_ == &communicator) watched_ = nullptr;
@@ -62,7 +62,8 @@ class FakeGpuCalls {
   }
 
  private:
-  // As NCCL's: what waits for another rank ends too, though nobody of this one asks.
+  // Ends the failed communicator's calls after a while, as NCCL does: calls that wait for another
+  // rank then end too, although this rank never asks.
   void watch(const std::stop_token& stopped) {
     std::unique_lock lock(mutex_);
     never_.wait_for(lock, stopped, std::chrono::milliseconds(100), [] { return false; });
@@ -71,10 +72,10 @@ class FakeGpuCalls {
 
   mutable std::mutex mutex_;
   std::condition_variable_any never_;
-  int calls_left_;                     // guarded by mutex_; below 1: none fails
+  int calls_left_;                     // guarded by mutex_; below 1: no call fails
   KindsOfCalls* const kinds_;          // may be null
   std::optional<std::string> reason_;  // guarded by mutex_
-  Communicator* watched_ = nullptr;    // guarded by mutex_; that of the failed call
+  Communicator* watched_ = nullptr;    // guarded by mutex_; where the call failed
   std::jthread watch_;
 };
 
@@ -108,7 +109,7 @@ class FakeGpuCommunicator final : public Communicator {
     queue.queue([this, real] { carry_out(real); });
   }
 
-  // NCCL rounds after every addition.
+  // NCCL rounds narrow sums after every addition.
   void refuse_what_nccl_cannot(const CollectiveCall& call) const {
     const bool adds = call.op == ReduceOp::kSum && (call.kind == CollectiveKind::kAllReduce ||
                                                     call.kind == CollectiveKind::kReduceScatter);
@@ -120,7 +121,7 @@ class FakeGpuCommunicator final : public Communicator {
     if (const std::optional<std::string> reason = calls_->reason()) threads_->abort(*reason);
   }
 
-  // On the stream's thread. A call that is ended leaves anything in its target.
+  // Runs on the stream's thread. A call that is aborted leaves anything in its target.
   void carry_out(const CollectiveCall& call) {
     tell_others();
     if (calls_->fails(describe(call) + " on '" + name() + "'", *threads_)) {
@@ -134,7 +135,7 @@ class FakeGpuCommunicator final : public Communicator {
     try {
       repeat_call(call, *threads_, {});
     } catch (const CommError&) {
-      TERRACE_CHECK(abort_reason().has_value());  // which the rank asks for
+      TERRACE_CHECK(abort_reason().has_value());  // the rank asks for it
     }
   }
 

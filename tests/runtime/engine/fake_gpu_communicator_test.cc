@@ -13,8 +13,8 @@
 #include "tests/conformance/device_memory_conformance.h"
 #include "tests/runtime/engine/fake_gpu.h"
 
-// Communicators of device memory as trainings have them: sums that the devices' own cannot take are
-// made of their other calls.
+// Communicators of device memory as trainings use them. Sums that the devices' own communicators
+// cannot add are made of other calls of theirs.
 namespace terrace {
 namespace {
 

@@ -15,7 +15,7 @@
 namespace terrace::test {
 namespace {
 
-// Calls move(views...) with what an op points to.
+// Calls move(views...) with the views that an op points to.
 template <typename Move>
 void visit(MatmulForward& op, Move&& move) {
   move(op.x, op.weight, op.bias, op.y);
@@ -160,7 +160,7 @@ View real_view(const FakeGpuState& state, View view) {
   return view;
 }
 
-// The op and the workspace where they really are.
+// Returns the op with the addresses where its memory really is.
 template <typename Op>
 Op real_op(const FakeGpuState& state, Op op) {
   visit(op, [&](auto&... views) { ((views = real_view(state, views)), ...); });
@@ -185,7 +185,7 @@ void queued(const KernelContext& context, const Op& op) {
                moved = real_op(queue.state(), op)] { (table.*Run)(real, moved); });
 }
 
-// Its lists of views are the caller's: they may be others when the kernel runs.
+// Copies the lists of views: they belong to the caller, who may change them before the kernel runs.
 void queued_embedding_backward(const KernelContext& context, const EmbeddingBackward& op) {
   FakeGpuQueue& queue = queue_of(context);
   std::vector<TensorView> tokens;
@@ -248,7 +248,7 @@ void queued_attention(const KernelContext& context, const Op& op) {
 
 KernelTable make_table(const KernelTable& host_kernels) {
   using T = KernelTable;
-  KernelTable table = host_kernels;  // the workspaces
+  KernelTable table = host_kernels;  // keeps the workspace functions
   table.name = "fake gpu";
   table.matmul_forward = queued<MatmulForward, &T::matmul_forward>;
   table.matmul_backward_input = queued<MatmulBackwardInput, &T::matmul_backward_input>;

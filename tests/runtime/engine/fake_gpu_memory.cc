@@ -60,7 +60,7 @@ std::byte* FakePieces::real(const std::byte* address) const {
   if (piece == pieces_.begin()) return nullptr;
   --piece;
   const auto offset = static_cast<std::size_t>(address - piece->first);
-  // One past the end, where an empty view may begin, belongs to the piece too.
+  // The address one past the end belongs to the piece too, as an empty view may begin there.
   return offset <= piece->second.size_bytes ? piece->second.real + offset : nullptr;
 }
 

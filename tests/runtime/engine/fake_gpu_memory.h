@@ -14,8 +14,8 @@
 
 namespace terrace::test {
 
-// Pages that are mapped twice: at addresses that nobody may touch, which is where users of the
-// device believe them to be, and where they really are.
+// Pages that are mapped twice: at addresses that nobody may touch, which users of the device take
+// for its memory, and at the addresses where they really are.
 class DoubleMapping {
  public:
   explicit DoubleMapping(std::size_t size_bytes);
@@ -27,17 +27,17 @@ class DoubleMapping {
   std::byte* real() const { return real_; }
 
  private:
-  std::size_t mapped_bytes_;  // more than asked: what is next to it is no one else's
+  std::size_t mapped_bytes_;  // more than asked: its neighbours belong to nobody else
   std::span<std::byte> untouchable_;
   std::byte* real_ = nullptr;
 };
 
-// Where pieces of memory really are. Thread-safe.
+// The addresses where pieces of memory really are. Thread-safe.
 class FakePieces {
  public:
   void add(const DoubleMapping& mapping);
   void remove(const DoubleMapping& mapping);
-  // Null where no piece has it.
+  // Returns null if no piece contains the address.
   std::byte* real(const std::byte* address) const;
 
  private:
@@ -50,7 +50,7 @@ class FakePieces {
   std::map<const std::byte*, Piece> pieces_;  // by untouchable address; guarded by mutex_
 };
 
-// Memory that every fake GPU of the process has, for what is made before its device is.
+// Memory that all fake GPUs of the process share, for data that is made before its device is.
 class CommonFakeMemory final : public DeviceMemory {
  public:
   explicit CommonFakeMemory(std::size_t size_bytes);
@@ -64,7 +64,7 @@ class CommonFakeMemory final : public DeviceMemory {
   const DoubleMapping mapping_;
 };
 
-// What all parts of one fake GPU share. Thread-safe.
+// The state that all parts of one fake GPU share. Thread-safe.
 class FakeGpuState {
  public:
   FakeGpuState(std::size_t capacity_bytes, int failing_call)
@@ -73,19 +73,19 @@ class FakeGpuState {
   void add(const DoubleMapping& mapping) { pieces_.add(mapping); }
   void remove(const DoubleMapping& mapping) { pieces_.remove(mapping); }
 
-  // Where the bytes of device memory are; null stays null. Other memory breaks a check: a kernel of
-  // a GPU cannot reach it.
+  // Returns where the bytes of device memory are; null stays null. Other memory breaks a check, as
+  // a kernel of a GPU could not reach it.
   std::byte* real(const void* address) const;
-  // Likewise, but host memory stays what it is.
+  // Does the same, but returns the address of host memory unchanged.
   std::byte* real_or_host(const void* address) const;
 
-  // A call on a stream or event: throws DeviceError from the failing one on.
+  // Counts a call on a stream or event. Throws DeviceError for the failing call and all later ones.
   void call(std::string_view name);
 
-  // This thread issues ops of a lane; from now on it must not wait for the device, which would keep
-  // the lane from running ahead.
+  // Notes that this thread issues ops of a lane. From now on it must not wait for the device, which
+  // would keep the lane from running ahead.
   void issues_lane();
-  // This thread waits for the device: breaks a check where that must not be.
+  // Notes that this thread waits for the device. Breaks a check if it must not.
   void waits() const;
 
   DeviceCapacity capacity;
@@ -94,7 +94,7 @@ class FakeGpuState {
   FakePieces pieces_;
   mutable std::mutex mutex_;
   std::set<std::thread::id> lane_threads_;  // guarded by mutex_
-  std::atomic<int> calls_left_;             // below 0: none fails
+  std::atomic<int> calls_left_;             // 0: none is left to fail
   std::atomic<bool> broken_{false};
 };
 

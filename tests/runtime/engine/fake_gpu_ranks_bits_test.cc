@@ -6,8 +6,8 @@
 #include "tests/runtime/engine/device_ranks_fixture.h"
 #include "tests/runtime/engine/fake_gpu.h"
 
-// Ranks with a GPU each, as far as that can be tried without one, train as the same mesh on the CPU
-// device does, to the last bit.
+// Ranks with a GPU each, as far as that can be tested without one: they train as the same mesh on
+// the CPU device does, to the last bit.
 namespace terrace {
 namespace {
 
@@ -35,7 +35,7 @@ TEST_P(FakeGpuRanksBits, HaveTheBitsOfTheCpuDevice) {
   }
 }
 
-// Rounded to bf16 before ranks add them.
+// Gradients are rounded to bf16 before ranks add them.
 TEST_P(FakeGpuRanksBits, WithNarrowGradients) {
   ModelRuntimeOptions plain = cpu_options("llama");
   plain.gradient_type = DType::kBF16;
@@ -83,7 +83,7 @@ TEST_P(FakeGpuRanksBits, WithTheOtherOrderAndGradientsOfTwoBytes) {
 INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanksBits, testing::ValuesIn(kRankMeshes),
                          [](const auto& mesh) { return std::string(mesh.param.name); });
 
-// Hidden states of more ranks than a communicator of GPUs adds in bf16.
+// The hidden states are of more ranks than a communicator of GPUs adds in bf16.
 TEST(FakeGpuTensorRanks, OfFourHaveTheBitsOfTheCpuDevice) {
   const FakeGpuBackend backend;
   ModelRuntimeOptions plain = cpu_options("llama");

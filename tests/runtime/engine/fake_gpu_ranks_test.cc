@@ -11,9 +11,9 @@
 #include "tests/runtime/engine/fake_gpu.h"
 #include "tests/runtime/engine/fake_gpu_communicator.h"
 
-// Ranks with a GPU each, as far as that can be tried without one: collectives over device memory
-// are queued on streams, those over host memory are not, and the bits are those of the same mesh on
-// the CPU device.
+// Ranks with a GPU each, as far as that can be tested without one. Collectives over device memory
+// are queued on streams, and collectives over host memory are not. The bits are those that the same
+// mesh has on the CPU device.
 namespace terrace {
 namespace {
 
@@ -22,7 +22,8 @@ using test::FakeGpuOptions;
 
 class FakeGpuRanks : public testing::TestWithParam<RankMesh> {};
 
-// Ranks of every kind in every tier, for the sanitizers; fake_gpu_ranks_bits_test.cc has each mesh.
+// Runs ranks of every kind in every tier, for the sanitizers. fake_gpu_ranks_bits_test.cc has each
+// mesh.
 void expect_bits_in_every_tier(const RankMesh& mesh, std::string_view family) {
   const FakeGpuBackend backend;
   const TemporaryDirectory drive;
@@ -48,7 +49,7 @@ TEST(FakeGpuRankTiers, OfDataRanksAndStagesHaveTheBitsOfTheCpuDevice) {
   expect_bits_in_every_tier({"", {.data = 2, .pipeline = 2}, 1}, "gpt2");
 }
 
-// What a rank ended with; "" where it came to its end.
+// Returns the error that each rank ended with, or "" for a rank that came to its end.
 std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeGpuOptions>& gpus,
                                    std::chrono::seconds timeout) {
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world", {.timeout = timeout});
@@ -74,14 +75,15 @@ std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeG
   return errors;
 }
 
-// Where nobody waits in vain: ranks are that late on no machine.
+// A timeout for runs in which no rank waits in vain: on no machine is a rank that late.
 constexpr std::chrono::seconds kNeverReached(100);
 
 std::vector<FakeGpuOptions> healthy(const RankMesh& mesh) {
   return std::vector<FakeGpuOptions>(static_cast<std::size_t>(mesh.shape.ranks()));
 }
 
-// The last rank has named the call that failed; the others that, or that this rank has left.
+// Expects the last rank to name the call that failed, and every other rank to name that call or say
+// that a rank has left.
 void expect_named(const std::vector<std::string>& errors) {
   EXPECT_NE(errors.back().find("failed, as planted"), std::string::npos) << errors.back();
   for (const std::string& error : errors) {
@@ -90,8 +92,8 @@ void expect_named(const std::vector<std::string>& errors) {
   }
 }
 
-// Wherever a collective fails on a stream, every rank ends with that, and not with what it has left
-// behind.
+// Wherever a collective fails on a stream, every rank ends with that error, and not with one about
+// the invalid data that the failed collective left.
 TEST_P(FakeGpuRanks, AFailedCollectiveEndsEveryRank) {
   int failures = 0;
   for (int failing = 1;; failing += 1 + failing / 2) {
@@ -122,8 +124,8 @@ TEST_P(FakeGpuRanks, AFailedGpuEndsEveryRank) {
 INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanks, testing::ValuesIn(kRankMeshes),
                          [](const auto& mesh) { return std::string(mesh.param.name); });
 
-// What kinds of calls engines make on communicators of device memory until they have trained so
-// many steps.
+// Returns the kinds of calls that engines make on communicators of device memory until they have
+// trained `steps` steps.
 std::set<std::string> kinds_of_calls(const RankMesh& mesh, const ModelRuntimeOptions& plain,
                                      std::int64_t steps) {
   test::KindsOfCalls kinds;
@@ -142,7 +144,7 @@ std::set<std::string> kinds_of_calls(const RankMesh& mesh, const ModelRuntimeOpt
         TrainedRun run;
         if (steps > 0) train_steps(engine, own, 1, steps, run);
         if (steps > 0) engine.evaluate(batch_of_step(own, 1));
-        world->all_reduce(view(std::span<float>()), ReduceOp::kSum, {});  // none has left
+        world->all_reduce(view(std::span<float>()), ReduceOp::kSum, {});  // no rank has left
       });
     });
   }
@@ -150,7 +152,7 @@ std::set<std::string> kinds_of_calls(const RankMesh& mesh, const ModelRuntimeOpt
   return kinds.all();
 }
 
-// In a step, ranks that NCCL has yet to connect may wait for each other.
+// Ranks that NCCL still has to connect in the middle of a step may wait for each other.
 TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
   for (const DType gradients : {DType::kF32, DType::kBF16}) {
     ModelRuntimeOptions plain = cpu_options("llama");
@@ -187,7 +189,7 @@ int device_calls(const Program& program, Part part) {
   return calls;
 }
 
-// Nothing comes after the drain's last call that would meet its failure.
+// No call follows the drain's last one, so no later call would notice that it failed.
 TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
   const FakeGpuBackend backend;
   const RankMesh mesh = {"", {.data = 2}, 1};
@@ -196,7 +198,7 @@ TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
   options.ranks.shape = mesh.shape;
   options.zero_stage = mesh.stage;
   const TierPlan plan = plan_model(options);
-  int calls = 3;  // that connect the ranks
+  int calls = 3;  // the calls that connect the ranks
   for (const Part part : {Part::kPrologue, Part::kBody, Part::kDrain}) {
     calls += device_calls(plan.training.program, part);
   }
@@ -208,7 +210,7 @@ TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
   for (const std::string& error : errors_of(mesh, gpus, kNeverReached)) EXPECT_EQ(error, "");
 }
 
-// Their homes may be in other tiers at the two ends.
+// The embedding may be at home in different tiers at the two ends.
 TEST(FakeGpuStages, TellUpdatesOfATiedEmbeddingInHostMemory) {
   const FakeGpuBackend backend;
   int messages = 0;

@@ -12,8 +12,8 @@
 #include "tests/runtime/engine/engine_fixture.h"
 #include "tests/runtime/engine/fake_gpu_kernels.h"
 
-// The engine on a device whose memory the host cannot touch, and whose tasks run at once: what is
-// asked of it to drive a GPU, as far as that can be tried without one.
+// The engine on a device whose memory the host cannot touch and whose tasks run at once: what
+// driving a GPU asks of the engine, as far as that can be tested without one.
 namespace terrace {
 namespace {
 
@@ -44,7 +44,7 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
  protected:
   static constexpr std::int64_t kSteps = 4;
 
-  // On the CPU, device and host one tier.
+  // Returns options for the CPU, where device and host are one tier.
   ModelRuntimeOptions plain_options() const {
     ModelConfig model = tiny_model(GetParam().family, GetParam().tied, true);
     model = with_shape(model, {.layers = 2});
@@ -55,7 +55,7 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
     return options;
   }
 
-  // On the fake GPU, with all state at home there.
+  // Returns options for the fake GPU, with all state at home there.
   ModelRuntimeOptions gpu_options() const {
     ModelRuntimeOptions options = plain_options();
     options.backend = &backend_;
@@ -70,7 +70,7 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
     placement.has_nvme = tier == Tier::kNvme;
   }
 
-  // The bits are those of the CPU device, with the same switches but for the placement.
+  // Expects the bits of the CPU device with the same switches, except the placement.
   void expect_equal(const std::function<void(ModelRuntimeOptions&)>& set) const {
     ModelRuntimeOptions plain = plain_options();
     ModelRuntimeOptions options = gpu_options();
@@ -86,7 +86,8 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
     EXPECT_GT(run.ledger[Tier::kDevice].peak_bytes, 0U);
   }
 
-  // Every state on the host, and this part of the updates on the device.
+  // Puts all state on the host and this share of the updates on the device, and expects every
+  // planted failure to end the run.
   void expect_failures_end_the_run(double share) const {
     int named = 0;
     int failures = 0;
@@ -118,7 +119,7 @@ TEST_P(FakeGpuEngine, HasTheBitsOfTheCpuDevice) {
   expect_equal([](ModelRuntimeOptions&) {});
 }
 
-// Training and evaluation.
+// Covers training and evaluation.
 TEST_P(FakeGpuEngine, AttentionIsPreparedBeforeTheFirstStep) {
   test::forget_prepared_attention();
   train_tiny(gpu_options(), kSteps);
@@ -168,7 +169,8 @@ TEST_P(FakeGpuEngine, WithSeveralDocumentsInASequence) {
   EXPECT_EQ(test::unprepared_attention_calls(), 0);
 }
 
-// All state in `tier`, and what part of its updates runs on the device all the same.
+// Returns a switch that puts the state in these tiers and runs this share of its updates on the
+// device.
 std::function<void(ModelRuntimeOptions&)> streamed(Tier parameters, Tier optimizer, double share) {
   return [=](ModelRuntimeOptions& options) {
     options.placement.homes[StateClass::kParameters] =
@@ -265,14 +267,14 @@ TEST_P(FakeGpuEngine, StateReadsBackWhatItWasFilledWith) {
   }
 }
 
-// Wherever the device fails, the run ends with its error, names an op once ops have begun, and
-// nothing waits for ever.
+// Wherever the device fails, the run ends with the device's error, which names an op once ops have
+// begun. Nothing waits for ever.
 TEST_P(FakeGpuEngine, AFailureEndsTheRun) {
   for (const double share : {0.0, 1.0}) expect_failures_end_the_run(share);
 }
 
-// What the norm of a step decides, the head of the next one and updates in every tier hear of;
-// fp16_training_test.cc has the whole of it.
+// A step's norm decides whether the step is skipped. The head of the next step and the updates in
+// every tier learn of the decision; fp16_training_test.cc tests all of it.
 TEST(FakeGpuFp16, SkipsAStepAndGoesOn) {
   const FakeGpuBackend backend({.has_shared_kernels = true});
   ModelConfig model = tiny_model("llama", true, true);

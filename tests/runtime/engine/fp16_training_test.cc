@@ -12,14 +12,15 @@
 #include "tests/runtime/engine/fake_gpu.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// Training in fp16 with its loss scale, by the kernels of GPUs on a fake one. Scales are so large,
-// and windows so short, that a few steps see everything.
+// Training in fp16 with its loss scale, by the kernels of GPUs on a fake one. The scales are so
+// large and the windows so short that a few steps show every case.
 namespace terrace {
 namespace {
 
 using test::FakeGpuBackend;
 
-// Of the models here. Where it ends in between follows from their gradients.
+// Loss scales for the models here: with kFits no gradient overflows, with kOverflows one does. The
+// limit in between depends on the gradients.
 constexpr float kFits = 0x1p16F;
 constexpr float kOverflows = 0x1p21F;
 
@@ -43,7 +44,7 @@ class Fp16Training : public testing::Test {
     return options;
   }
 
-  // Overflows, goes down, grows, and overflows again.
+  // Returns options with which a run overflows, lowers the scale, raises it, and overflows again.
   ModelRuntimeOptions restless(std::string_view family = "llama") const {
     ModelRuntimeOptions restless = options(family);
     restless.optimizer.loss_scale = {.initial = kOverflows / 2, .window = 2};
@@ -76,8 +77,8 @@ TEST_F(Fp16Training, LearnsWhatFp32Learns) {
   }
 }
 
-// What every gradient is multiplied and divided by is a power of two: as long as nothing overflows
-// or becomes denormal, the update does not see it.
+// Every gradient is multiplied and divided by a power of two. As long as nothing overflows or
+// becomes denormal, the update does not see the scale.
 TEST_F(Fp16Training, TheScaleDoesNotShowInLossesAndNorms) {
   ModelRuntimeOptions large = options();
   large.optimizer.loss_scale.initial = kFits;
@@ -137,7 +138,7 @@ TEST_F(Fp16Training, PlacementsAndOrdersDoNotChangeBits) {
   expect_equal([](ModelRuntimeOptions& options) { options.optimizer.splits_bf16_masters = false; });
 }
 
-// Nothing may run ahead of the norm, which says whether the step is skipped.
+// No update may run ahead of the norm, which says whether the step is skipped.
 TEST_F(Fp16Training, UpdatesWaitForTheNormAlsoWithoutClipping) {
   ModelRuntimeOptions clipped = restless();
   clipped.optimizer.max_grad_norm = 1e30;
@@ -179,7 +180,7 @@ TEST_F(Fp16Training, ASkippedStepLeavesTheStateAsItIs) {
   }
 }
 
-// With the step after it, which counts updates and not steps.
+// Includes the step after it: its number counts updates, not steps.
 TEST_F(Fp16Training, ASkippedStepIsAsIfItHadNotBeen) {
   const ModelRuntimeOptions options = restless();
   const TierPlan plan = plan_model(options);
@@ -221,7 +222,8 @@ TEST_F(Fp16Training, GoesOnInMidWindowWithTheSameBits) {
   }
 }
 
-// What a run without losses to scale has taken over, it hands on.
+// A run without losses to scale keeps the loss scale and the counts that it has taken over, and
+// hands them on.
 TEST_F(Fp16Training, AnotherPrecisionKeepsTheScaleAndTheCountOfUpdates) {
   const ModelRuntimeOptions bf16 = options_of("llama", DType::kBF16);
   const TierPlan plan = plan_model(bf16);

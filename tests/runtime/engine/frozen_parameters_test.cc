@@ -10,9 +10,9 @@
 #include "tests/kernels/row_bits.h"
 #include "tests/runtime/engine/step_switches.h"
 
-// Steps in which some tensors train and the others are frozen: what trains has the bits that it has
-// where all trains, as far as these do not depend on what else does; and what is frozen is not
-// touched. As everywhere, switches do not change bits.
+// Steps in which some tensors train and the others are frozen. The tensors that train have the same
+// bits as in a run that trains all of them, as far as these bits do not depend on what else trains.
+// The frozen tensors are not touched. As everywhere, switches do not change bits.
 namespace terrace {
 namespace {
 
@@ -23,7 +23,7 @@ struct Choice {
   std::vector<std::string> trainable;
 };
 
-// Layers, and parts of layers, high and low.
+// Sets of trained tensors: layers and parts of layers, high and low.
 const std::vector<Choice>& choices() {
   static const std::vector<Choice> kChoices = {
       {"two_layers", "llama", false, {"model.layers.4.*", "model.layers.5.*"}},
@@ -61,9 +61,10 @@ struct Compared {
   DType type;
 };
 
-// To the bit, where the product of some rows has the bits of these rows in a product of all. Else
-// the moments to some last places of the largest one; what a step makes of the smallest gradients,
-// by their signs, is then not compared.
+// Expects equal bits where the product of some rows has the bits of these rows in the product of
+// all rows. Elsewhere expects the moments to agree within some last places of the largest one, and
+// does not compare the parameters: there a step depends on the signs of even the smallest
+// gradients.
 void expect_same(const std::vector<float>& got, const std::vector<float>& expected,
                  const Compared& compared) {
   if (test::rows_have_bits_of_whole(compared.type)) {
@@ -79,8 +80,8 @@ void expect_same(const std::vector<float>& got, const std::vector<float>& expect
   }
 }
 
-// The moments after a first step say what the gradients were. Without clipping no gradient depends
-// on another's norm.
+// The moments after a first step show what the gradients were. Without clipping no gradient depends
+// on the norm of another.
 TEST_P(FrozenParameters, LeaveTheGradientsOfTheOthersAsTheyAre) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     ModelRuntimeOptions options = options_for(choice(), type);
@@ -132,7 +133,7 @@ TEST_P(FrozenParameters, StayWhatTheyWere) {
   EXPECT_GT(compared, 0);
 }
 
-// With clipping, where all updates are deferred, and without. A choice has every second switch.
+// Tries clipping, which defers all updates, and no clipping. Each choice tries every second switch.
 TEST_P(FrozenParameters, KeepTheBitsWhateverTheSwitch) {
   for (const double max_grad_norm : {0.05, 0.0}) {
     ModelRuntimeOptions options =
@@ -148,7 +149,8 @@ TEST_P(FrozenParameters, ResumeWithTheSameBits) {
   expect_resumed_bits(options);
 }
 
-// Ranks, ZeRO stages and places; pipelines; ranks that share units, for every second choice.
+// Tries ranks, ZeRO stages and places; pipelines; and, for every second choice, ranks that share
+// units.
 TEST_P(FrozenParameters, KeepTheBitsOverRanks) {
   ModelRuntimeOptions options = options_for(choice(), DType::kBF16);
   options.optimizer.max_grad_norm = 0.05;
@@ -163,16 +165,15 @@ INSTANTIATE_TEST_SUITE_P(Choices, FrozenParameters,
                          testing::Range(std::size_t{0}, choices().size()),
                          [](const auto& info) { return choices().at(info.param).name; });
 
-// --- what is not done
-// ------------------------------------------------------------------------------
+// --- work that is left out ----------------------------------------------------------------------
 
 StepModel model_with(std::string_view family, const std::vector<std::string>& trainable) {
   Choice choice = {"", family, false, trainable};
   return step_model_of(options_for(choice, DType::kF32));
 }
 
-// Products of a block of the model, times two: of the layer's matrices, and of attention, where a
-// query sees half of the keys.
+// The flops of a block's products in the model, two for each multiplication: the products of the
+// layer's matrices, and those of attention, where a query sees half of the keys.
 constexpr double kRows = 48;
 constexpr double kLinear = 2 * kRows * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176);
 constexpr double kAttention = 4 * kRows * 12 * 64;
@@ -191,8 +192,8 @@ TEST(FrozenFlops, AreThoseOfTheProductsThatAreLeft) {
     EXPECT_EQ(top.units[u].saved_bytes, 0U);
     EXPECT_EQ(top.units[u].forward_flops, all.units[u].forward_flops);
   }
-  // All, or input gradients alone. The lowest trained norm, too, needs the input gradient of the
-  // product behind it.
+  // A unit computes all gradients, or only the gradients of its input. The lowest trained norm also
+  // needs the input gradient of the product that follows it.
   EXPECT_DOUBLE_EQ(top.units[4].backward_flops, 2 * kLinear + 2 * kAttention);
   EXPECT_DOUBLE_EQ(top.units[5].backward_flops, kLinear + 2 * kAttention);
   EXPECT_DOUBLE_EQ(top.units[6].backward_flops, 2 * kLinear + 2 * kAttention);
@@ -223,7 +224,7 @@ TEST(FrozenFlops, OfMaskedHalvesAreThoseOfTheAttentionThatRuns) {
   EXPECT_DOUBLE_EQ(top.units[6].masked_flops, 3 * half);
 }
 
-// Nothing of a step but the computation touches what is frozen, and nothing writes it.
+// In a step only the computation touches frozen tensors, and nothing writes them.
 TEST(FrozenProgram, HasNoOpsOfFrozenChunks) {
   ModelRuntimeOptions options = options_for(choices().front(), DType::kBF16);
   all_on(options, false, Tier::kNvme);
@@ -261,8 +262,8 @@ TEST(FrozenProgram, HasNoOpsOfFrozenChunks) {
   }
 }
 
-// A program without one of the loads of what is frozen: verify() finds that the forward reads what
-// nobody brought, or what another buffer left there.
+// Removes one of the loads of frozen chunks from a program. verify() must find that the forward
+// then reads a chunk that no op has loaded, or what another buffer left there.
 TEST(FrozenProgram, IsWrongWithoutALoadOfAFrozenChunk) {
   for (const bool clips : {true, false}) {
     ModelRuntimeOptions options = options_for(choices().front(), DType::kBF16);

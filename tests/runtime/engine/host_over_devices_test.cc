@@ -15,7 +15,7 @@
 #include "tests/runtime/engine/fake_gpu.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// Host memory of ranks that meet through their GPUs only, which pretend to be some.
+// Communicators of host memory, for ranks that can meet only through their GPUs. The GPUs are fake.
 namespace terrace {
 namespace {
 
@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(HostOverDevices, CommunicatorConformanceTest,
                                          CommunicatorFactory{"fake_gpus_3", 3, &fake_gpus}),
                          [](const auto& factory) { return factory.param.name; });
 
-// More than goes over the devices at a time, and not a whole number of that; sums are exact.
+// The lists are longer than one piece that goes over the devices, and not a whole number of pieces.
+// Their sums are exact.
 TEST(HostOverDevicesPieces, AreSoManyAsItTakes) {
   constexpr std::int64_t kRanks = 3;
   constexpr std::size_t kPart = 700'001;
@@ -88,7 +89,7 @@ TEST(HostOverDevicesPieces, AreSoManyAsItTakes) {
   });
 }
 
-// All that a training has of communicators of host memory, at once.
+// Trains with everything that a training uses of communicators of host memory, at once.
 TEST(HostOverDevicesTraining, HasTheBitsOfThreads) {
   ModelRuntimeOptions options = tiny_options(tiny_model("llama", true, false), DType::kBF16);
   options.placement.micro_batches = 2;

@@ -21,7 +21,7 @@ ModelRuntimeOptions convergence_options() {
   return options;
 }
 
-// The mean loss of the last steps, from parameters of a seed.
+// Returns the mean loss of the last steps of a training from the parameters of a seed.
 double final_loss(ModelRuntimeOptions options, SlotForm moments, std::uint64_t seed) {
   constexpr std::int64_t kLast = 30;
   options.optimizer.slot_form = moments;
@@ -39,9 +39,9 @@ double final_loss(ModelRuntimeOptions options, SlotForm moments, std::uint64_t s
 
 class MomentsConvergence : public testing::TestWithParam<SlotForm> {};
 
-// What narrow moments change must be small beside what another seed changes, which nobody would
-// call another result: within a tenth of the spread of four seeds. (Here that is 0.0046 nats; bf16
-// is within 0.0001 and 8-bit codes within 0.0022 of fp32 moments.)
+// Narrow moments must change the loss little in comparison with another seed, whose result nobody
+// would call a different one: by at most a tenth of the spread of four seeds. (That tenth is 0.0046
+// nats here; bf16 moments are within 0.0001 and 8-bit codes within 0.0022 of fp32 moments.)
 TEST_P(MomentsConvergence, FinalLossIsThatOfFp32Moments) {
   const ModelRuntimeOptions options = convergence_options();
   std::vector<double> exact, narrow;

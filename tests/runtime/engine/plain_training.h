@@ -6,8 +6,8 @@
 
 namespace terrace {
 
-// The toy trainer's training without a runtime: all in vectors, one task after the other, no
-// clipping. What a TierRuntime trains has to be the same.
+// The toy trainer's training without a runtime: everything in vectors, one task after the other, no
+// clipping. A TierRuntime must train exactly the same.
 class PlainTraining {
  public:
   PlainTraining(const ComputeModel& model, std::vector<StepTask> tasks,
@@ -25,7 +25,7 @@ class PlainTraining {
     }
   }
 
-  // Returns the loss.
+  // Takes a step and returns its loss.
   double step(std::int64_t step, const std::vector<ToyInput>& inputs, double learning_rate) {
     chains_.assign(inputs.size(), {});
     losses_.assign(inputs.size(), 0);
@@ -57,7 +57,7 @@ class PlainTraining {
     std::array<std::vector<float>, kMostSlots> slots;
     bool has_gradient = false;
   };
-  // A forward of a micro-batch, and what it leaves.
+  // The forward of a unit for a micro-batch, and the data that it leaves.
   struct Link {
     std::int32_t unit = 0;
     bool is_done = false;
@@ -130,7 +130,8 @@ class PlainTraining {
   std::vector<double> losses_;
 };
 
-// Micro-batch by micro-batch, units in their order; back as far as something trains.
+// Returns the tasks micro-batch by micro-batch, with the units in their order. The backward goes
+// down to the lowest unit that trains.
 inline std::vector<StepTask> usual_tasks(const ComputeModel& model, std::int32_t micro_batches) {
   std::vector<StepTask> tasks;
   const auto units = static_cast<std::int32_t>(model.units.size());

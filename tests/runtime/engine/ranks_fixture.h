@@ -14,7 +14,7 @@ namespace terrace {
 
 inline constexpr std::int64_t kSteps = 4;
 
-// The state after training, as the first rank reads it.
+// A training by ranks. The state is the one after training, as the first rank reads it.
 struct RankedRun {
   TrainedRun run;  // the first rank's
   std::vector<Curve> curves;
@@ -35,7 +35,7 @@ inline std::vector<float> read_state(ModelRuntime& engine, const ModelRuntimeOpt
   }
   for (const UnitLayout& unit : layout) {
     for (const StateField field : state_fields(options.optimizer.rule->slots.size())) {
-      const bool is_quantized = options.base_quantization.has_value();  // then of what trains
+      const bool is_quantized = options.base_quantization.has_value();  // then trained state alone
       std::vector<float> values(
           static_cast<std::size_t>(is_quantized ? unit.trained_elements() : unit.elements));
       state.read(field, static_cast<std::int32_t>(unit.index), 0, values);
@@ -46,8 +46,8 @@ inline std::vector<float> read_state(ModelRuntime& engine, const ModelRuntimeOpt
   return all;
 }
 
-// Calls `body` with the options that one rank has: its communicators, of device memory too where
-// the backend has an exchange, with `of_devices`.
+// Calls `body` with the options of one rank, which include its communicators. If the backend has an
+// exchange, these include communicators of device memory, made with `of_devices`.
 inline void as_rank(Communicator& world, const ModelRuntimeOptions& options, const MeshShape& shape,
                     const std::function<void(const ModelRuntimeOptions&)>& body,
                     const CommunicatorOptions& of_devices = {}) {

@@ -2,8 +2,8 @@
 
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// Ranks as threads: what ZeRO and a pipeline divide does not change bits, and they send what they
-// say.
+// Ranks as threads. Dividing work by ZeRO and by a pipeline does not change bits, and the ranks
+// send the bytes that their program says.
 namespace terrace {
 namespace {
 
@@ -53,7 +53,7 @@ using StageCase = std::tuple<int, DType, std::size_t>;
 
 class ZeroStages : public testing::TestWithParam<StageCase> {};
 
-// Every rank sees the same curve, and every stage the bits of stage 0 in the plain placement.
+// Every rank sees the same curve, and every stage has the bits of stage 0 in the plain placement.
 TEST_P(ZeroStages, HaveTheBitsOfStageZero) {
   const auto [ranks, type, placed] = GetParam();
   for (const double max_grad_norm : {1.6, 0.0}) {
@@ -73,8 +73,8 @@ TEST_P(ZeroStages, HaveTheBitsOfStageZero) {
   }
 }
 
-// Gradients of two bytes are rounded before and after they are added over ranks, wherever they live
-// and whatever is divided.
+// Gradients of two bytes are rounded before and after ranks add them, wherever the gradients live
+// and whatever ZeRO divides.
 class RoundedGradients : public testing::TestWithParam<std::tuple<int, std::size_t>> {};
 
 TEST_P(RoundedGradients, HaveTheBitsOfStageZero) {
@@ -101,7 +101,8 @@ TEST_P(RoundedGradients, HaveTheBitsOfStageZero) {
   }
 }
 
-// Reducing every micro-batch is another order of additions, the same wherever things are.
+// Reducing every micro-batch adds gradients in another order. That order is the same wherever
+// things are.
 class ReducedMicroBatches : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(ReducedMicroBatches, HaveTheSameBitsInAllTiersAndStages) {
@@ -122,13 +123,13 @@ TEST_P(ReducedMicroBatches, HaveTheSameBitsInAllTiersAndStages) {
     for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]) << stage;
     EXPECT_EQ(run.state, plain.state) << stage;
   }
-  // Between pipeline stages too.
+  // Between pipeline stages the bits are the same too.
   options.pipeline_schedule = PipelineSchedule::k1F1B;
   const RankedRun stages = train_ranks(options, MeshShape{2, 1, 2}, 2);
   EXPECT_EQ(stages.state, plain.state);
 }
 
-// Steps that differ show that the comparison above compares something.
+// The losses of the steps differ from each other, so the comparison above does compare something.
 TEST(ZeroTraining, LearnsOnEveryRanksSamples) {
   const ModelRuntimeOptions options = options_for(DType::kF32);
   const RankedRun two = train_ranks(options, 2, 3);
@@ -143,13 +144,13 @@ TEST(ZeroTraining, LearnsOnEveryRanksSamples) {
   }
 }
 
-// What communicators count is what the program says it sends.
+// The bytes that communicators count are the bytes that the program says it sends.
 TEST(ZeroTraining, SendsTheBytesOfItsProgram) {
   for (const std::int32_t stage : {0, 1, 2, 3}) {
     ModelRuntimeOptions options = options_for(DType::kBF16, 1);
     options.evaluates = true;
     const RankedRun run = train_ranks(options, 2, stage);
-    // The evaluation after the last step gathers once more with stage 3.
+    // With stage 3, the evaluation after the last step gathers once more.
     const double told = run.run.traffic.of(Lane::kCollective);
     const double evaluation = stage == 3 ? static_cast<double>(run.state.size() / 3) * 2 / 2 : 0;
     EXPECT_GE(run.bytes_sent, told + evaluation);
@@ -160,8 +161,9 @@ TEST(ZeroTraining, SendsTheBytesOfItsProgram) {
   }
 }
 
-// Stages, whatever the schedule and the tiers, give the bits of one rank with the same
-// micro-batches; divided among data-parallel ranks too, those of as many ranks without stages.
+// Pipeline stages. Whatever the schedule and the tiers, they give the bits of one rank with the
+// same micro-batches. If each stage is also divided among data-parallel ranks, they give the bits
+// of as many data-parallel ranks without stages.
 struct PipelineCase {
   const char* name;
   MeshShape shape;
@@ -280,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(Placements, RoundedGradients,
                                               name_of_placement(std::get<1>(info.param)),
                                               std::get<0>(info.param));
                          });
-// All but layer-major, which is the eighth.
+// All placements except layer-major, which has index 8.
 INSTANTIATE_TEST_SUITE_P(Placements, ReducedMicroBatches,
                          testing::Values(0U, 1U, 2U, 3U, 4U, 5U, 6U, 7U, 9U),
                          [](const testing::TestParamInfo<std::size_t>& info) {
@@ -300,7 +302,7 @@ INSTANTIATE_TEST_SUITE_P(ThreeRanks, ZeroStages,
 
 constexpr std::size_t kLayerMajorPlacement = 8;
 
-// Meshes of 2, 4 and 8 ranks with every schedule, stage and placement.
+// Returns meshes of 2, 4 and 8 ranks with every schedule, stage and placement.
 std::vector<PipelineCase> every_pipeline() {
   std::vector<PipelineCase> cases;
   const MeshShape shapes[] = {{1, 1, 2}, {2, 1, 2}, {4, 1, 2}, {1, 1, 4}, {2, 1, 4}, {1, 1, 8}};

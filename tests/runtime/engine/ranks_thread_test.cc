@@ -14,7 +14,8 @@
 #include "offload/system_faults.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// Where the threads of ranks meet: small, for the sanitizers. ranks_test.cc compares bits.
+// Tests of the places where the threads of ranks meet, small enough for the sanitizers.
+// ranks_test.cc compares bits.
 namespace terrace {
 namespace {
 
@@ -53,7 +54,8 @@ TEST(RankThreads, StagesOfAPipelineTrainWithTheirStateOnTheDrive) {
   EXPECT_EQ(run.state, plain.state);
 }
 
-// Two tensor ranks in each of two stages; the lanes of exchanges and messages at once.
+// Two tensor ranks in each of two stages: the lanes of exchanges and of messages are at work at the
+// same time.
 TEST(RankThreads, TensorRanksOfStagesTrainWithTheirStateOnTheDrive) {
   ModelRuntimeOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kF32);
   options.placement.micro_batches = 2;
@@ -81,7 +83,7 @@ TEST(RankThreads, InterleavedStagesTrain) {
   EXPECT_EQ(run.state, plain.state);
 }
 
-// Every write fails from when it is said.
+// Fails every write once begin() has been called.
 class FailingWrites final : public SystemFaults {
  public:
   SystemFault fate_of(const SystemCall& call) noexcept override {
@@ -94,8 +96,9 @@ class FailingWrites final : public SystemFaults {
   std::atomic<bool> begun_{false};
 };
 
-// What a rank's training ends with. No rank gives up its step before all have failed: one that
-// waits for the others to come is told by those that have failed, and not by what they do then.
+// Returns the error that each rank's training ends with. No rank gives up its step before all have
+// failed. So a rank that waits for the others to come learns of the failure from the failed ranks
+// themselves, and not from what they do afterwards.
 std::vector<std::string> errors_on(std::vector<FailingWrites>& drives) {
   const auto count = static_cast<int>(drives.size());
   ModelRuntimeOptions options = options_for(2);
@@ -140,7 +143,7 @@ TEST(RankThreads, AFailureIsToldBeforeTheStepIsGivenUp) {
   EXPECT_NE(errors[1].find("slots.bin"), std::string::npos) << errors[1];
 }
 
-// The first step of a run writes nothing: its updates come under the second.
+// The first step of a run writes nothing: its updates run during the second step.
 TEST(RankThreads, ARankWhoseNextStepHasFailedKnowsWhy) {
   ModelRuntimeOptions options = options_for(2);
   options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
@@ -187,7 +190,7 @@ class InfiniteParameters final : public StateSource {
   }
 };
 
-// How the ranks of a mesh end whose first step has a norm that is not a number.
+// Returns how the ranks of a mesh end if the norm of their first step is not a number.
 std::vector<std::string> ends_of_infinite_norms(const ModelRuntimeOptions& options,
                                                 const MeshShape& shape) {
   auto worlds =
@@ -217,8 +220,8 @@ std::vector<std::string> ends_of_infinite_norms(const ModelRuntimeOptions& optio
   return errors;
 }
 
-// Without clipping ops between ranks are on their way when the norm is known: those that one rank
-// has begun wait for ranks that were not so far.
+// Without clipping, ops between ranks are already under way when the norm is known: the ops that
+// one rank has begun wait for ranks that had not come so far.
 TEST(RankThreads, ANormThatIsNotANumberEndsAllRanksAlike) {
   ModelRuntimeOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kF32);
   options.placement.micro_batches = 2;

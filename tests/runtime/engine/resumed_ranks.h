@@ -9,14 +9,15 @@
 
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// Ranks as threads that go on with a state that others have left, and how far curves are apart.
+// Ranks as threads that go on with a state that other ranks have left, and the distance between
+// curves.
 namespace terrace {
 
 using RankBody =
     std::function<void(ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator& world)>;
 using PlanChange = std::function<void(TierPlan& plan)>;
 
-// Calls `body` on a thread per rank, with an engine whose plan `change` has had.
+// Calls `body` on one thread per rank, with an engine whose plan `change` may have changed.
 inline void on_ranks(
     const ModelRuntimeOptions& options, const MeshShape& shape, std::int32_t stage,
     const RankBody& body, const PlanChange& change = [](TierPlan&) {}) {
@@ -37,7 +38,7 @@ inline void on_ranks(
   }
 }
 
-// The largest differences of losses and norms, relative.
+// The largest relative differences of losses and of norms.
 struct Distance {
   double loss = 0;
   double norm = 0;
@@ -52,7 +53,7 @@ inline Distance distance(const Curve& a, const Curve& b) {
   return most;
 }
 
-// What read_state() has read.
+// The state that read_state() has read.
 class ReadState final : public StateSource {
  public:
   ReadState(const std::vector<float>& values, const ModelRuntimeOptions& options)

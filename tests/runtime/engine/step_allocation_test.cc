@@ -15,10 +15,11 @@
 #include "kernels/cpu/matrix_product.h"
 #include "tests/runtime/engine/engine_fixture.h"
 
-// No step allocates: this program stands before the C library's allocator and mmap, and counts what
-// any thread asks for in the steady state of training. A program of its own, as it replaces malloc
-// for all that is in it; sanitizers replace malloc themselves, so they do not run it. Of steps in
-// bf16 with products of our own: oneDNN allocates inside its calls (docs/kernels.md).
+// No step allocates. This program stands in front of the C library's allocator and mmap, and counts
+// what any thread asks for in the steady state of training. It is a program of its own, as it
+// replaces malloc for everything in it. Sanitizers replace malloc themselves, so they do not run
+// it. The steps are in bf16 and use our own products: oneDNN allocates inside its calls
+// (docs/kernels.md).
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
@@ -54,7 +55,7 @@ void count(std::size_t size) {
   inside = false;
 }
 
-// Who asked for what, innermost first.
+// Describes each allocation by its size and the frames that asked for it, innermost first.
 std::string description() {
   std::string text = fmt::format("{} allocations\n", counted.load());
   for (std::size_t i = 0; i < std::min(kRecordsMax, counted.load()); ++i) {

@@ -9,7 +9,7 @@
 #include "tests/runtime/checkpoint/snapshot_state.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// Trainings with one switch set that must not change bits.
+// Trainings with one switch set, which must not change bits.
 namespace terrace {
 
 struct SwitchedRun {
@@ -25,7 +25,7 @@ inline SwitchedRun result_of(const ModelRuntimeOptions& options, std::int64_t st
   return {run.curve, run.evaluation, *state};
 }
 
-// Values of a tensor, of a state of an engine.
+// Returns the values of a tensor in one field of an engine's state.
 inline std::vector<float> values_of(const SwitchedRun& result, StateField field,
                                     const UnitLayout& unit, const ParameterTensor& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
@@ -80,7 +80,7 @@ inline void expect_same(const SwitchedRun& run, const SwitchedRun& plain, const 
   EXPECT_TRUE(run.state == plain.state) << what;
 }
 
-// Expects that every second switch, from the first-th on, leaves the bits of three steps.
+// Expects every second switch, from index `first` on, to leave the bits of three steps unchanged.
 inline void expect_bits_over_switches(const ModelRuntimeOptions& options, std::size_t first) {
   const SwitchedRun plain = result_of(options, 3);
   for (std::size_t s = first; s < std::size(kSwitches); s += 2) {
@@ -93,7 +93,7 @@ inline void expect_bits_over_switches(const ModelRuntimeOptions& options, std::s
   }
 }
 
-// Expects that training goes on from what was read out as if it had not stopped.
+// Expects training to go on from a state that was read out as if it had not stopped.
 inline void expect_resumed_bits(const ModelRuntimeOptions& options) {
   const SwitchedRun whole = result_of(options, 4);
   std::optional<SnapshotState> half;
@@ -107,8 +107,8 @@ inline void expect_resumed_bits(const ModelRuntimeOptions& options) {
   EXPECT_TRUE(SnapshotState(engine) == whole.state);
 }
 
-// Expects that the ranks of a mesh have the bits of its ZeRO stage 0 at every stage, in other
-// places, and where the model is cut into so many stages of a pipeline.
+// Expects the ranks of a mesh to have the bits of its ZeRO stage 0 at every stage and in other
+// places, and also with the model cut into `pipeline` pipeline stages.
 inline void expect_bits_over_ranks(const ModelRuntimeOptions& options, const MeshShape& shape,
                                    int pipeline) {
   const RankedRun plain = train_ranks(options, shape, 0);

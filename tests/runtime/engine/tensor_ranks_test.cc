@@ -7,8 +7,8 @@
 #include "tests/runtime/engine/ranks_fixture.h"
 #include "tests/runtime/engine/resumed_ranks.h"
 
-// Tensor-parallel ranks as threads: they train as one rank does, within a bound; on one mesh
-// nothing changes bits; and what they leave is the state of one rank.
+// Tensor-parallel ranks as threads. They train as one rank does, within a bound. On one mesh
+// nothing changes bits. The state that they leave is the state of one rank.
 namespace terrace {
 namespace {
 
@@ -28,7 +28,7 @@ ModelRuntimeOptions options_for(std::string_view family, bool tied, DType type, 
   return options;
 }
 
-// Random parameters, every second of which is one unit in the last place away.
+// Random parameters, of which every second one is off by one unit in the last place.
 class OneUlpAway final : public StateSource {
  public:
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
@@ -41,7 +41,8 @@ class OneUlpAway final : public StateSource {
   RandomState random_{1234};
 };
 
-// The curve of one rank, from there: what rounding at one moment makes of a curve.
+// Returns the curve of one rank that starts from those: how far a rounding at one moment moves a
+// curve.
 Curve curve_of_one_ulp(const ModelRuntimeOptions& options, std::int64_t steps) {
   Curve curve;
   const RankBody body = [&](ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator&) {
@@ -54,7 +55,7 @@ Curve curve_of_one_ulp(const ModelRuntimeOptions& options, std::int64_t steps) {
   return curve;
 }
 
-// The curve of the first rank, from random parameters.
+// Returns the curve of the first rank, from random parameters.
 Curve curve_of(
     const ModelRuntimeOptions& options, const MeshShape& shape, std::int64_t steps,
     const PlanChange& change = [](TierPlan&) {}) {
@@ -88,8 +89,9 @@ struct TensorCase {
 
 class TensorRanks : public testing::TestWithParam<TensorCase> {};
 
-// docs/numerics.md has the bounds' reasons. Where a last place of the parameters at the start moves
-// the curve of one rank further than a third of them, the bound is three times what it moves.
+// docs/numerics.md gives the reasons for the bounds. If changing the initial parameters by one last
+// place moves the curve of one rank by more than a third of a bound, the bound is three times that
+// move.
 TEST_P(TensorRanks, TrainAsOneRankDoes) {
   const TensorCase& tested = GetParam();
   for (const DType type : {DType::kF32, DType::kBF16}) {
@@ -124,7 +126,7 @@ const TensorCase kTensorCases[] = {
     {"gpt2_untied", kGpt2, false, 2, true, false},
     {"gpt2_tied_all_rows", kGpt2, true, 2, false, false},
     {"gpt2_on_four", kGpt2, true, 4, true, false},
-    // 131 rows of vocabulary: the last rank has 43 of 44.
+    // The vocabulary has 131 rows: the last rank has 43 of 44.
     {"gpt2_odd_on_three", kGpt2, true, 3, true, true},
     {"qwen3_tied", "qwen3", true, 2, true, false},
     {"gemma2_tied_all_rows", "gemma2", true, 2, false, false},
@@ -203,8 +205,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, TensorMesh, testing::ValuesIn(kMeshCases),
                            return std::string(info.param.name);
                          });
 
-// What changes bits by itself (narrow gradients, reducing every micro-batch) does so in one way
-// only, and interleaved pieces of a pipeline in none.
+// Options that change bits (narrow gradients, reducing every micro-batch) change them in only one
+// way. Interleaved pieces of a pipeline do not change them at all.
 TEST(TensorMesh, GradientOptionsAndPiecesHaveBitsOfTheirOwn) {
   ModelRuntimeOptions options = options_for(kLlama, true, DType::kBF16);
   const MeshShape shape = {2, 2, 1};
@@ -231,7 +233,8 @@ TEST(TensorMesh, GradientOptionsAndPiecesHaveBitsOfTheirOwn) {
   EXPECT_LT(distance(narrow.curves[0], plain.curves[0]).loss, 1e-3);
 }
 
-// Eight ranks, all kinds of parallelism at once; the state goes on any mesh. Four samples a step.
+// Eight ranks, with all kinds of parallelism at once. Their state can be resumed on any mesh. There
+// are four samples a step.
 TEST(TensorState, IsThatOfOneRankOnEveryMesh) {
   for (const std::string_view family : {kLlama, kGpt2}) {
     ModelRuntimeOptions options = options_for(family, true, DType::kF32);
@@ -261,7 +264,7 @@ TEST(TensorState, IsThatOfOneRankOnEveryMesh) {
   }
 }
 
-// A tensor rank begins with exactly its slice of what one rank begins with.
+// A tensor rank begins with exactly its slice of the state that one rank begins with.
 TEST(TensorState, BeginsAsThatOfOneRank) {
   const ModelRuntimeOptions options = options_for(kGpt2, false, DType::kBF16, true);
   const auto initial = [&](const MeshShape& shape) {
@@ -279,7 +282,7 @@ TEST(TensorState, BeginsAsThatOfOneRank) {
   EXPECT_EQ(initial({2, 3, 1}), one);
 }
 
-// Of what all tensor ranks have alike each has the same bits, moments too.
+// The elements that all tensor ranks hold have the same bits on each of them, moments too.
 TEST(TensorState, ReplicasStayTheSame) {
   for (const bool shares_rows : {false, true}) {
     ModelRuntimeOptions options = options_for(kGpt2, true, DType::kBF16);
@@ -306,7 +309,7 @@ TEST(TensorState, ReplicasStayTheSame) {
   }
 }
 
-// Collectives that do nothing, on all ranks, are noticed by the comparison with one rank.
+// The comparison with one rank notices collectives that do nothing on all ranks.
 TEST(TensorRanks, AMissingSumIsNoticed) {
   using Which = std::function<bool(const Op&)>;
   const auto adds = [](const Op& op, Account account) {
@@ -320,7 +323,7 @@ TEST(TensorRanks, AMissingSumIsNoticed) {
   const std::pair<bool, Which> planted[] = {
       {false, sums_of(0)},
       {false, sums_of(3)},
-      {false, sums_of(7)},  // of the head: the gradient of its input
+      {false, sums_of(7)},  // in the head: the gradient of its input
       {true, [adds](const Op& op) { return adds(op, Account::kGradients); }},
   };
   for (const auto& [shares_rows, which] : planted) {

@@ -23,7 +23,7 @@ inline TierRuntimeOptions toy_options(std::int32_t micro_batches = 2) {
   return options;
 }
 
-// All state in a tier. Unified: the compute works in host memory.
+// Puts all state in a tier. With `unified` the compute works in host memory.
 inline void put_all(TierRuntimeOptions& options, bool unified, Tier tier) {
   options.placement.unified = unified;
   options.placement.homes.fill(tier);
@@ -43,7 +43,8 @@ inline TierStep toy_step(std::int64_t step, const std::vector<ToyInput>& inputs,
           toy_learning_rate(step)};
 }
 
-// Steps [first, last], with the next one begun before the last is finished; then drains.
+// Trains the steps [first, last], beginning each next step before the last one is finished; then
+// drains.
 inline void train_toy(TierRuntime& runtime, const TierRuntimeOptions& options, std::int64_t first,
                       std::int64_t last, ToyRun& run) {
   const StepRanks& ranks = options.ranks;
@@ -62,7 +63,7 @@ inline void train_toy(TierRuntime& runtime, const TierRuntimeOptions& options, s
   runtime.drain();
 }
 
-// In place of elements that are at home on another rank.
+// Stands for elements that are at home on another rank.
 inline constexpr float kNotHere = -12345.0F;
 
 inline std::vector<std::vector<float>> read_toy(TierRuntime& runtime, const ComputeModel& model) {

@@ -6,8 +6,8 @@
 #include "base/usage_error.h"
 #include "tests/runtime/engine/tier_fixture.h"
 
-// What a caller does wrong is thrown, and names the remedy; what its compute throws comes out of
-// finish_step().
+// A caller's mistake throws an error that names the remedy. Whatever the caller's compute throws
+// comes out of finish_step().
 namespace terrace {
 namespace {
 
@@ -142,7 +142,7 @@ TEST(TierMisuse, WhatIsNotPlannedIsNotEvaluated) {
 
 // --- compute that throws ------------------------------------------------------------------------
 
-// Takes units that touch nothing but their parameters.
+// A compute for units that touch nothing but their parameters.
 class NoCompute final : public StepCompute {
  public:
   void run(const KernelContext&, const ComputeTask&, const UnitMemory&) override {}
@@ -408,7 +408,7 @@ struct Schedule {
 
 class TierSchedules : public testing::TestWithParam<Schedule> {};
 
-// Five units whose last is a head, two micro-batches: 9 tasks each.
+// Five units, the last of which is a head, and two micro-batches of 9 tasks each.
 TEST_P(TierSchedules, AreRefusedByTheTask) {
   const ComputeModel model = toy_model({});
   TierRuntimeOptions options = toy_options();

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// Compares with the plain loop: losses, parameters and what the optimizer keeps, bit by bit.
+// Compares a run with the plain loop: losses, parameters and the optimizer's slots, bit by bit.
 void expect_plain(const ComputeModel& model, const TierRuntimeOptions& options,
                   const std::vector<StepTask>& tasks) {
   const ToyRun run = run_toy(model, options);
@@ -89,7 +89,7 @@ class TierRuntimeWays : public testing::TestWithParam<Way> {
   const TemporaryDirectory directory_;
 };
 
-// With clipping, which makes updates wait for the norm, and without.
+// Trains with clipping, which makes updates wait for the norm, and without.
 TEST_P(TierRuntimeWays, HaveTheBitsOfTrainingInMemory) {
   for (const bool has_head : {true, false}) {
     const ComputeModel model = toy_model({.has_head = has_head});
@@ -171,7 +171,7 @@ TEST(TierRuntime, ResumesWithTheSameBits) {
   EXPECT_EQ(run, whole);
 }
 
-// A trainer that keeps its activations: units that touch parameters and gradients alone.
+// A trainer that keeps its activations itself: its units touch only parameters and gradients.
 class OwnActivations final : public StepCompute {
  public:
   explicit OwnActivations(const ComputeModel& model) : model_(model) {}
@@ -265,7 +265,7 @@ TEST(TierSchedule, LayerMajorWithMicroBatchesBackwards) {
   expect_plain_everywhere(model, options);
 }
 
-// Block 1 stands twice in the chain of a micro-batch, and block 2 stands before it too.
+// Block 1 occurs twice in the chain of a micro-batch. Block 2 also occurs before it.
 TEST(TierSchedule, AUnitMayBeUsedSeveralTimes) {
   for (const bool has_head : {true, false}) {
     const ComputeModel model = toy_model({.blocks = 2, .has_head = has_head});
@@ -310,7 +310,7 @@ TEST(TierSchedule, TasksSayWhichUseOfTheirUnitTheyAre) {
   EXPECT_THAT(uses[UnitPass::kBackward], testing::ElementsAre(1, 0));
 }
 
-// As a pipeline of one rank would: the second forward runs before the first backward.
+// The tasks run as in a pipeline of one rank: the second forward runs before the first backward.
 TEST(TierSchedule, ForwardsMayRunAhead) {
   const ComputeModel model = toy_model({.blocks = 1, .has_head = false});
   TierRuntimeOptions options = toy_options(2);
@@ -369,8 +369,8 @@ std::vector<ToyRun> run_ranks(const RankedTraining& training, const std::string&
   return runs;
 }
 
-// Every element is at home somewhere, and wherever it is, it is that of the whole. Of the slots
-// each rank has a half.
+// Expects every element to be at home on some rank, and to have the value of the whole run there.
+// Each rank has half of the slots.
 void expect_parts_of(const ToyRun& whole, const std::vector<ToyRun>& parts) {
   constexpr std::size_t kFields = kStateFields.size();
   for (std::size_t list = 0; list < whole.state.size(); ++list) {
@@ -412,7 +412,7 @@ TEST(TierRuntimeRanks, EveryStageHasTheSameBits) {
   }
 }
 
-// Whatever its type: the others wait in a reduction for what will not come.
+// The exception may have any type. The other ranks wait in a reduction for data that will not come.
 TEST(TierRuntimeRanks, WhatTheComputeOfOneThrowsEndsAll) {
   constexpr int kRanks = 2;
   const ComputeModel model = toy_model({.ranks = kRanks});

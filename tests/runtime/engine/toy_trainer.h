@@ -8,10 +8,10 @@
 
 #include "runtime/engine/tier_runtime.h"
 
-// A trainer of its own, for tests of what is trained from outside: a chain of small units with
-// plain loops as their compute, in fp32. Unit 0 makes hidden states of the input, h = W x; the
-// units between have h' = h + relu(W h); the last one compares w h with what it should be, which is
-// its loss. The last is a head, or a block whose backward is apart.
+// A trainer of its own, for tests of models that are trained from outside: a chain of small units
+// with plain loops as their compute, in fp32. Unit 0 makes hidden states of the input, h = W x. The
+// units between have h' = h + relu(W h). The last one compares w h with its target, which gives its
+// loss. The last unit is a head, or a block whose backward is a task of its own.
 namespace terrace {
 
 inline constexpr int kToyWidth = 72;  // a matrix is no multiple of 4096 elements
@@ -130,7 +130,7 @@ class ToyTrainer final : public StepCompute {
     std::int64_t elements = 0;  // of the gradient
   };
 
-  // What the product of row r and row o of the weight is.
+  // Returns the product of row r and row o of the weight.
   static float product(const Buffers& b, const float* rows, int r, int o) {
     float sum = 0;
     for (int i = 0; i < kToyWidth; ++i) {
@@ -143,7 +143,7 @@ class ToyTrainer final : public StepCompute {
       for (int o = 0; o < kToyWidth; ++o) out[r * kToyWidth + o] = product(b, rows, r, o);
     }
   }
-  // The gradient of element `at` is complete before it is added.
+  // Stores or adds the gradient of element `at`, which is complete before it is added.
   static void put(const Buffers& b, std::int64_t at, float value) {
     b.gradient[at] = b.adds ? b.gradient[at] + value : value;
   }
@@ -211,7 +211,7 @@ class ToyTrainer final : public StepCompute {
   const ComputeModel& model_;
 };
 
-// The first parameters, and zeros for the optimizer.
+// Returns an initial parameter. The optimizer's state begins with zeros.
 inline float toy_parameter(const ComputeModel& model, std::int32_t unit, std::int64_t element) {
   const bool is_last = unit + 1 == static_cast<std::int32_t>(model.units.size());
   if (element >= (is_last ? kToyWidth : kToyWidth * kToyWidth)) return 0;
@@ -230,7 +230,7 @@ inline void fill_toy(TierRuntime& runtime, const ComputeModel& model) {
       });
 }
 
-// The micro-batches of one rank.
+// Returns the micro-batches of one rank.
 inline std::vector<ToyInput> toy_inputs(std::int64_t step, std::int32_t micro_batches,
                                         int rank = 0) {
   std::vector<ToyInput> inputs(static_cast<std::size_t>(micro_batches));

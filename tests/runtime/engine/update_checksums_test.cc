@@ -8,8 +8,9 @@
 #include "tests/offload/store_fixture.h"
 #include "tests/runtime/engine/engine_fixture.h"
 
-// Which checksums an update takes, and what it finds. That training has the same bits with them,
-// and finds what drives spoil, the tests of the engine on NVMe and the simulation say.
+// Which checksums an update takes, and which errors it finds. The tests of the engine on NVMe and
+// of the simulation show that training has the same bits with these checksums, and that it finds
+// the bytes that drives spoil.
 namespace terrace {
 namespace {
 
@@ -38,7 +39,8 @@ class UpdateChecksumsTest : public ::testing::Test {
 
   const Program& program() const { return plan_.training.program; }
 
-  // Transfers whose checksums an update takes, and all, on a lane and of a kind of bytes.
+  // Counts the transfers of one kind of bytes on a lane: first those whose checksums an update
+  // takes, then all of them.
   std::pair<int, int> taken_of_all(Lane lane, Account account) const {
     std::pair<int, int> counts;
     for (const Op& op : program().ops) {
@@ -57,7 +59,8 @@ class UpdateChecksumsTest : public ::testing::Test {
     EXPECT_EQ(taken_of_all(lane, account).first, 0);
   }
 
-  // Transfers whose checksums the store takes keep a core busy, the others none.
+  // Expects transfers to keep a core busy in the simulation if the store takes their checksums, and
+  // no core otherwise.
   void expect_simulated_alike() const {
     MachineProfile profile;
     profile.unchecked_drive = profile.drive;
@@ -99,7 +102,7 @@ TEST_F(UpdateChecksumsTest, ParametersInMemoryHaveNone) {
   }
 }
 
-// Exponents of 8-bit moments are fewer bytes than a checksum is of.
+// The exponents of 8-bit moments are fewer bytes than one checksum covers.
 TEST_F(UpdateChecksumsTest, StateWhosePartsShareAChecksumIsTheStores) {
   prepare(SlotForm::kInt8, true);
   expect_none(Lane::kRead, Account::kOptimizerState);
@@ -107,8 +110,8 @@ TEST_F(UpdateChecksumsTest, StateWhosePartsShareAChecksumIsTheStores) {
   expect_all(Lane::kWrite, Account::kParameters);
 }
 
-// A block has 8 KiB of bf16 moments: of an odd number of blocks, the first moment's end and the
-// second's begin share a checksum.
+// A block has 8 KiB of bf16 moments. In a chunk of an odd number of blocks, the end of the first
+// moment and the begin of the second one share a checksum.
 TEST_F(UpdateChecksumsTest, SoIsThatOfOddChunksWithBf16Moments) {
   prepare(SlotForm::kBf16, false);
   int odd = 0;

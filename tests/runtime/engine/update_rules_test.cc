@@ -3,7 +3,8 @@
 #include "tests/runtime/engine/resumed_ranks.h"
 #include "tests/runtime/temporary_directory.h"
 
-// Every update rule that there is, one added later too: what holds of training whatever its rule.
+// Properties that training has whatever its update rule. Every rule is tested, also one that is
+// added later.
 namespace terrace {
 namespace {
 
@@ -33,7 +34,7 @@ TEST_P(UpdateRules, Learn) {
   EXPECT_LT(run.curve.losses.back(), run.curve.losses.front() - 0.1);
 }
 
-// Rules whose updates are alike would be one rule.
+// Two rules with the same updates would be one rule.
 TEST_P(UpdateRules, HaveACurveOfTheirOwn) {
   const TrainedRun own = train_tiny(options(), kSteps);
   for (const UpdateRule* other : update_rules()) {
@@ -60,7 +61,7 @@ TEST_P(UpdateRules, HaveTheSameBitsAtEveryStageInEveryTier) {
   }
 }
 
-// A limit that no norm reaches is the same arithmetic, with every update under the next forward.
+// A limit that no norm reaches does the same arithmetic, with every update under the next forward.
 TEST_P(UpdateRules, MayBeDeferred) {
   ModelRuntimeOptions waiting = options();
   waiting.optimizer.max_grad_norm = 1e30;
@@ -87,8 +88,9 @@ TEST_P(UpdateRules, KeepNarrowSlotsWithTheSameBitsEverywhere) {
   }
 }
 
-// Six micro-batches a step, whoever has them: only sums of gradients over ranks have another order.
-// A rule that takes signs turns such a difference into a whole step where a number is near zero.
+// A step has six micro-batches, however many ranks share them: only the sums of gradients over
+// ranks have another order. A rule that takes signs turns such a difference into a whole step where
+// a number is near zero.
 TEST_P(UpdateRules, TrainAlikeOnAnyNumberOfRanks) {
   const RankedRun one = train_ranks(options(DType::kF32, 6), 1, 0);
   for (const int ranks : {2, 3}) {

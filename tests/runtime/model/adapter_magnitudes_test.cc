@@ -10,8 +10,8 @@
 #include "tests/runtime/model/block_run.h"
 #include "tests/runtime/model/small_models.h"
 
-// Adapters with magnitudes (DoRA), beside a block whose matrices are m / n (W + s B A), row by row,
-// computed here in double precision.
+// Adapters with magnitudes (DoRA), compared with a block whose matrices are m / n (W + s B A), row
+// by row, computed here in double precision.
 namespace terrace {
 namespace {
 
@@ -62,7 +62,7 @@ std::vector<float> normal_numbers(std::size_t count, std::uint32_t seed, float d
   return values;
 }
 
-// A block's numbers, by parameter.
+// The numbers of a block, by parameter.
 struct BlockValues {
   UnitLayout layout;
   std::vector<float> all;
@@ -84,8 +84,8 @@ BlockValues random_values(const ModelConfig& config) {
   return block;
 }
 
-// Of a weight with an adapter: W + s B A, the norms of its rows, and what it is all multiplied
-// with.
+// For a weight with an adapter: W + s B A, the norms of its rows, and the factors that multiply the
+// rows.
 struct Direction {
   ParameterKind a = ParameterKind::kQueryA;
   std::int64_t columns = 0;
@@ -138,7 +138,7 @@ void expect_near(std::span<const float> got, std::span<const double> want,
     apart += (got[i] - want[i]) * (got[i] - want[i]);
     size += want[i] * want[i];
   }
-  // Some hundred fp32 roundings, of which few have one sign.
+  // Allows some hundred fp32 roundings, few of which have the same sign.
   EXPECT_LE(std::sqrt(apart), 3e-5 * std::sqrt(size)) << what;
   EXPECT_GT(size, 0) << what;
 }
@@ -204,7 +204,7 @@ TEST_P(AdapterMagnitudes, ComputeAsMatricesWithTheseNorms) {
       const std::size_t row = i / static_cast<std::size_t>(d.columns);
       const std::size_t column = i % static_cast<std::size_t>(d.columns);
       dm[row] += dw[i] * d.sum[i] / d.norms[row];
-      // The norm is a constant.
+      // The gradient treats the norm as a constant.
       const double of_sum = s * d.factors[row] * dw[i];
       for (std::size_t k = 0; k < kDoraRank; ++k) {
         const std::size_t in_a = k * static_cast<std::size_t>(d.columns) + column;

@@ -12,8 +12,8 @@
 #include "tests/runtime/model/block_run.h"
 #include "tests/runtime/model/small_models.h"
 
-// What adapters add to the layers of a block: which parameters there are, what is computed, and
-// what the gradients are, beside a block whose matrices have the adapters in them.
+// Adapters in the layers of a block: their parameters, the block's results and the gradients,
+// compared with a block whose matrices have the adapters merged in.
 namespace terrace {
 namespace {
 
@@ -49,7 +49,8 @@ std::vector<float> random_rows(const ModelConfig& config, std::uint32_t seed) {
   return random_numbers(static_cast<std::size_t>(kRows.rows() * config.width), seed, 1.0F);
 }
 
-// Of a block, in its flat sequence: norms around what leaves rows as they are, all else around 0.
+// Returns random values of a block in its flat sequence: norms around the number that leaves rows
+// as they are, all else around 0.
 std::vector<float> random_block(const ModelConfig& config) {
   const UnitLayout block = parameter_layout(config).at(1);
   std::vector<float> values =
@@ -68,7 +69,7 @@ std::span<const float> part(std::span<const float> values, const ParameterTensor
                         static_cast<std::size_t>(tensor.elements()));
 }
 
-// A of the weight: that of the first one with its stored name.
+// Returns the A of a weight: the A of the first weight with the same stored name.
 const ParameterTensor& a_of(const UnitLayout& block, const ParameterTensor& weight) {
   for (const ParameterTensor& other : block.tensors) {
     if (other.stored_name == weight.stored_name) return *block.find(adapter_a(other.kind));
@@ -76,7 +77,7 @@ const ParameterTensor& a_of(const UnitLayout& block, const ParameterTensor& weig
   TERRACE_CHECK(false);
 }
 
-// The same block without an adapter, whose matrices are W + s B A.
+// Returns the same block without an adapter. Its matrices are W + s B A.
 std::vector<float> merged_block(const ModelConfig& adapted, const ModelConfig& plain,
                                 std::span<const float> values) {
   const UnitLayout source = parameter_layout(adapted).at(1);
@@ -109,13 +110,13 @@ void expect_close(std::span<const float> values, std::span<const float> wanted,
     apart += (values[i] - wanted[i]) * (values[i] - wanted[i]);
     size += wanted[i] * wanted[i];
   }
-  // Some hundred fp32 roundings, of which few have one sign.
+  // Allows some hundred fp32 roundings, few of which have the same sign.
   EXPECT_LE(std::sqrt(apart), 2e-5 * std::sqrt(size)) << what;
   EXPECT_GT(size, 0) << what;
 }
 
-// dA = s B^T dW and dB = s dW A^T, dW the gradient of the whole matrix. Of weights that are stored
-// as one, each adds to dA.
+// The gradients dA = s B^T dW and dB = s dW A^T, where dW is the gradient of the whole matrix.
+// Weights that are stored as one all add to the same dA.
 struct AdapterGradients {
   std::map<ParameterKind, std::vector<float>> of_kind;
 };
@@ -152,7 +153,7 @@ AdapterGradients wanted_gradients(const ModelConfig& adapted, const ModelConfig&
 
 class Adapters : public testing::TestWithParam<const char*> {};
 
-// Some layers, and all.
+// Returns patterns that match some layers, and all.
 const std::vector<std::vector<std::string>>& patterns_of(std::string_view family) {
   static const std::vector<std::vector<std::string>> kUsual = {{}, {"k_proj", "down_proj"}};
   static const std::vector<std::vector<std::string>> kGpt2 = {{}, {"c_attn"}};
@@ -180,7 +181,7 @@ TEST_P(Adapters, ComputeAsMatricesThatHaveThem) {
         const std::string what = fmt::format("{} ranks", setting.ranks);
         BlockRun run(config, setting, values);
         expect_close(run.forward(x), y, what);
-        // Nothing of the block's input trains, so the gradient ends at the adapters.
+        // Nothing before the block trains, so the gradient ends at its adapters.
         run.backward(dy);
         for (const auto& [kind, gradient] : wanted.of_kind) {
           expect_close(run.whole_gradient_of(kind), gradient,
@@ -191,7 +192,7 @@ TEST_P(Adapters, ComputeAsMatricesThatHaveThem) {
   }
 }
 
-// The second block's input gradient goes to the adapters of the first.
+// The second block's input gradient goes on to the adapters of the first.
 TEST_P(Adapters, PassTheGradientOn) {
   const ModelConfig plain = plain_model(GetParam());
   const ModelConfig config = adapted_model(GetParam());
@@ -211,7 +212,7 @@ TEST_P(Adapters, PassTheGradientOn) {
   }
 }
 
-// B is zero at the start: bit for bit what the model computes without.
+// B is zero at the start, so the block computes bit for bit what it computes without adapters.
 TEST_P(Adapters, ChangeNothingAtTheStart) {
   const ModelConfig plain = plain_model(GetParam());
   const ModelConfig config = adapted_model(GetParam());
@@ -280,7 +281,7 @@ TEST(AdapterLayout, HasOneAForWeightsThatAreStoredAsOne) {
   }
 }
 
-// Only A and B train, decay as matrices do, and what is theirs starts from numbers of their own.
+// Only A and B train. They decay as matrices do, and start from random numbers of their own.
 TEST(AdapterLayout, LeavesTheModelAsItIs) {
   for (const char* family : {"llama", "gpt2", "phi3"}) {
     const std::vector<UnitLayout> plain = parameter_layout(plain_model(family));
@@ -306,7 +307,8 @@ TEST(AdapterLayout, LeavesTheModelAsItIs) {
   }
 }
 
-// As torch's kaiming_uniform_ with a = sqrt(5): within one by the root of the inputs.
+// The numbers are as from torch's kaiming_uniform_ with a = sqrt(5): within one divided by the root
+// of the number of inputs.
 TEST(AdapterLayout, StartsFromUniformNumbersAndZero) {
   const UnitLayout block = parameter_layout(adapted_model("llama"))[1];
   const auto start = [&](ParameterKind kind) {
@@ -328,7 +330,7 @@ TEST(AdapterLayout, StartsFromUniformNumbersAndZero) {
   EXPECT_NEAR(squares / static_cast<double>(a.size()), bound * bound / 3, 0.15 * bound * bound);
   EXPECT_NE(a, start(ParameterKind::kProjectionA));
   for (const float value : start(ParameterKind::kDownB)) EXPECT_EQ(value, 0.0F);
-  // Any cutting gives the same bits.
+  // Any cutting into pieces gives the same bits.
   std::vector<float> piece(5);
   init_parameter(*block.find(ParameterKind::kDownA), 11, 7, piece);
   EXPECT_TRUE(std::ranges::equal(piece, std::span(a).subspan(7, 5)));

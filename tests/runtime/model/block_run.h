@@ -14,8 +14,9 @@
 
 namespace terrace {
 
-// The first block of a model in fp32, or another, run forward and backward by tensor-parallel ranks
-// in turn: what they exchange is copied and added here. Rows are those of one micro-batch.
+// The forward and backward of the first block of a model, or of another, in fp32. Tensor-parallel
+// ranks run in turn; the data that they exchange is copied and added here. Rows are the rows of one
+// micro-batch.
 class BlockRun {
  public:
   struct Setting {
@@ -24,8 +25,8 @@ class BlockRun {
     bool shares_rows = false;
   };
 
-  // `parameters` has the whole block's, in the order of parameter_layout(config). `unit` is the
-  // block's.
+  // `parameters` holds the whole block's parameters in the order of parameter_layout(config).
+  // `unit` is the block's index there.
   BlockRun(const ModelConfig& config, const Setting& setting, std::span<const float> parameters,
            std::int64_t unit = 1)
       : whole_(parameter_layout(config)),
@@ -46,13 +47,14 @@ class BlockRun {
     }
   }
 
-  // All rows of the output, of all rows of the input.
+  // Returns all rows of the output for all rows of the input.
   std::vector<float> forward(std::span<const float> input) {
     share_rows(input, Role::kHidden);
     run(UnitGraph::Pass::kForward);
     return all_rows(Role::kHiddenOut);
   }
-  // Likewise of the gradients, after forward(). The activations are computed again before.
+  // Returns all rows of the input's gradient for those of the output, after forward(). Computes the
+  // activations again first.
   std::vector<float> backward(std::span<const float> gradient) {
     share_rows(gradient, Role::kHiddenGradient);
     for (const auto& rank : ranks_) std::ranges::fill(rank->of(Role::kSaved), -1.0F);
@@ -60,8 +62,8 @@ class BlockRun {
     run(UnitGraph::Pass::kBackward);
     return all_rows(Role::kHiddenGradientOut);
   }
-  // All of a parameter's gradient, of ranks that each have a part of the parameter, or of its
-  // gradient.
+  // Returns the whole gradient of a parameter, from ranks that each have a part of the parameter or
+  // of its gradient.
   std::vector<float> whole_gradient_of(ParameterKind kind) const {
     std::vector<float> whole(static_cast<std::size_t>(whole_[unit_].find(kind)->elements()));
     for (const auto& rank : ranks_) {
@@ -74,7 +76,7 @@ class BlockRun {
     }
     return whole;
   }
-  // Of one rank: all of a parameter's gradient.
+  // Returns the whole gradient of a parameter where there is one rank.
   std::vector<float> gradient_of(ParameterKind kind) const {
     TERRACE_CHECK_EQ(ranks_.size(), 1U);
     const ParameterTensor* const tensor = whole_[unit_].find(kind);
@@ -103,7 +105,7 @@ class BlockRun {
     std::span<const float> values_;
   };
 
-  // Memory that kernels may have: of whole cache lines.
+  // Memory for kernels, in whole cache lines.
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes{};
   };
@@ -148,7 +150,7 @@ class BlockRun {
     std::span<float> of(Role role) {
       return {reinterpret_cast<float*>(bytes(role).data()), bytes(role).size() / sizeof(float)};
     }
-    // What an exchange reads or writes.
+    // Returns the numbers that an exchange reads or writes.
     std::span<float> of(const UnitAccess& access) {
       std::span<std::byte> all = access.role == Role::kBetween
                                      ? between.at(static_cast<std::size_t>(access.number)).span()
@@ -215,7 +217,7 @@ class BlockRun {
     }
   }
 
-  // Each rank's rows, or all of them.
+  // Gives each rank its rows, or all of them.
   void share_rows(std::span<const float> all, Role role) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       const std::size_t count = all.size() / (setting_.shares_rows ? ranks_.size() : 1);

@@ -10,7 +10,7 @@
 #include "runtime/model/model_config.h"
 #include "tests/runtime/temporary_directory.h"
 
-// Which keys of config.json are read, passed over or refused.
+// The keys of config.json that are read, passed over or refused.
 namespace terrace {
 namespace {
 
@@ -26,7 +26,7 @@ ModelConfig read_keys(const Json& json, const std::vector<std::string>& ignored 
   return parse_model_config(json.dump(), "a/config.json", ignored);
 }
 
-// The base with the keys of an object, given as text.
+// Returns the base with the keys of an object that is given as text.
 Json with_keys(const char* base, const std::string& more) {
   Json json = Json::parse(base);
   json.update(Json::parse(more));
@@ -37,7 +37,7 @@ struct Strange {
   const char* what;
   const char* base;
   const char* more;
-  std::vector<std::string> ignored;  // what the remedy names
+  std::vector<std::string> ignored;  // the keys that the remedy names
 };
 
 class StrangeKeys : public testing::TestWithParam<Strange> {};
@@ -54,8 +54,8 @@ TEST_P(StrangeKeys, AreRefusedByNameAndLetThroughByName) {
   }
   const ModelConfig config = read_keys(with_keys(base, more), ignored);
   EXPECT_EQ(config.ignored_keys, ignored);
-  EXPECT_EQ(config.json, with_keys(base, more).dump());  // of which final/ has all
-  // A checkpoint goes without them, so that its model is read again.
+  EXPECT_EQ(config.json, with_keys(base, more).dump());  // final/ has all keys
+  // A checkpoint leaves these keys out, so that its model can be read again.
   const ModelConfig saved = parse_saved_config(config_json_to_save(config), "checkpoint");
   EXPECT_TRUE(saved.ropes == config.ropes);
   EXPECT_EQ(saved.width, config.width);
@@ -89,14 +89,14 @@ TEST(ConfigKeys, NullAndHarmlessValuesPass) {
       read_keys(with_keys(kLlama, R"({"hidden_dropout": 0, "use_sliding_window": false})")));
   EXPECT_NO_THROW(
       read_keys(with_keys(kGpt2, R"({"pruned_heads": {}, "is_encoder_decoder": false})")));
-  // Keys that the type of rope does not use.
+  // These keys are not used by the type of rope.
   EXPECT_NO_THROW(read_keys(with_keys(kLlama, R"({"rope_parameters": {"attention_factor": 1}})")));
   EXPECT_NO_THROW(read_keys(with_keys(
       kLlama,
       R"({"rope_scaling": {"type": "linear", "factor": 2, "mscale": 1, "beta_fast": 2}})")));
 }
 
-// gemma3 has an object for each type of layer there.
+// There gemma3 has an object for each type of layer.
 TEST(ConfigKeys, InsideTheObjectsOfRopeParameters) {
   constexpr auto kOwn = std::to_array<KnownKey>({{"rope_scaling"}, {"rope_parameters"}});
   const auto check = [&](const char* json) { check_config_keys(json, kOwn, "a/config.json"); };
@@ -126,7 +126,7 @@ TEST(ConfigKeys, AnIgnoredKeyThatIsNotThereNamesTheNearest) {
   }
 }
 
-// Such a key counts as absent, also one that is known and refused for its value.
+// Such a key counts as absent, even one that is known and would be refused for its value.
 TEST(ConfigKeys, IgnoredKeysCountAsAbsent) {
   const Json json = with_keys(kGpt2, R"({"scale_attn_by_inverse_layer_idx": true})");
   EXPECT_THROW(read_keys(json), ConfigError);
@@ -178,7 +178,7 @@ struct TwoRopes {
 
 class RopeOfTwoForms : public testing::TestWithParam<TwoRopes> {};
 
-// Versions of transformers take one or the other.
+// Each version of transformers takes one or the other.
 TEST_P(RopeOfTwoForms, IsRefusedWhereTheyDiffer) {
   const auto& [what, more, named] = GetParam();
   if (named == nullptr) {

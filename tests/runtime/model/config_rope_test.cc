@@ -217,7 +217,7 @@ TEST(ConfigRope, DynamicNeedsMoreThanOnePair) {
                             ConfigError, "more than 2 elements");
 }
 
-// Refuses before a list of that size is made.
+// The width is refused before a list of that size is made.
 TEST(ConfigRope, RefusesWidthsThatNoHeadHas) {
   TERRACE_EXPECT_THROW_WITH(read(R"({"rope_scaling": {"type": "linear", "factor": 2}})",
                                  {.positions = 64, .rotary_width = 900'000'000'000}),

@@ -8,19 +8,20 @@
 #include "tests/runtime/model/block_run.h"
 #include "tests/runtime/model/small_models.h"
 
-// What blocks of the options compute, beside blocks of other options.
+// The results of blocks with the decoder's options, compared with blocks that have other options.
 namespace terrace {
 namespace {
 
 constexpr BatchShape kBatch = {2, 6};
 
-// Attention and feed-forward of one layer norm without a bias, added to the same hidden states.
+// Returns a model whose attention and feed-forward both read one layer norm without a bias, and are
+// added to the same hidden states.
 ModelConfig parallel_model() {
   ModelConfig config =
       small_model("llama", {.layers = 1, .width = 32, .head_width = 8, .intermediate = 48});
   config.norm.has_mean = true;
   config.norm.has_bias = false;
-  config.has_projection_bias = true;  // which one tensor-parallel rank alone adds
+  config.has_projection_bias = true;  // only one tensor-parallel rank adds it
   config.branch_order = BranchOrder::kParallel;
   return config;
 }
@@ -37,7 +38,7 @@ std::vector<float> random_hidden(const ModelConfig& config, std::uint32_t seed) 
   return random_values(static_cast<std::size_t>(kBatch.rows() * config.width), seed, 1.0F);
 }
 
-// Of the block of a model: norms around 1, all else around 0.
+// Returns random parameters of a model's block: norms around 1, all else around 0.
 std::vector<float> random_parameters(const ModelConfig& config) {
   const UnitLayout block = parameter_layout(config).at(1);
   std::vector<float> values = random_values(static_cast<std::size_t>(block.elements), 3, 0.2F);
@@ -50,8 +51,8 @@ std::vector<float> random_parameters(const ModelConfig& config) {
   return values;
 }
 
-// The parameters of `from` for another layout of the same model: what it does not have is taken
-// from the attention's norm, and kinds in `zero` are 0.
+// Returns the parameters of `from` for another layout of the same model. A tensor that `from` does
+// not have is copied from the attention's norm, and the kinds in `zero` are 0.
 std::vector<float> parameters_for(const ModelConfig& config, const ModelConfig& from,
                                   std::span<const float> values,
                                   std::span<const ParameterKind> zero) {
@@ -69,7 +70,7 @@ std::vector<float> parameters_for(const ModelConfig& config, const ModelConfig& 
 
 void expect_near(std::span<const float> values, std::span<const float> wanted) {
   ASSERT_EQ(values.size(), wanted.size());
-  // Sums of some hundred products in fp32, of numbers around 1.
+  // Allows for sums of some hundred products in fp32, of numbers around 1.
   for (std::size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(values[i], wanted[i], 2e-4F) << i;
 }
 
@@ -80,7 +81,7 @@ std::vector<float> sum_less(std::span<const float> a, std::span<const float> b,
   return result;
 }
 
-// A sequential block with nothing in one branch is x and the other branch: two of them make a
+// A sequential block with an empty branch gives x plus the other branch. Two such blocks make a
 // parallel one.
 TEST(ParallelBranches, AreBothOfOneNorm) {
   const ModelConfig config = parallel_model();

@@ -8,15 +8,15 @@
 #include "runtime/model/families/family.h"
 #include "tests/runtime/temporary_directory.h"
 
-// What each family's class takes where config.json lacks a key, and what is refused.
-// docs/families.md has the facts.
+// The values that each family's class takes where config.json lacks a key, and the files that are
+// refused. docs/families.md has the facts.
 namespace terrace {
 namespace {
 
 using Json = nlohmann::json;
 
-// The keys that have no default here, with few others: as many heads as any class has key-value
-// heads by default.
+// Returns the keys that have no default here, and few others. There are as many heads as any class
+// has key-value heads by default.
 Json sizes_of(const std::string& family) {
   Json json = {{"model_type", family},         {"hidden_size", 128}, {"intermediate_size", 96},
                {"num_hidden_layers", 6},       {"vocab_size", 300},  {"num_attention_heads", 32},
@@ -237,7 +237,7 @@ TEST(FamilyRopes, OfGemma3DifferByTypeOfLayer) {
   EXPECT_EQ(older.ropes[0].theta, 7);
   EXPECT_EQ(older.ropes[1].type, RopeType::kDefault);
   EXPECT_EQ(older.ropes[1].theta, 9);
-  // Keys of rope_scaling stand for those of full layers, as in transformers.
+  // Keys of rope_scaling replace those of full layers, as in transformers.
   const ModelConfig both = parse_with("gemma3_text", R"({
       "rope_scaling": {"rope_type": "linear", "factor": 8},
       "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2,

@@ -12,15 +12,15 @@
 #include "base/half.h"
 #include "kernels/cpu/cpu_kernels.h"
 
-// What quantised matrices hold, against an encoder and a decoder in double precision that are
-// written here from the papers.
+// The numbers in quantised matrices, compared with an encoder and a decoder in double precision
+// that are written here from the papers.
 namespace terrace {
 namespace {
 
 constexpr std::int64_t kBlock = 64;
 constexpr std::int64_t kGroup = 256;
 
-// Of a normal distribution: the number below which `probability` of it lies, by bisection.
+// Returns the number below which `probability` of a normal distribution lies, found by bisection.
 double normal_quantile(double probability) {
   double low = -9;
   double high = 9;
@@ -31,9 +31,9 @@ double normal_quantile(double probability) {
   return low;
 }
 
-// Dettmers et al. 2023, section 3 and appendix E: eight levels up to 1 and eight from -1, at equal
-// steps of probability from the outermost, which is the middle of the last parts of the two halves,
-// to one half; the zero is in both.
+// Dettmers et al. 2023, section 3 and appendix E: eight levels up to 1 and eight from -1. They are
+// at equal steps of probability from the outermost level to one half. The outermost probability is
+// the mean of the middles of the two halves' last parts. Both halves contain the zero.
 std::vector<double> normal_float_levels() {
   const double outermost = (1.0 - 1.0 / 32.0 + 1.0 - 1.0 / 30.0) / 2;
   std::vector<double> levels = {0.0};
@@ -48,8 +48,9 @@ std::vector<double> normal_float_levels() {
   return levels;
 }
 
-// Dynamic tree quantisation: of a magnitude of e bits of fraction, the middles between 2^e + 1
-// numbers from 0.1 to 1, at a tenth of the power above; zero and one besides.
+// Dynamic tree quantisation. A magnitude with e bits of fraction is the middle between two
+// neighbours of 2^e + 1 numbers from 0.1 to 1, times a power of ten that is a tenth of the power
+// for e + 1. Zero and one are levels too.
 std::vector<double> dynamic_tree_levels() {
   std::vector<double> levels = {0.0, 1.0};
   for (int e = 0; e < 7; ++e) {
@@ -80,7 +81,7 @@ std::vector<double> scales_of(const std::vector<float>& numbers) {
   return scales;
 }
 
-// The scales as they come back from their codes.
+// Returns the scales as they come back from their codes.
 std::vector<double> doubly_quantized(std::vector<double> scales) {
   static const std::vector<double> kLevels = dynamic_tree_levels();
   const double mean =
@@ -104,7 +105,7 @@ std::vector<double> reference_numbers(QuantizedForm form, const std::vector<floa
   std::vector<double> result;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const double scale = scales[i / kBlock];
-    // Times 127 before the division: exact where a number has few bits.
+    // Multiplies by 127 before the division, which is exact if a number has few bits.
     const double unit = scale > 0 ? (is_nf4 ? 1.0 : 127.0) * numbers[i] / scale : 0;
     result.push_back(restored[i / kBlock] *
                      (is_nf4 ? nearest(kLevels, unit) : std::nearbyint(unit) / 127));
@@ -129,7 +130,7 @@ std::vector<std::byte> quantized(const QuantizedShape& shape, const std::vector<
   return quantize_matrix(shape, read, workers);
 }
 
-// What the kernels of the CPU make of the bytes.
+// Returns the numbers that the kernels of the CPU make of the bytes.
 std::vector<float> restored(const QuantizedShape& shape, std::vector<std::byte> bytes) {
   std::vector<float> numbers(static_cast<std::size_t>(shape.elements));
   WorkerArena workers(1);
@@ -143,8 +144,8 @@ std::vector<float> restored(const QuantizedShape& shape, std::vector<std::byte> 
 class MatrixQuantizer : public testing::TestWithParam<QuantizedForm> {};
 
 TEST_P(MatrixQuantizer, HasTheNumbersOfTheReference) {
-  // Within a block, blocks with a rest, and several groups of scales. The last has numbers of few
-  // bits, of which many lie in the middle between two codes.
+  // The sizes are within a block, of blocks with a rest, and of several groups of scales. The last
+  // one has numbers of few bits, many of which lie in the middle between two codes.
   for (const std::int64_t elements : {1, 63, 64, 1000, 40 * 777, 70000, 70001}) {
     const QuantizedShape shape = {.form = GetParam(), .elements = elements};
     std::vector<float> numbers = random_matrix(elements, 7);
@@ -155,7 +156,8 @@ TEST_P(MatrixQuantizer, HasTheNumbersOfTheReference) {
     const std::vector<double> want = reference_numbers(GetParam(), numbers);
     const std::vector<double> scales = scales_of(numbers);
     for (std::size_t i = 0; i < got.size(); ++i) {
-      // Roundings of fp32 and of the tables; levels are a hundredth of the scale apart at least.
+      // Allows for roundings of fp32 and of the tables. Levels are at least a hundredth of the
+      // scale apart.
       ASSERT_NEAR(got[i], want[i], 2e-6 * scales[i / kBlock]) << elements << " " << i;
     }
   }
@@ -221,7 +223,7 @@ TEST(QuantizedLevels, AreThoseOfThePapers) {
   const std::vector<double> normal = normal_float_levels();
   ASSERT_EQ(normal.size(), 16U);
   for (int code = 0; code < 16; ++code) {
-    // The published table is of single-precision arithmetic.
+    // The published table was computed in single precision.
     EXPECT_NEAR(nf4_level(code), normal[static_cast<std::size_t>(code)], 1e-5) << code;
   }
   const std::vector<double> dynamic = dynamic_tree_levels();

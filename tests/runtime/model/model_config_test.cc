@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"cross", with(gpt2(), "add_cross_attention", true), "add_cross_attention"}),
     [](const auto& each) { return std::string(each.param.what); });
 
-// Before anything is made of that size.
+// They are refused before anything of that size is made.
 TEST(ModelConfig, RefusesSizesThatNoModelHas) {
   for (const char* key : {"hidden_size", "intermediate_size", "vocab_size", "head_dim"}) {
     TERRACE_EXPECT_THROW_WITH(parse_config(with(llama(), key, 900'000'000'000)), ConfigError,

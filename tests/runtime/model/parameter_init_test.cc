@@ -89,7 +89,7 @@ TEST(ParameterInit, Constants) {
   EXPECT_EQ(values(tensor, 1), std::vector<float>(5, 0.0F));
 }
 
-// The largest radius the 24 bits allow, and the exact zero.
+// Covers the largest radius that the 24 bits allow, and the exact zero.
 TEST(ParameterInit, NoValueIsWild) {
   const std::vector<float> got = values(tensor_of(1 << 20), 2);
   for (const float value : got) ASSERT_LT(std::abs(value), 5.8F);

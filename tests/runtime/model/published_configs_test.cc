@@ -6,7 +6,7 @@
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_layout.h"
 
-// Files config.json of models that people have, and how many parameters these have.
+// The config.json files of models that people use, and the number of parameters in each model.
 namespace terrace {
 namespace {
 
@@ -25,7 +25,7 @@ TEST_P(PublishedConfigs, AreRead) {
   EXPECT_EQ(config.ropes.empty() ? RopeType::kDefault : config.ropes.front().type, GetParam().rope);
 }
 
-// As model repositories have them.
+// The files as model repositories have them.
 const auto kPublished = std::to_array<Published>(
     {Published{"gpt2", R"({"activation_function": "gelu_new",
           "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,

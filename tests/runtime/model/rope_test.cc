@@ -14,7 +14,8 @@ namespace terrace {
 namespace {
 
 constexpr std::int64_t kWidth = 16;
-// A unit in the last place of 1: transformers' pow, cos and sin are exact to one, ours to a half.
+// A unit in the last place of 1: transformers' pow, cos and sin are exact to one such unit, ours to
+// half a unit.
 constexpr double kUnit = std::numeric_limits<float>::epsilon();
 
 struct KnownRope {
@@ -189,7 +190,7 @@ TEST(RopeFrequencies, OfPublishedLlama3) {
                                                              {34, 1.785078128e-04},
                                                              {35, 9.556212354e-05},
                                                              {63, 3.068925989e-07}};
-  // The wanted numbers are exact; a blend in fp32 subtracts two that are nearly equal.
+  // The wanted numbers are exact. A blend in fp32 subtracts two numbers that are nearly equal.
   for (const auto& [i, value] : exact) EXPECT_NEAR(frequencies[i] / value, 1.0, 2e-6) << i;
 }
 
@@ -206,7 +207,7 @@ TEST(RopeFrequencies, DependOnTheLengthOfSomeTypesOnly) {
   }
 }
 
-// Ranks compare descriptions, so what changes a table must change them.
+// Ranks compare descriptions, so every field that changes a table must change them.
 TEST(RopeOptions, DifferAndAreDescribedByEachField) {
   const std::vector<RopeOptions> all = {
       {},
@@ -241,7 +242,7 @@ TEST(RopeOptions, DifferAndAreDescribedByEachField) {
   }
 }
 
-// The tables of documents one behind the other, each made for its own length.
+// Returns the tables of documents one after the other, each made for its own length.
 std::vector<float> rows_of_documents(const RopeOptions& options,
                                      const std::vector<std::int64_t>& lengths) {
   std::vector<float> rows;
@@ -256,7 +257,8 @@ std::vector<float> rows_of_documents(const RopeOptions& options,
 TEST(RopeRows, HaveTheAnglesOfTheirOwnDocument) {
   const RopeOptions usual = {.type = RopeType::kDefault};
   RopeRows rows({dynamic(), usual, longrope(1.2)}, kWidth);
-  // Short, long, another long one, one as before, and a short one that is longer than the first.
+  // The lengths are short, long, another long one, one as before, and a short one that is longer
+  // than the first.
   for (const std::vector<std::int64_t>& documents :
        {std::vector<std::int64_t>{3, 20, 31, 20, 9}, {10, 11, 12, 13, 1}, {40}}) {
     std::vector<std::int32_t> lengths;

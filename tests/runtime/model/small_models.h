@@ -28,7 +28,7 @@ struct SmallModel {
   std::int64_t window = 16;  // of gemma2 and gemma3_text, in the layers that have one
 };
 
-// Its config.json, as transformers writes it for the family.
+// Returns its config.json, as transformers writes it for the family.
 inline std::string small_config_json(std::string_view family, const SmallModel& sizes) {
   if (family == "gpt2") {
     return fmt::format(
@@ -58,7 +58,7 @@ inline ModelConfig small_model(std::string_view family, const SmallModel& sizes)
   return parse_model_config(small_config_json(family, sizes), "small");
 }
 
-// The one tensor of a unit whose name ends so.
+// Returns the only tensor of a unit whose name ends with `suffix`.
 inline const ParameterTensor& tensor_named(const UnitLayout& unit, std::string_view suffix) {
   const ParameterTensor* found = nullptr;
   for (const ParameterTensor& tensor : unit.tensors) {

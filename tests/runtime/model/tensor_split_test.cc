@@ -8,7 +8,7 @@
 #include "runtime/model/parameter_layout.h"
 #include "tests/runtime/model/small_models.h"
 
-// Which part of each tensor a tensor-parallel rank has.
+// The part of each tensor that a tensor-parallel rank has.
 namespace terrace {
 namespace {
 
@@ -36,7 +36,8 @@ class TensorSplits : public testing::TestWithParam<std::tuple<std::string_view, 
   const std::vector<UnitLayout> whole_ = parameter_layout(model_);
 };
 
-// Every element of what is cut is one rank's, of the rest every rank's.
+// Each element of a tensor that is cut belongs to one rank. Each element of the others belongs to
+// every rank.
 TEST_P(TensorSplits, CoverTheModel) {
   for (std::size_t u = 0; u < whole_.size(); ++u) {
     std::vector<int> owners(static_cast<std::size_t>(whole_[u].elements), 0);
@@ -93,7 +94,7 @@ class CountedState final : public StateSource {
   }
 };
 
-// In pieces that end anywhere; padding is zero.
+// Reads in pieces that end anywhere; padding is zero.
 TEST_P(TensorSplits, ReadTheirPartOfAState) {
   const CountedState counted;
   const TensorPartState state(counted, whole_);

@@ -59,7 +59,7 @@ TEST(Trainable, APatternThatMatchesNothingIsRefusedWithNames) {
   EXPECT_EQ(with_trainable(config, {"*norm*"}).trainable.size(), 1U);
 }
 
-// What trains comes first and is padded by itself, for as many ranks as there are.
+// The tensors that train come first, and are padded separately, for any number of ranks.
 TEST(Trainable, TensorsComeFirstInTheirUnit) {
   ModelConfig config = small_model("llama", {});
   config.trainable = {"*mlp*", "*norm*"};

@@ -10,7 +10,7 @@
 #include "runtime/model/unit_compute.h"
 #include "tests/runtime/model/small_models.h"
 
-// What comes of a unit that is written down as layers: its steps, and what these touch.
+// The steps that a unit gets if it is written down as layers, and the memory that they touch.
 namespace terrace {
 namespace {
 
@@ -27,7 +27,7 @@ ComputeModel described(const ModelConfig& config, const TensorSplit& split) {
 
 ModelConfig plain_llama() { return small_model("llama", {}); }
 
-// Steps as text: a compute step's name, > of a gather, + of a sum.
+// Returns steps as text: the name of a compute step, > for a gather, + for a sum.
 std::vector<std::string> step_names(const std::vector<UnitStep>& steps) {
   std::vector<std::string> names;
   for (const UnitStep& step : steps) {
@@ -65,7 +65,7 @@ TEST(UnitGraph, OneRankHasOneOpAPass) {
   EXPECT_EQ(model.units.back().saved_bytes, 0U);  // the head's backward is in its op
 }
 
-// The forward again leaves out the last product; the backward has each product twice.
+// The recomputation leaves out the last product. The backward makes each product twice.
 TEST(UnitGraph, FlopsAreThoseOfTheProducts) {
   const ModelConfig config = plain_llama();
   const UnitModel block = described(config, {}).units[1];
@@ -77,8 +77,8 @@ TEST(UnitGraph, FlopsAreThoseOfTheProducts) {
   EXPECT_DOUBLE_EQ(block.recompute[0].flops, block.forward_flops - 2 * rows * 64 * 176);
 }
 
-// Normed rows, q|k|v, attended, the middle, normed rows, gate|up, activated; and per row two
-// statistics and the log sum of each head.
+// A block saves normed rows, q|k|v, attended rows, the middle, normed rows, gate|up and activated
+// rows. It also saves for each row two statistics and the log sum of each head.
 TEST(UnitGraph, SavesWhatTheBackwardReads) {
   const UnitModel block = described(plain_llama(), {}).units[1];
   const std::size_t floats = 64 + 128 + 64 + 64 + 64 + 2 * 176 + 176 + 1 + 1 + 4;
@@ -104,8 +104,8 @@ TEST(UnitGraph, TensorRanksExchangeBetweenSteps) {
               ElementsAre("norm", ">", "sums", ">", "loss", "+", "norm backward"));
 }
 
-// Where a norm goes over the whole width of the heads, ranks exchange sums of squares, and on the
-// way back what the gradient has along the row: of queries and of keys.
+// If a norm covers the whole width of the heads, ranks exchange sums of squares. In the backward
+// they exchange the gradient's component along the row. Both are done for queries and for keys.
 TEST(UnitGraph, NormsOfTheWholeWidthNeedAllRanks) {
   ModelConfig config = plain_llama();
   config.query_key_norms = QueryKeyNorms::kWholeWidth;
@@ -120,7 +120,7 @@ TEST(UnitGraph, NormsOfTheWholeWidthNeedAllRanks) {
                                                        "query and key norms", "+", "norm1"));
 }
 
-// A rank's gradient of a norm of heads covers its own heads, whatever is done with rows.
+// A rank's gradient of a norm of heads covers its own heads, whether or not ranks share rows.
 TEST(UnitGraph, GradientsOfSharesAreSummed) {
   ModelConfig config = plain_llama();
   EXPECT_TRUE(described(config, {.ranks = 2}).units[1].summed.empty());

@@ -23,9 +23,10 @@ std::size_t workspace_of(const Step& step, DType type, int workers) {
   return compute.model(1, workers).workspace_bytes;
 }
 
-// What the scratch memory of all workers together is made for, in fp32: the sums of the largest
-// product's result, or for all queries of a batch the weights and score gradients of a panel of
-// keys. (An attention op has more scratch than these two, but fewer queries in it at a time.)
+// Returns the bytes that the scratch memory of all workers together is made for, in fp32. It holds
+// either the sums of the largest product's result, or the weights and score gradients of a panel of
+// keys for all queries of a batch. (An attention op has more scratch than these two, but fewer
+// queries in it at a time.)
 std::size_t fp32_bytes_at_work(const ModelConfig& config, const BatchShape& batch) {
   constexpr std::int64_t kPanelKeys = 512;
   const std::int64_t widest = std::max(2 * config.intermediate, 3 * config.width);
@@ -53,8 +54,8 @@ TEST_P(Workspace, GrowsWithWorkersNoFurtherThanTheShapes) {
   }
 }
 
-// No op of eight sequences of 128 tokens has more operations than the product with the weights of
-// gate and up, 1024 x 704 x 128: 185 million, which feed 23 workers of 8 million each.
+// For eight sequences of 128 tokens, no op has more operations than the product with the weights of
+// gate and up: 1024 x 704 x 128 makes 185 million, which feed 23 workers of 8 million each.
 TEST_P(Workspace, OfASmallModelIsThatOfFewWorkersOnAnyMachine) {
   const Step step{"nano", {8, 128}};
   const std::size_t of_few = workspace_of(step, GetParam(), 23);

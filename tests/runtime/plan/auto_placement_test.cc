@@ -42,7 +42,7 @@ std::size_t units_recomputed(const StepPolicy& policy) {
                     [](const UnitHomes& homes) { return homes.recompute; }));
 }
 
-// Which says nothing of where updates run: update_split_test.cc.
+// Returns a request that leaves out where updates run, which update_split_test.cc tests.
 PlacementRequest on_an_accelerator() {
   PlacementRequest request;
   request.unified = false;
@@ -74,8 +74,8 @@ TEST(AutoPlacement, ABudgetThatIsJustEnoughChangesNothing) {
   EXPECT_EQ(plan_step(model, request, budgets).policy.homes, loose.policy.homes);
 }
 
-// The device loses a step of its budget at a time: the optimizer state leaves first, unit by unit;
-// then saved activations are recomputed; then gradients leave, parameters, and activations.
+// The device's budget shrinks step by step. The optimizer state leaves first, unit by unit; then
+// saved activations are recomputed; then gradients leave, then parameters, and then activations.
 TEST(AutoPlacement, TheDeviceGivesWayInTheStatedOrder) {
   const StepModel model = small_step_model(4, false);
   const PlacementRequest request = on_an_accelerator();
@@ -114,7 +114,7 @@ TEST(AutoPlacement, TheDeviceGivesWayInTheStatedOrder) {
   EXPECT_GT(last_given, 2 * units) << "the optimizer state alone is not all that can leave";
 }
 
-// One concession fewer would not fit.
+// With one concession fewer the step would not fit.
 TEST(AutoPlacement, GivesWayNoFurtherThanNeeded) {
   const StepModel model = small_step_model(6, false);
   const PlacementRequest request = on_an_accelerator();
@@ -181,7 +181,7 @@ TEST(AutoPlacement, NamedTiersAreHonoured) {
   }
 }
 
-// Where nothing may be on NVMe, nothing is.
+// If nothing may be on NVMe, nothing is put there.
 TEST(AutoPlacement, WithoutNvmeNothingIsPutThere) {
   const StepModel model = small_step_model(4, false);
   PlacementRequest request = on_an_accelerator();
@@ -245,7 +245,7 @@ TEST(AutoPlacement, RandomBudgetsAreKeptOrRefused) {
   EXPECT_GT(refused, 8);
 }
 
-// The number after `before` in a remedy, in bytes.
+// Returns the number of bytes after `before` in a remedy.
 std::size_t named_in(const std::string& remedy, const std::string& before) {
   const std::size_t begin = remedy.find(before) + before.size();
   const std::size_t end = remedy.find(" or more", begin);
@@ -298,7 +298,7 @@ TEST(AutoPlacement, ARefusalNamesOptionsAsItsCallerKnowsThem) {
   EXPECT_THAT(remedy_of(model, request, budgets), HasSubstr("raise --device-memory to "));
 }
 
-// A step with a workspace of `bytes_each` for each of `value` threads.
+// Returns a reduction of `value` threads, each of which has `bytes_each` of the workspace.
 Reduction workspace_for_each(const StepModel& model, std::int64_t value, std::size_t bytes_each) {
   return {.option = Option::kThreads,
           .value = value,
@@ -309,7 +309,8 @@ Reduction workspace_for_each(const StepModel& model, std::int64_t value, std::si
           }};
 }
 
-// What is lowered fits, and the next larger value does not; what would not help is not named.
+// The lowered value that is named fits, and the next larger value does not. An option that would
+// not help is not named.
 TEST(AutoPlacement, ARefusalNamesTheLargestLowerValueThatFits) {
   StepModel model = small_step_model(3, false);
   model.workspace_bytes = 4 * kMiB;
@@ -352,7 +353,7 @@ TEST(AutoPlacement, ARefusalSaysWhatHelpsButIsNotEnough) {
       HasSubstr("\nthese help, and are not enough alone:\n  lower threads (up to 3.94 MiB less)"));
 }
 
-// Of a pipeline the budgets hold for all stages, whichever refuses first.
+// The budgets that are named suffice for all stages of a pipeline, whichever stage refuses first.
 TEST(AutoPlacement, ARefusalNamesWhatTheLargestStageOfAPipelineNeeds) {
   StepModel model = small_step_model(6, false);
   model.pipeline.stages = 2;
@@ -374,7 +375,8 @@ TEST(AutoPlacement, ARefusalNamesWhatTheLargestStageOfAPipelineNeeds) {
   }
 }
 
-// A unit whose parameters and gradient are most of the need is named, and what divides it.
+// If one unit's parameters and gradient are most of the need, the refusal names the unit and the
+// option that divides it.
 TEST(AutoPlacement, ARefusalNamesAUnitThatIsTooLarge) {
   StepModel model = small_step_model(2, false);
   model.units.back().padded_elements *= 64;
@@ -393,7 +395,7 @@ TEST(AutoPlacement, ARefusalNamesAUnitThatIsTooLarge) {
   }
 }
 
-// What would be conceded to memory that is not short asks for no more of the drive.
+// Concessions to memory that is not short must not ask for more of the drive.
 TEST(AutoPlacement, ARefusalForTheDriveAloneNamesWhatIsEnough) {
   const StepModel model = small_step_model(3, false);
   PlacementRequest request = on_an_accelerator();
@@ -410,7 +412,8 @@ TEST(AutoPlacement, ARefusalForTheDriveAloneNamesWhatIsEnough) {
   }
 }
 
-// The quick answer, by which homes are searched, never refuses what the full compile makes fit.
+// The quick answer that guides the search for homes never refuses a policy that the full compile
+// makes fit.
 TEST(AutoPlacement, WhatFitsCanFit) {
   int fitted = 0;
   int refused = 0;
@@ -444,7 +447,7 @@ TEST(AutoPlacement, WhatFitsCanFit) {
   EXPECT_GT(refused, 10);
 }
 
-// What the remedy asks for is enough, although it is told in three digits.
+// The budget that the remedy asks for is enough, although it is given in three digits.
 TEST(AutoPlacement, TheNeedThatIsNamedFits) {
   for (std::int64_t blocks = 1; blocks <= 8; ++blocks) {
     StepModel model = small_step_model(blocks, false);
@@ -466,7 +469,7 @@ TEST(AutoPlacement, TheNeedThatIsNamedFits) {
   }
 }
 
-// A device with room keeps its state: the host is asked for what waits there, and for no more.
+// A device with room keeps its state. The host is asked only for the bytes that wait there.
 TEST(AutoPlacement, TheNeedOfTheHostLeavesOutWhatTheDeviceHolds) {
   const StepModel model = small_step_model(4, false);
   PlacementRequest request = on_an_accelerator();
@@ -488,7 +491,7 @@ TEST(AutoPlacement, TheNeedOfTheHostLeavesOutWhatTheDeviceHolds) {
   EXPECT_NO_THROW(plan_step(model, request, budgets));
 }
 
-// Of two orders that fit the one that moves less is taken.
+// If two orders fit, the one that moves less is taken.
 TEST(AutoPlacement, ChoosesTheOrderThatMovesLess) {
   const StepModel model = small_step_model(8, false);
   PlacementRequest request = on_an_accelerator();
@@ -513,7 +516,7 @@ TEST(AutoPlacement, ChoosesTheOrderThatMovesLess) {
   EXPECT_EQ(moved(plan_step(model, request, budgets)), std::min(layer_major, micro_batch_major));
 }
 
-// Of a step whose updates need not wait, the drive's work is divided between forward and backward.
+// If the updates of a step need not wait, the drive's work is divided between forward and backward.
 TEST(AutoPlacement, TheSimulatorSaysHowManyUpdatesAreDeferred) {
   const StepModel model = small_step_model(24, false);
   PlacementRequest request;
@@ -528,7 +531,7 @@ TEST(AutoPlacement, TheSimulatorSaysHowManyUpdatesAreDeferred) {
   EXPECT_GT(plan.policy.first_units, usual);
   StepPolicy untuned = plan.policy;
   untuned.first_units = usual;
-  // Compute as long as the drive.
+  // Compute takes as long as the drive.
   MachineProfile profile;
   double flops = 0;
   for (const Op& op : plan.program.ops) flops += op.cost.flops;
@@ -539,7 +542,8 @@ TEST(AutoPlacement, TheSimulatorSaysHowManyUpdatesAreDeferred) {
             simulate(compile_step(model, untuned, {}), profile, 4).step_s);
 }
 
-// What the simulator says differs with where a rank's shards lie; what ranks run must not.
+// The simulator's answer depends on where a rank's shards lie; the programs that ranks run must
+// not.
 TEST(AutoPlacement, DataParallelRanksChooseOneProgram) {
   for (unsigned seed = 0; seed < (kSanitized ? 8 : 40); ++seed) {
     std::mt19937 random(seed);

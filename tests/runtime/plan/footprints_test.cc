@@ -14,7 +14,7 @@ TierBudgets with_host(std::size_t bytes) {
   return budgets;
 }
 
-// A question about a policy with everything on the host; counts how often the policy is made.
+// A question about a policy with everything on the host. It counts how often the policy is made.
 class Question {
  public:
   explicit Question(const StepModel& model) : model_(model) {}
@@ -58,7 +58,7 @@ TEST(Footprints, FitEveryBudgetFromTheLeastOn) {
   while (!question.fits(footprints, least)) least += 4 * kKiB;
   EXPECT_LE(question.packed(footprints), least);
   EXPECT_LE(question.needed(footprints), live);
-  // Asked in any order, and of an object that knows nothing yet.
+  // Budgets may be asked for in any order, and also of an object that knows nothing yet.
   for (const std::size_t more : {3 * live, live, least, 2 * live, least + 1}) {
     Footprints fresh;
     Question again(model);

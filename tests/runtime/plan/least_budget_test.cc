@@ -28,7 +28,7 @@ TEST(LeastBudget, IsNothingWhereNothingIsNeeded) {
   EXPECT_EQ(least_budget(0, [](std::size_t) { return true; }), 0U);
 }
 
-// A planner may refuse a budget and accept a smaller one.
+// A planner may refuse one budget and accept a smaller one.
 TEST(LeastBudget, IsFoundBelowBudgetsThatAreRefused) {
   const auto accepts = [](std::size_t bytes) {
     return bytes >= 100 * kMiB || (bytes >= 80 * kMiB && bytes < 96 * kMiB);

@@ -9,7 +9,8 @@
 namespace terrace {
 namespace {
 
-// Most of what it needs is parameters and gradients of its blocks; the lower ones may be frozen.
+// Returns a model that needs memory mostly for parameters and gradients of its blocks. Its lower
+// blocks may be frozen.
 StepModel model_of_large_blocks(std::int64_t frozen_blocks) {
   constexpr std::int64_t kBlocks = 8;
   StepModel model = small_step_model(kBlocks, false);
@@ -26,7 +27,7 @@ StepModel model_of_large_blocks(std::int64_t frozen_blocks) {
   return model;
 }
 
-// Whatever lives where and whatever the budget keeps: no program within it moves less.
+// Wherever state lives and whatever the budget keeps, no program within the budget moves less.
 TEST(OrderBound, NoProgramInMicroBatchMajorOrderMovesLess) {
   int bounds = 0;
   constexpr int kStep = kSanitized ? 5 : 1;  // odd, so that each bit is drawn both ways
@@ -47,7 +48,7 @@ TEST(OrderBound, NoProgramInMicroBatchMajorOrderMovesLess) {
       TierBudgets budgets;
       budgets.at(tier) = budget;
       const Program program = compile_step(model, policy, budgets);
-      const std::size_t room = program.use_of(near).packed_bytes;  // what it needs, at the least
+      const std::size_t room = program.use_of(near).packed_bytes;  // the least that it needs
       const double bound =
           least_moved_micro_batch_major(model, policy.micro_batches, policy.unified, room);
       if (bound > 0) ++bounds;

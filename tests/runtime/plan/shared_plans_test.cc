@@ -52,7 +52,7 @@ TEST(SharedPlans, AreRefusedToAll) {
   }
 }
 
-// A rank further on takes the choices of the first, whoever has made them.
+// A later rank takes the choices of the first one, whichever rank has made them.
 TEST(SharedPlans, GiveTheProgramsOfRanksThatPlanAlone) {
   PlacementRequest request;
   request.has_nvme = true;

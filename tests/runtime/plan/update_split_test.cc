@@ -78,7 +78,7 @@ TEST(UpdateSplit, OnlyUnitsOfThisStageAreStreamed) {
   }
 }
 
-// Whose compute is never what the others wait for.
+// Returns a machine whose compute never makes the other lanes wait.
 MachineProfile fast_gpu_machine(std::int32_t update_threads, double link_bytes_per_s = 0) {
   MachineProfile machine = gpu_machine(update_threads, link_bytes_per_s);
   machine.flops_per_s = 1e15;
@@ -94,7 +94,7 @@ double balanced(const StepModel& model, const MachineProfile& machine) {
                         compile_step(model, all, {}), machine);
 }
 
-// The more threads update on the host, the less is left to the device.
+// The more threads update on the host, the less work is left to the device.
 TEST(UpdateSplit, FollowsTheSpeedOfTheHost) {
   const StepModel model = small_step_model(30, false);
   double last = 1;
@@ -107,7 +107,7 @@ TEST(UpdateSplit, FollowsTheSpeedOfTheHost) {
   EXPECT_LT(last, 0.2);
 }
 
-// The faster the link, the more is streamed over it; of an unknown one an estimate is taken.
+// The faster the link, the more is streamed over it. An estimate is used if its speed is unknown.
 TEST(UpdateSplit, FollowsTheSpeedOfTheLink) {
   const StepModel model = small_step_model(30, false);
   EXPECT_EQ(balanced(model, fast_gpu_machine(8, 2e9)), 0);
@@ -120,7 +120,7 @@ TEST(UpdateSplit, FollowsTheSpeedOfTheLink) {
   EXPECT_EQ(balanced(model, fast_gpu_machine(8)), balanced(model, fast_gpu_machine(8, 25e9)));
 }
 
-// With the balanced share the host's updates and the busiest link end within a unit of each other.
+// With the balanced share, the host's updates and the busiest link end within a unit of each other.
 TEST(UpdateSplit, HostAndLinksAreDoneTogether) {
   const StepModel model = small_step_model(30, false);
   MachineProfile machine = fast_gpu_machine(4);
@@ -135,7 +135,7 @@ TEST(UpdateSplit, HostAndLinksAreDoneTogether) {
   const double update_s = result.busy_s_of(Lane::kUpdate) / kSteps;
   const double link_s =
       std::max(result.busy_s_of(Lane::kUpload), result.busy_s_of(Lane::kDownload)) / kSteps;
-  double longest_s = 0;  // of a unit, on the host
+  double longest_s = 0;  // for one unit, on the host
   for (std::int32_t u = 0; u <= model.head(); ++u) {
     const double bytes = 30.0 * static_cast<double>(model.units.at(u).padded_elements);
     longest_s = std::max(longest_s, bytes / machine.update_bytes_per_s);
@@ -153,7 +153,7 @@ PlacementRequest with_state_on_host(std::int32_t update_threads) {
   return request;
 }
 
-// A model whose chunks are large enough to be worth the start of an op.
+// Returns a model whose chunks are large enough to be worth the start of an op.
 StepModel large_step_model() {
   StepModel model = small_step_model(12, false);
   model.chunk_elements = 256 * kBlockElements;
@@ -187,7 +187,7 @@ TEST(UpdateSplit, TheHostsProcessorsTakeNoUpdatesFromTheHost) {
 }
 
 // Lookahead and deferred updates are chosen for a GPU, whose compute leaves the host's processors
-// to updates: what suits a machine without one is slower there.
+// to updates. The choice for a machine without a GPU is slower there.
 TEST(UpdateSplit, TheOrderIsTunedForTheMachineThatComputes) {
   const StepModel model = large_step_model();
   PlacementRequest request = with_state_on_host(16);
@@ -229,8 +229,8 @@ TEST(UpdateSplit, NothingIsStreamedWhereDeviceAndHostAreOne) {
   EXPECT_EQ(streamed_units(plan_step(large_step_model(), request, {}).policy), 0);
 }
 
-// Of a device that the optimizer state fills, another unit's leaves where that makes the step
-// shorter; the budgets are kept.
+// If the optimizer state fills a device, another unit's state leaves it where that makes the step
+// shorter. The budgets are kept.
 TEST(UpdateSplit, MakesRoomForWhatPassesThrough) {
   const StepModel model = large_step_model();
   PlacementRequest request = with_state_on_host(1);

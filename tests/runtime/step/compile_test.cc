@@ -35,7 +35,8 @@ StepPolicy random_policy(const StepModel& model, std::mt19937& random) {
   return policy;
 }
 
-// Bytes that the updates of one step read from and write to the drive, and that stay there.
+// The bytes that the updates of one step read from and write to the drive, and the bytes that stay
+// there.
 struct UpdateBytes {
   double moved = 0, stored = 0;
 };
@@ -68,7 +69,8 @@ TEST(CompileStep, SplitMastersStoreAndMoveLess) {
   EXPECT_EQ(split.moved, 24 * elements);
 }
 
-// A machine on which the compute of a step takes as long as its traffic with the drive.
+// Returns the profile of a machine on which the compute of a step takes as long as its traffic with
+// the drive.
 MachineProfile balanced(const Program& program) {
   double flops = 0;
   for (const Op& op : program.ops) flops += op.cost.flops;
@@ -123,7 +125,8 @@ TEST(CompileStep, EvaluationSharesTheHomesOfTraining) {
   }
 }
 
-// Verify must see what a pass could get wrong: take away one edge, or move one buffer.
+// verify() must notice the mistakes that a pass could make, such as a missing edge or a moved
+// buffer.
 TEST(Verify, FindsAMissingEdge) {
   const StepModel model = small_step_model(4, true);
   const StepPolicy policy =
@@ -140,11 +143,11 @@ TEST(Verify, FindsAMissingEdge) {
       if (!verify(broken, 1).empty()) ++needed;
     }
   }
-  // Some edges are implied by others; most are not.
+  // Some edges follow from others; most do not.
   EXPECT_GT(needed, edges / 3);
 }
 
-// The load that an update and the forward behind it share runs in all parts.
+// The load that an update and the forward after it share runs in all parts.
 TEST(Verify, FindsWhatAPartLeavesUnwritten) {
   const StepModel model = small_step_model(3, false);
   for (const bool unified : {false, true}) {
@@ -243,8 +246,8 @@ TEST(CompileStep, UpdatesThatDoNotWaitKeepFewGradients) {
   };
   EXPECT_EQ(carried_gradients(waiting), 10);
   EXPECT_EQ(carried_gradients(at_once), policy.first_units);
-  // Parameters are read once for the update and the forward beside it, or for the backward and the
-  // update beside it.
+  // Parameters are read once for an update and the forward beside it, or once for a backward and
+  // the update beside it.
   for (const Program& program : {waiting, at_once}) {
     const double parameters = lane_bytes(program, Lane::kWrite, Account::kParameters);
     EXPECT_LE(lane_bytes(program, Lane::kRead, Account::kParameters), 2 * parameters);
@@ -277,7 +280,7 @@ TEST(CompileStep, GradientsThatAreUsedUpAtOnceStayInMemory) {
   expect_traffic(bytes_of_first(4) - bytes_of_first(1));
 }
 
-// They may still be on their way to the drive, and reads start in order.
+// The gradients may still be on their way to the drive, and reads start in order.
 TEST(CompileStep, GradientsOfTheStepBeforeAreReadAfterTheRestOfTheirStage) {
   const StepModel model = small_step_model(8, false);
   StepPolicy policy =
@@ -299,10 +302,10 @@ TEST(CompileStep, GradientsOfTheStepBeforeAreReadAfterTheRestOfTheirStage) {
   }
 }
 
-// Where a step begins with updates, their states are there: the step before has read them.
+// A step that begins with updates finds their states in memory: the step before has read them.
 TEST(CompileStep, StatesOfTheFirstUpdatesAreReadUnderTheEndOfTheStepBefore) {
   StepModel model = small_step_model(8, true);
-  for (UnitModel& unit : model.units) {  // no room that the backward has had
+  for (UnitModel& unit : model.units) {  // the backward leaves no free room
     unit.saved_bytes = std::min<std::size_t>(unit.saved_bytes, kKiB);
   }
   StepPolicy policy =
@@ -336,7 +339,7 @@ TEST(CompileStep, StatesOfTheFirstUpdatesAreReadUnderTheEndOfTheStepBefore) {
   EXPECT_LT(carried_states(budgets), 6);
 }
 
-// Otherwise what takes the place would wait until the drive has the updated state.
+// Without slack, the next buffer in the place would wait until the drive has the updated state.
 TEST(CompileStep, PlacesOfCarriedStatesHaveSlackToo) {
   const StepModel model = small_step_model(8, true);
   StepPolicy policy =
@@ -362,7 +365,7 @@ TEST(CompileStep, PlacesOfCarriedStatesHaveSlackToo) {
   EXPECT_EQ(sharers_of_carried_states(budgets), 0);
 }
 
-// Reads start in order: one for the third unit must not stand behind those for the sixth.
+// Reads start in order: a read for the third unit must not stand behind those for the sixth.
 TEST(CompileStep, ParametersAreReadInTheOrderOfTheForward) {
   const StepModel model = small_step_model(8, false);
   StepPolicy policy =
@@ -433,7 +436,8 @@ TEST(CompileStep, PacksWithinATenthOfWhatIsLive) {
   }
 }
 
-// Slack takes what a budget leaves, and the ledger does not say that the step needs it.
+// Slack uses the part of a budget that is left, and the ledger does not count it among what the
+// step needs.
 TEST(StepCompile, SlackIsAnAccountOfItsOwn) {
   const StepModel model = small_step_model(6, false);
   UnitHomes homes;

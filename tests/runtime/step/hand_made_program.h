@@ -12,7 +12,7 @@ namespace terrace {
 // A program made by hand: buffers at chosen places, and ops that touch whole buffers.
 class HandMadeProgram {
  public:
-  // In host memory unless said otherwise.
+  // Makes a buffer, in host memory unless said otherwise.
   BufferId buffer(std::size_t offset, std::size_t size_bytes, Life life = Life::kTransient,
                   Tier tier = Tier::kHost) {
     Buffer buffer;
@@ -27,12 +27,12 @@ class HandMadeProgram {
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
 
-  // A place of its own behind all others.
+  // Makes a buffer in a place of its own behind all others.
   BufferId own_buffer(Life life = Life::kTransient) {
     return buffer(program_.use_of(Tier::kHost).packed_bytes, kSize, life);
   }
 
-  // `cost` is in flops on the compute lane, in bytes on all others.
+  // Adds an op. `cost` is in flops on the compute lane and in bytes on all others.
   OpId op(Lane lane, double cost, const std::vector<BufferId>& reads,
           const std::vector<BufferId>& writes) {
     Op op;
@@ -52,7 +52,7 @@ class HandMadeProgram {
     return id;
   }
 
-  // With the edges that the places ask for.
+  // Returns the program with the edges that its places require.
   Program finish() const {
     Program program = program_;
     add_edges(program);

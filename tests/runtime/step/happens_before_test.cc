@@ -14,7 +14,7 @@ Op on(Lane lane, std::vector<Dependency> after = {}) {
   return op;
 }
 
-// Follows every edge and lane for itself, from each moment to all that start after its end.
+// Follows every edge and lane itself, from each moment to all moments that start after its end.
 std::vector<std::vector<bool>> reachability(const Program& program) {
   const auto count = static_cast<Moment>(program.ops.size());
   std::vector<std::vector<bool>> before(2 * count, std::vector<bool>(2 * count, false));
@@ -66,8 +66,8 @@ TEST(HappensBefore, IsReachabilityInRandomPrograms) {
   }
 }
 
-// Two reads and two writes by turns, each of which waits for both before: a million and more ways
-// lead from the front to the end, and none of them needs to be walked twice.
+// Two reads and two writes in turns, each of which waits for both ops before it. More than a
+// million paths lead from the front to the end, and none of them needs to be walked twice.
 TEST(HappensBefore, DoesNotWalkEveryPathThroughReadsAndWrites) {
   Program program;
   constexpr OpId kRungs = 2000;

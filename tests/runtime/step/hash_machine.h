@@ -24,10 +24,10 @@
 #include "tests/offload/store_fixture.h"
 #include "tests/runtime/step/step_fixture.h"
 
-// Programs run on real lanes with bodies that know nothing of training: what an op writes is a hash
-// of what it read. An op that reads too early or too late, or a byte that is moved wrongly, changes
-// all that comes after. The same program on one thread, with a place of its own for every buffer,
-// tells what is right.
+// Programs run on real lanes with bodies that know nothing of training: an op writes a hash of the
+// bytes that it read. An op that reads too early or too late, or a byte that is moved wrongly,
+// changes everything that comes after. The same program on one thread, with a place of its own for
+// every buffer, gives the right result.
 namespace terrace {
 
 using Bytes = std::vector<std::byte>;
@@ -136,10 +136,10 @@ class HashBodies final : public OpBodies {
     failing_kind_ = kind;
     failing_step_ = step;
   }
-  // After a failure.
+  // Lets ops between ranks go on after a failure.
   void let_ranks_go_on() { ranks_go_on_ = true; }
   void wait_for_failure() { has_failed_.wait(); }
-  // From here on updates are counted.
+  // Counts updates from this step on.
   void watch_updates_from(std::int64_t step) { watched_step_ = step; }
 
   int overlaps() const { return overlaps_.load(); }  // bodies of one lane at the same time
@@ -156,7 +156,7 @@ class HashBodies final : public OpBodies {
   const Program& program_;
   const ExecutorMemory& memory_;
   std::uint64_t seed_;
-  // Set before the first run.
+  // These are set before the first run.
   bool ranks_go_on_ = false;
   OpKind failing_kind_ = OpKind::kInput;
   std::int64_t failing_step_ = -1;
@@ -192,7 +192,8 @@ class Machine {
     bodies_ = std::make_unique<HashBodies>(program_, memory_, seed);
   }
 
-  // As of a GPU: collectives over its memory are then on streams.
+  // Makes device memory unreachable for the host, as a GPU's is: collectives over it then run on
+  // streams.
   void hide_device_memory() { memory_.host_reaches_device = false; }
 
   void fill_persistent() {
@@ -257,7 +258,7 @@ class Machine {
   HomeGate gate_{program_.units};
 };
 
-// small_step_model with every size shrunk: bytes are hashed again and again here.
+// Returns small_step_model with every size shrunk, as bytes are hashed again and again here.
 inline StepModel tiny_step_model(std::int64_t blocks, bool tied) {
   StepModel model = small_step_model(blocks, tied);
   model.chunk_elements = 2 * kBlockElements;
@@ -272,7 +273,7 @@ inline StepModel tiny_step_model(std::int64_t blocks, bool tied) {
   return model;
 }
 
-// All states on NVMe but what must not be: reads and writes all over.
+// Puts all states on NVMe that may be there, so that reads and writes are everywhere.
 inline Program nvme_program() {
   const StepModel model = tiny_step_model(3, true);
   const StepPolicy policy =
@@ -287,7 +288,7 @@ inline Program host_program() {
   return compile_step(model, policy, {});
 }
 
-// The inputs of a number of runs, which stay where they are.
+// The inputs of a number of runs. They stay where they are in memory.
 class Inputs {
  public:
   explicit Inputs(const Program& program, std::size_t runs) : tokens_(runs), results_(runs) {
@@ -315,7 +316,8 @@ class Inputs {
   std::vector<StepResult> results_;
 };
 
-// Prologue, two bodies, drain; then the same again, as a run does around an evaluation.
+// A prologue, two bodies and a drain; then the same with one body, as a run does around an
+// evaluation.
 inline constexpr std::array<Part, 7> kParts = {Part::kPrologue, Part::kBody,     Part::kBody,
                                                Part::kDrain,    Part::kPrologue, Part::kBody,
                                                Part::kDrain};
@@ -326,7 +328,7 @@ inline std::int64_t step_of(std::size_t run) {
   return step;
 }
 
-// Two runs are in flight at most, and as long as there is a next one.
+// At most two runs are in flight, and always two as long as there is a next one.
 inline void run_all(LaneExecutor& executor, Inputs& inputs, std::vector<RunReport>& reports) {
   for (std::size_t r = 0; r < kParts.size(); ++r) {
     if (executor.runs_in_flight() == 2) reports.push_back(executor.retire());
@@ -335,7 +337,8 @@ inline void run_all(LaneExecutor& executor, Inputs& inputs, std::vector<RunRepor
   while (executor.runs_in_flight() > 0) reports.push_back(executor.retire());
 }
 
-// Ops stand in the report where they took part, none before what it waits for had ended.
+// Expects times in the report for the ops that took part, and no op to start before the ops that it
+// waits for had ended.
 inline void expect_times(const Program& program, const RunReport& report) {
   ASSERT_EQ(report.times.size(), program.ops.size());
   for (std::size_t i = 0; i < program.ops.size(); ++i) {

@@ -31,7 +31,7 @@ TEST(Hazards, AReadWaitsForItsWriter) {
   made.op(Lane::kCompute, 1, {a}, {});
   const Program program = made.finish();
   EXPECT_THAT(program.ops[1].after, UnorderedElementsAre(here(0)));
-  // The next iteration's upload waits until this one was read.
+  // The next iteration's upload waits until this one's data has been read.
   EXPECT_THAT(program.ops[0].after, UnorderedElementsAre(before(1)));
   EXPECT_THAT(verify(program), IsEmpty());
 }
@@ -57,7 +57,7 @@ TEST(Hazards, AWriteWaitsForTheWriterOfTheSamePlace) {
   EXPECT_THAT(program.ops[0].after, UnorderedElementsAre(before(1)));
 }
 
-// Two buffers in half the same place; a third beside them has nothing to do with it.
+// Two buffers share half a place. A third one beside them has nothing to do with either.
 TEST(Hazards, PlacesThatOverlapInPartCount) {
   HandMadeProgram made;
   const BufferId low = made.buffer(0, 2 * kSize);
@@ -81,7 +81,7 @@ TEST(Hazards, TiersAreNotTheSamePlace) {
   EXPECT_THAT(program.ops[1].after, IsEmpty());
 }
 
-// An extent's offset is its number, and any part of it is all of it.
+// An extent's offset is its number, and any part of it counts as all of it.
 TEST(Hazards, ExtentsAreOrderedByTheirNumber) {
   HandMadeProgram made;
   const BufferId zero = made.buffer(0, kSize, Life::kPersistent, Tier::kNvme);
@@ -104,7 +104,7 @@ TEST(Hazards, AnInOrderLaneNeedsNoEdgeToItself) {
   EXPECT_THAT(program.ops[1].after, IsEmpty());
 }
 
-// Several reads are in flight, so their lane's order says nothing of their ends.
+// Several reads are in flight at once, so the order of their lane says nothing about when they end.
 TEST(Hazards, ReadsAndWritesNeedEdgesToTheirOwnLane) {
   HandMadeProgram made;
   const BufferId a = made.own_buffer();

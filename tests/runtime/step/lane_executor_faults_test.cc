@@ -8,7 +8,7 @@
 #include "runtime/step/lane_executor.h"
 #include "tests/runtime/step/hash_machine.h"
 
-// What becomes of runs when an op of one fails.
+// The fate of runs when an op of one of them fails.
 namespace terrace {
 namespace {
 
@@ -38,7 +38,7 @@ TEST(LaneExecutor, ABodyThatThrowsFailsTheRun) {
         },
         std::runtime_error);
     EXPECT_THROW(executor->retire(), std::runtime_error) << "it stays failed";
-    // Every update of step 3 comes behind the body that failed.
+    // Every update of step 3 comes after the body that failed.
     EXPECT_EQ(machine.bodies().late_updates(), 0);
   }
 }
@@ -63,7 +63,7 @@ TEST(LaneExecutor, ARunWhoseNextFailsIsWhole) {
   EXPECT_THROW(executor->retire(), std::runtime_error);
 }
 
-// By a run whose forward fails, and the run behind it.
+// Counts the calls of ops between ranks by a run whose forward fails and by the run after it.
 int calls_of_ranks_in_a_failure(const Program& program, bool go_on) {
   Inputs inputs(program, 2);
   Machine machine(program, make_memory_store(), 6);
@@ -94,7 +94,7 @@ TEST(LaneExecutor, AFailureOfAllRanksLetsTheirOpsGoOn) {
   EXPECT_LT(calls_of_ranks_in_a_failure(program, false), expected);
 }
 
-// Whatever the store reports comes out of retire(), with its type.
+// Any error that the store reports comes out of retire(), with its type.
 template <typename Expected>
 void expect_store_failure(const FaultPlan& plan) {
   const Program program = nvme_program();
@@ -128,7 +128,7 @@ TEST(LaneExecutor, CorruptedBytesFailTheRun) {
   EXPECT_THROW(executor->retire(), CorruptData);
 }
 
-// Faults now and then: a run is right or fails, never wrong in silence.
+// Faults occur now and then: a run is right or fails, and is never wrong in silence.
 TEST(LaneExecutor, RareFaultsAreNeverSilent) {
   const Program program = nvme_program();
   int failed = 0;

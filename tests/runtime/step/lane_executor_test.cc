@@ -39,7 +39,7 @@ Program random_program(std::mt19937& random) {
   }
   TierBudgets budgets;
   if (random() % 2 == 0) {
-    budgets.fill(std::size_t{1});  // as little as can be: space is reused the most
+    budgets.fill(std::size_t{1});  // the smallest budget: space is reused the most
   }
   return compile_step(model, policy, budgets);
 }
@@ -128,8 +128,8 @@ TEST(LaneExecutor, NothingRunsInADrainButWhatIsDeferred) {
   EXPECT_EQ(drain.first_compute_ns, 0);
 }
 
-// Somebody reads each unit's homes as slowly as can be while runs go on, and not before one of them
-// waits for it, and finds in them what was there when the gate was closed.
+// A reader goes through each unit's homes while runs go on, as slowly as possible: it starts only
+// when a run waits for it. It must find the content that the homes had when the gate was closed.
 void expect_homes_wait_for_their_reader(const Program& program, std::uint64_t seed) {
   Inputs inputs(program, kParts.size());
   Machine machine(program, make_memory_store(), seed);

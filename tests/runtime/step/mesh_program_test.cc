@@ -7,11 +7,11 @@
 #include "runtime/engine/model_runtime.h"
 #include "runtime/step/verify_ranks.h"
 
-// The step programs of large meshes, compiled in this process as every rank would.
+// The step programs of large meshes, compiled in this process as every rank would compile them.
 namespace terrace {
 namespace {
 
-// Llama 3.1 70B over 512 ranks, 32 data-parallel ones in each of 16 stages.
+// Returns options for Llama 3.1 70B over 512 ranks: 16 stages of 32 data-parallel ranks each.
 ModelRuntimeOptions options_512() {
   ModelRuntimeOptions options;
   options.model = load_model_config("llama-70b");
@@ -27,9 +27,10 @@ ModelRuntimeOptions options_512() {
   return options;
 }
 
-// The ranks of a stage differ only in where their shards lie: programs of its first and last rank
-// must be the same but for that, and then so are those between. Programs of different stages are
-// checked against each other whole, those of the first data-parallel rank of each.
+// The ranks of a stage differ only in where their shards lie. The programs of its first and last
+// rank must be the same apart from that, and then so are the programs of the ranks between.
+// Programs of different stages are checked against each other as a whole, using the first
+// data-parallel rank of each stage.
 TEST(MeshProgram, Of512RanksIsVerified) {
   ModelRuntimeOptions options = options_512();
   for (const auto& [schedule, pieces] :
@@ -51,9 +52,9 @@ TEST(MeshProgram, Of512RanksIsVerified) {
   }
 }
 
-// The same model over as many ranks, eight of each host tensor-parallel. Ranks that share units
-// have the very same program, so their collectives are in one order, and one of them stands for all
-// when stages are checked against each other.
+// The same model over as many ranks, with eight tensor-parallel ranks on each host. Ranks that
+// share units have exactly the same program. So their collectives are in one order, and one of them
+// stands for all when stages are checked against each other.
 TEST(MeshProgram, Of512TensorParallelRanksIsVerified) {
   ModelRuntimeOptions options = options_512();
   options.placement.micro_batches = 4;
@@ -71,8 +72,9 @@ TEST(MeshProgram, Of512TensorParallelRanksIsVerified) {
   }
 }
 
-// The programs of a stage are the same but for the numbers of shards, so the first and the last
-// data-parallel rank of each stand for all 64, and two tensor-parallel ranks have one program.
+// The programs of a stage are the same apart from the numbers of shards. So the first and the last
+// data-parallel rank of each stage stand for all 64, and two tensor-parallel ranks have one
+// program.
 TEST(MeshProgram, Of64DataParallel2TensorParallel4StagesIsVerified) {
   ModelRuntimeOptions options = options_512();
   options.ranks.shape = {.data = 64, .tensor = 2, .pipeline = 4};

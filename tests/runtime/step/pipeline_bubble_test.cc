@@ -7,14 +7,14 @@
 #include "runtime/step/verify_stages.h"
 #include "tests/runtime/step/step_fixture.h"
 
-// The programs of all stages on virtual lanes: what a schedule leaves idle.
+// The programs of all stages on virtual lanes, and the time that a schedule leaves idle.
 namespace terrace {
 namespace {
 
 constexpr double kForwardS = 1;
 constexpr double kBackwardS = 2;
 
-// A flop takes a second, everything else nothing.
+// Returns a machine on which a flop takes a second and everything else takes no time.
 MachineProfile free_transfers() {
   constexpr double kEndless = 1e300;
   MachineProfile profile;
@@ -30,7 +30,7 @@ MachineProfile free_transfers() {
   return profile;
 }
 
-// A block for each piece; embedding and head cost nothing.
+// Returns a model with one block for each piece. Its embedding and head cost nothing.
 StepModel equal_pieces(std::int32_t pieces) {
   StepModel model = small_step_model(pieces, false);
   for (UnitModel& unit : model.units) {
@@ -63,7 +63,8 @@ std::vector<Program> programs_of(const PipelineShape& shape, bool recompute) {
   return programs;
 }
 
-// Huang et al. for GPipe and 1F1B, Narayanan et al. 2021 for interleaved; here as a share of all.
+// Returns the bubble of Huang et al. for GPipe and 1F1B and of Narayanan et al. 2021 for
+// interleaved, here as a share of the whole time.
 double bubble_of(const PipelineShape& shape) {
   const double behind = shape.stages - 1;
   return behind / (shape.virtual_stages * shape.micro_batches + behind);
@@ -83,7 +84,7 @@ TEST_P(PipelineBubble, IsThatOfThePaper) {
   for (const double busy_s : simulated.compute_busy_s) EXPECT_NEAR(busy_s, works * slot_s, 1e-9);
 }
 
-// A stage repeats forwards before the gradients that they are for have come.
+// A stage recomputes forwards before the gradients that need them have come.
 TEST_P(PipelineBubble, IsSmallerWithRecomputation) {
   const std::vector<Program> programs = programs_of(GetParam(), true);
   ASSERT_THAT(verify_stages(programs), testing::IsEmpty());
@@ -111,7 +112,7 @@ std::string name_of_shape(const testing::TestParamInfo<PipelineShape>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Schedules, PipelineBubble, testing::ValuesIn(kShapes), name_of_shape);
 
-// Transfers that take time make it longer.
+// Transfers that take time make the bubble longer.
 TEST(PipelineSimulation, MessagesTakeTheTimeOfTheNetwork) {
   const PipelineShape shape{k1F1B, 2, 2, 1};
   const std::vector<Program> programs = programs_of(shape, false);

@@ -8,7 +8,7 @@
 #include "runtime/step/verify_stages.h"
 #include "tests/runtime/step/step_fixture.h"
 
-// What a pipeline makes of programs, as data.
+// The changes that a pipeline makes to programs, as data.
 namespace terrace {
 namespace {
 
@@ -112,7 +112,7 @@ void put_on_lane(std::vector<Program>& programs, Lane from, Lane to) {
   }
 }
 
-// 1F1B with all messages on one lane is the classic deadlock: a stage sends forward to one that
+// 1F1B with all messages on one lane is the classic deadlock: a stage sends forward to a stage that
 // sends back to it.
 TEST(PipelineProgram, StagesThatWaitForEachOtherAreFound) {
   const StepModel model = small_step_model(4, false);
@@ -124,8 +124,8 @@ TEST(PipelineProgram, StagesThatWaitForEachOtherAreFound) {
   EXPECT_THAT(verify_stages(programs), testing::ElementsAre(HasSubstr("waits for itself")));
 }
 
-// A lane for each direction suffices without virtual stages; with them, messages go around in a
-// ring, and every stage would wait with a send for one that does the same.
+// Without virtual stages one lane for each direction is enough. With them messages go around in a
+// ring, and every stage would wait with a send for a stage that does the same.
 TEST(PipelineProgram, ARingNeedsLanesForSendsAndReceives) {
   const StepModel model = small_step_model(6, false);
   StepPolicy policy = policy_for(model, 4);
@@ -140,7 +140,7 @@ TEST(PipelineProgram, ARingNeedsLanesForSendsAndReceives) {
   EXPECT_THAT(verify_stages(programs), testing::ElementsAre(HasSubstr("waits for itself")));
 }
 
-// A stage of 1F1B holds at most as many micro-batches as there are stages behind it and itself.
+// A stage of 1F1B holds at most as many micro-batches as there are stages from itself to the last.
 TEST(PipelineProgram, OneForwardOneBackwardHoldsFewActivations) {
   const StepModel model = small_step_model(10, false);
   StepPolicy policy = policy_for(model, 8);
@@ -179,7 +179,7 @@ TEST(PipelineProgram, AStageHasItsUnitsOnly) {
   EXPECT_EQ(bytes_of(programs[1], "param[0]"), 0U);
 }
 
-// Interleaved: pieces s, s + 3 and s + 6 of stage s.
+// In an interleaved pipeline, stage s has the pieces s, s + 3 and s + 6.
 TEST(PipelineProgram, AnInterleavedStageHasItsPieces) {
   const StepModel model = small_step_model(10, true);
   StepPolicy policy = policy_for(model, 6);

@@ -32,7 +32,7 @@ std::vector<Stage> stages_of(const StepModel& model, const StepPolicy& policy) {
   return add_recompute(model, policy, schedule_step(model, policy));
 }
 
-// By name: a program has none of the buffers that nothing uses.
+// Returns the buffers' offsets by name: a program leaves out the buffers that nothing uses.
 std::map<std::string, std::size_t> offsets_of(const Program& program) {
   std::map<std::string, std::size_t> offsets;
   for (const Buffer& buffer : program.buffers) offsets[buffer.name] = buffer.offset;
@@ -40,8 +40,8 @@ std::map<std::string, std::size_t> offsets_of(const Program& program) {
   return offsets;
 }
 
-// The same draft, its buffers made in another order and each called by its number. `number_of`
-// tells which each has become.
+// Returns the same draft with its buffers made in another order and each named by its number.
+// `number_of` receives the new number of each buffer.
 Draft shuffled(const Draft& draft, std::mt19937& random, std::vector<BufferId>& number_of) {
   number_of.resize(draft.buffers.size());
   std::iota(number_of.begin(), number_of.end(), 0);
@@ -69,7 +69,8 @@ Program packed(const Draft& draft, const LinearDraft& linear) {
   return packing.program();
 }
 
-// A rewritten pass may make its buffers in another order: what uses them finds them in one place.
+// A rewritten pass may make its buffers in another order: each use of a buffer must still find it
+// in the same place.
 TEST(Place, DoesNotDependOnTheOrderInWhichBuffersAreMade) {
   std::mt19937 random(3);
   for (int round = 0; round < 60; ++round) {

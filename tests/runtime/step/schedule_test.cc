@@ -15,7 +15,8 @@ using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using Kind = OpKind;
 
-// Embedding, two blocks, head; the embedding has three chunks, the others two, two and three.
+// An embedding, two blocks and a head. The embedding has three chunks, the others have two, two and
+// three.
 StepModel two_blocks() { return small_step_model(2, false); }
 
 StepPolicy policy_of(const StepModel& model, MicroBatchOrder order) {

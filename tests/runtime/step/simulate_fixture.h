@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// One flop or byte takes a second, and nothing is scarce.
+// Returns a profile in which one flop or byte takes a second and nothing is scarce.
 inline MachineProfile unit_profile() {
   MachineProfile profile;
   profile.flops_per_s = 1;
@@ -28,7 +28,7 @@ inline MachineProfile unit_profile() {
   return profile;
 }
 
-// Two ops on these lanes, one after the other or independent.
+// Returns a program of two ops on these lanes, one after the other or independent.
 inline Program two_ops(Lane first, double first_cost, Lane second, double second_cost, bool chain) {
   HandMadeProgram made;
   const BufferId a = made.own_buffer();

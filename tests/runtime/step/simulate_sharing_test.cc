@@ -1,4 +1,4 @@
-// What ops that run at the same time leave each other: drive, cores, memory.
+// How ops that run at the same time share the drive, the cores and the memory.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ TEST(Simulate, ReadsAndWritesShareTheDisk) {
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 4);
   profile.drive.disk_bytes_per_s = 1;
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 8);
-  // Both at half speed for 4 s, then the write alone with the 4 bytes that are left.
+  // Both run at half speed for 4 s. Then the write runs alone with the 4 bytes that are left.
   const Program uneven = two_ops(Lane::kRead, 2, Lane::kWrite, 6, false);
   std::vector<SimulatedOp> timeline;
   EXPECT_DOUBLE_EQ(simulate(uneven, profile, 1, &timeline).makespan_s, 8);
@@ -26,7 +26,7 @@ TEST(Simulate, ReadsAndWritesShareTheDisk) {
   EXPECT_DOUBLE_EQ(timeline[0].end_s, 4);
 }
 
-// What reads and writes reach together says nothing about reads alone.
+// The rate of reads and writes together says nothing about the rate of reads alone.
 TEST(Simulate, TheMixedRateIsThatOfReadsAmongWrites) {
   MachineProfile profile = unit_profile();
   profile.drive.read_bytes_per_s = 6;
@@ -35,12 +35,12 @@ TEST(Simulate, TheMixedRateIsThatOfReadsAmongWrites) {
   HandMadeProgram made;
   made.op(Lane::kRead, 12, {}, {made.own_buffer()});
   EXPECT_DOUBLE_EQ(simulate(made.finish(), profile, 1).makespan_s, 2);
-  // Each at a quarter of its speed.
+  // Each direction runs at a quarter of its speed.
   const Program both = two_ops(Lane::kRead, 12, Lane::kWrite, 6, false);
   EXPECT_DOUBLE_EQ(simulate(both, profile, 1).makespan_s, 8);
 }
 
-// Of four cores, four threads that want one each and one that wants half of one.
+// Four threads that want one core each, and one that wants half a core, share four cores.
 TEST(Simulate, AThreadThatWantsLittleOfACoreHasItFirst) {
   MachineProfile profile = unit_profile();
   profile.cores = 4;
@@ -52,7 +52,8 @@ TEST(Simulate, AThreadThatWantsLittleOfACoreHasItFirst) {
   EXPECT_DOUBLE_EQ(timeline.front().end_s, 8) << "at 3.5 of 4 cores";
 }
 
-// Likewise; each half core that the reading thread has is one that compute goes without.
+// The cores are shared in the same way. For each half core that the reading thread gets, compute
+// goes without a whole one.
 TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToTransfers) {
   MachineProfile profile = unit_profile();
   profile.cores = 4;
@@ -86,7 +87,7 @@ TEST(Simulate, ComputeKeepsHalfOfWhatItsThreadsHave) {
       << "at half of 3.5 of 4 cores";
 }
 
-// What compute waits for is nobody's.
+// Nobody gets the share of the cores that compute loses while it waits for its own threads.
 TEST(Simulate, TransfersAreAsFastHoweverComputeWaits) {
   MachineProfile profile = unit_profile();
   profile.cores = profile.compute_cores = 2;
@@ -101,7 +102,7 @@ TEST(Simulate, TransfersAreAsFastHoweverComputeWaits) {
   }
 }
 
-// Eight reads beside one write, and each direction has half of the disk.
+// Eight reads run beside one write, and each direction gets half of the disk.
 TEST(Simulate, DirectionsTakeTurnsHoweverManyRequestsAreInFlight) {
   MachineProfile profile = unit_profile();
   profile.io_depth = 8;
@@ -158,7 +159,7 @@ TEST(Simulate, OnlyComputeWaitsForItsThreads) {
   EXPECT_EQ(with, without);
 }
 
-// An update with the read before it and the write behind it.
+// Returns an update with the read before it and the write after it.
 Program update_with_transfers(Account account) {
   HandMadeProgram made;
   const BufferId buffer = made.own_buffer();
@@ -189,7 +190,8 @@ TEST(Simulate, UpdatesTakeTheChecksumsOfTheirStateAndOfWhatTheyWrite) {
   EXPECT_DOUBLE_EQ(seconds(Account::kGradients), 12 + 6 + 12);
 }
 
-// Of a drive that is too slow for both, each has half, though one keeps a core busier.
+// A drive that is too slow for both transfers serves each with half its rate, though one keeps a
+// core busier.
 TEST(Simulate, TheDriveServesTransfersAlikeWhoeverTakesTheirChecksums) {
   MachineProfile profile = unit_profile();
   profile.drive.read_cores = 0.5;
@@ -210,7 +212,8 @@ TEST(Simulate, TheDriveServesTransfersAlikeWhoeverTakesTheirChecksums) {
   }
 }
 
-// By its own chunk's bytes; also where what an update takes was measured.
+// An update takes the time for its own chunk's bytes, also if the time of the update itself was
+// measured.
 TEST(Simulate, AnUpdateTakesTheChecksumsOfItsChunk) {
   MachineProfile profile = unit_profile();
   profile.unchecked_drive = profile.drive;
@@ -270,8 +273,8 @@ TEST(Simulate, ComputeAndUpdatesShareTheCores) {
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 4);
 }
 
-// Of two cores, one thread of an update and two of compute have two thirds of one each; for each of
-// the update's, compute goes without two.
+// One thread of an update and two threads of compute share two cores: each gets two thirds of one.
+// For each of the update's, compute goes without two.
 TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToUpdates) {
   MachineProfile profile = unit_profile();
   profile.cores = profile.compute_cores = 2;
@@ -291,7 +294,8 @@ TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToUpdates) {
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 9) << "there are enough";
 }
 
-// Memory suffices for half of what upload and update ask for; the compute goes on undisturbed.
+// Memory suffices for half of the rate that upload and update ask for. The compute goes on
+// undisturbed.
 TEST(Simulate, OnlyTheUsersOfAScarceResourceAreSlowed) {
   MachineProfile profile = unit_profile();
   profile.memory_bytes_per_s = 1;

@@ -58,7 +58,8 @@ TEST(Simulate, BusySharesBottleneckAndBubble) {
   made.op(Lane::kRead, 3, {}, {a});
   made.op(Lane::kCompute, 1, {a}, {made.own_buffer()});
   const SimulationResult result = simulate(made.finish(), unit_profile(), 3);
-  // read 3, compute 1, and the next read only behind it, as it uses the same place: 12 s.
+  // Each run reads for 3 s and computes for 1 s. The next read starts only after that, as it uses
+  // the same place: 12 s.
   EXPECT_DOUBLE_EQ(result.makespan_s, 12);
   EXPECT_DOUBLE_EQ(result.step_s, 4);
   EXPECT_DOUBLE_EQ(result.busy_s_of(Lane::kRead), 9);
@@ -76,8 +77,8 @@ TEST(Simulate, BusyTimeOfSeveralReadsIsTheTimeWithAnyInFlight) {
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).busy_s_of(Lane::kRead), 4);
 }
 
-// Two runs are in flight at most, and come in pairs: one starts 1 s after the other, the next waits
-// 3 s for the first to end.
+// At most two runs are in flight, and they come in pairs: the second starts 1 s after the first,
+// and the next one waits 3 s for the first to end.
 TEST(Simulate, AStepIsTheMeanOfLongAndShortOnes) {
   HandMadeProgram made;
   for (const Lane lane : {Lane::kCompute, Lane::kDownload, Lane::kUpdate, Lane::kUpload}) {
@@ -92,7 +93,7 @@ TEST(Simulate, AStepIsTheMeanOfLongAndShortOnes) {
   EXPECT_DOUBLE_EQ(step_s(5), 7.0 / 3);
 }
 
-// A carried gradient: the update of step n runs in run n + 1, beside its first forward.
+// The gradient is carried: the update of step n runs in run n + 1, beside its first forward.
 TEST(Simulate, DeferredUpdatesRunUnderTheNextForward) {
   HandMadeProgram made;
   const BufferId parameters = made.own_buffer(Life::kPersistent);
@@ -173,7 +174,7 @@ Program random_program(std::mt19937& random) {
   return compile_step(model, policy, budgets);
 }
 
-// Slow enough that every lane matters.
+// Returns a machine that is slow enough for every lane to matter.
 MachineProfile random_profile(std::mt19937& random) {
   std::uniform_real_distribution<double> factor(0.2, 2);
   MachineProfile profile;
@@ -198,7 +199,7 @@ MachineProfile random_profile(std::mt19937& random) {
   return profile;
 }
 
-// Every op that took part, by run: start and end; others are {-1, -1}.
+// Returns the start and end of every op that took part, by run; others are {-1, -1}.
 std::vector<std::vector<SimulatedOp>> by_run(const Program& program, int iterations,
                                              const std::vector<SimulatedOp>& timeline) {
   std::vector<std::vector<SimulatedOp>> runs(iterations + 1);
@@ -258,8 +259,8 @@ TEST(Simulate, KeepsEdgesLanesAndArenasOfRandomPrograms) {
   }
 }
 
-// One transfer at a time and nothing shared: then every start is a maximum of sums of durations,
-// and no duration that shrinks can make anything later.
+// There is one transfer at a time and nothing is shared. Then every start is a maximum of sums of
+// durations, and a shorter duration cannot make anything later.
 TEST(Simulate, AFasterDiskNeverSlows) {
   for (unsigned seed = 100; seed < 140; ++seed) {
     std::mt19937 random(seed);
@@ -285,8 +286,8 @@ double flops_for(const StepModel& model) {
   return flops;
 }
 
-// Forward alone, uploads as slow as the compute: without lookahead each unit comes when the one
-// before has made room, with it while the one before computes.
+// Runs forward alone, with uploads as slow as the compute. Without lookahead each unit is uploaded
+// when the one before has made room; with it, while the one before computes.
 TEST(Simulate, LookaheadShortensAStepThatWaitsForTransfers) {
   const StepModel model = small_step_model(8, false);
   StepPolicy policy =
@@ -332,8 +333,8 @@ TEST(Simulate, LayerMajorShortensAStepThatIsBoundByUploads) {
   EXPECT_LT(step_s[1], 0.5 * step_s[0]);
 }
 
-// Optimizer on the host, as slow as forward and backward together: most of it hides under the next
-// forward, so a step takes less than the two in a row.
+// The optimizer runs on the host, as slowly as forward and backward together. Most of it is hidden
+// under the next forward, so a step takes less than the two in a row.
 TEST(Simulate, TheOptimizerHidesUnderTheNextForward) {
   const StepModel model = small_step_model(8, false);
   const StepPolicy policy =
@@ -354,7 +355,7 @@ TEST(Simulate, TheOptimizerHidesUnderTheNextForward) {
   EXPECT_GT(result.step_s, 1);
 }
 
-// It ends early, and must not find anything else for that.
+// The shorter simulation ends early, and must still find the same result.
 TEST(Simulate, TheSteadyStepAloneIsThatOfTheWholeSimulation) {
   std::mt19937 random(5);
   for (int round = 0; round < 20; ++round) {

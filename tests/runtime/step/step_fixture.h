@@ -23,7 +23,7 @@ inline void add_head_steps(UnitModel& unit, bool tied) {
   unit.backward = {whole_step(reads, writes, unit.backward_flops)};
 }
 
-// Gives a unit that is described by its sizes alone its ops: one for each pass.
+// Gives a unit that is described only by its sizes its ops: one for each pass.
 inline void add_whole_steps(UnitModel& unit, bool tied) {
   if (unit.kind == UnitKind::kHead) return add_head_steps(unit, tied);
   if (unit.kind == UnitKind::kEmbedding) {
@@ -38,7 +38,7 @@ inline void add_whole_steps(UnitModel& unit, bool tied) {
                               unit.backward_flops)};
 }
 
-// A model of equal blocks for tests of the passes: sizes only.
+// Returns a model of equal blocks for tests of the passes. It has sizes only.
 inline StepModel small_step_model(std::int64_t blocks, bool tied) {
   StepModel model;
   model.tied = tied;
@@ -57,7 +57,7 @@ inline StepModel small_step_model(std::int64_t blocks, bool tied) {
   return model;
 }
 
-// The same model as one of several ranks has it.
+// Returns the same model as one of several ranks has it.
 inline StepModel divided(StepModel model, const ZeroSharding& zero) {
   const std::int64_t grain = zero.ranks * kBlockElements;
   const auto up = [grain](std::int64_t elements) { return (elements + grain - 1) / grain * grain; };

@@ -10,7 +10,8 @@
 #include "runtime/step/verify.h"
 #include "tests/runtime/step/step_fixture.h"
 
-// Updates on the device of optimizer state that is at home elsewhere, as they are compiled.
+// Updates that run on the device although their optimizer state is at home elsewhere, as they are
+// compiled.
 namespace terrace {
 namespace {
 
@@ -19,7 +20,7 @@ using ::testing::IsEmpty;
 
 constexpr std::int64_t kBlocks = 4;
 
-// All on the device but the optimizer state, whose updates are streamed.
+// Puts everything on the device except the optimizer state, whose updates are streamed.
 StepPolicy streamed_policy(const StepModel& model, Tier optimizer) {
   UnitHomes homes{Tier::kDevice, Tier::kDevice, optimizer, Tier::kDevice, false};
   homes.streams_update = true;
@@ -53,7 +54,7 @@ const Buffer& buffer_of(const Program& program, OpId op, Role role) {
   return program.buffers.at(program.ops.at(op).find(role)->buffer);
 }
 
-// The ops of all chunks' states, in the order of the chunks.
+// The ops on the states of all chunks, in the order of the chunks.
 struct StreamedOps {
   explicit StreamedOps(const Program& program)
       : uploads(ops_of(program, OpKind::kUpload, Account::kOptimizerState)),
@@ -95,7 +96,7 @@ TEST(StreamedUpdate, AChunkComesIsUpdatedAndLeaves) {
   }
 }
 
-// Two places, taken by turns, each as large as the largest chunk's state.
+// The states pass in turns through two places, each as large as the largest chunk's state.
 TEST(StreamedUpdate, PassesThroughTwoPlaces) {
   for (const bool waits : {true, false}) {
     StepModel model = small_step_model(kBlocks, false);
@@ -121,8 +122,8 @@ TEST(StreamedUpdate, PassesThroughTwoPlaces) {
   }
 }
 
-// Nothing but the state and the norm's partial sums passes the link where all else is at home on
-// the device; no update is left to the host's processors.
+// If everything else is at home on the device, only the state and the norm's partial sums cross the
+// link. No update is left to the host's processors.
 TEST(StreamedUpdate, MovesTheStateAndNothingElse) {
   for (const MasterForm master : {MasterForm::kFp32, MasterForm::kSplit}) {
     StepModel model = small_step_model(kBlocks, false);
@@ -146,7 +147,7 @@ TEST(StreamedUpdate, MovesTheStateAndNothingElse) {
 
 TEST(StreamedUpdate, TheDeviceHoldsTwoChunksMore) {
   StepModel model = small_step_model(kBlocks, false);
-  // What it holds for activations is hardly anything, so that the updates are the peak.
+  // The device holds hardly any activations, so that the updates are the peak.
   model.hidden_bytes = 4 * kKiB;
   for (UnitModel& unit : model.units) unit.saved_bytes = std::min(unit.saved_bytes, 4 * kKiB);
   StepPolicy policy = streamed_policy(model, Tier::kHost);
@@ -161,7 +162,7 @@ TEST(StreamedUpdate, TheDeviceHoldsTwoChunksMore) {
   }
 }
 
-// A chunk may come as soon as the one two before it has left, while the one between is updated.
+// A chunk may come as soon as the chunk two before it has left, while the one between is updated.
 TEST(StreamedUpdate, LinksAndUpdatesWorkAtTheSameTime) {
   const StepModel model = small_step_model(kBlocks, false);
   const Program program = compile_step(model, streamed_policy(model, Tier::kHost), {});
@@ -187,7 +188,7 @@ TEST(StreamedUpdate, LinksAndUpdatesWorkAtTheSameTime) {
   }
 }
 
-// By way of the host, from and to the drive.
+// The state goes through the host, from the drive and back to it.
 TEST(StreamedUpdate, StateOnTheDriveTakesTheWayThroughTheHost) {
   const StepModel model = small_step_model(kBlocks, false);
   const Program program = compile_step(model, streamed_policy(model, Tier::kNvme), {});
@@ -199,7 +200,7 @@ TEST(StreamedUpdate, StateOnTheDriveTakesTheWayThroughTheHost) {
   EXPECT_EQ(lane_bytes(program, Lane::kUpdate), 0);
 }
 
-// Parameters that are at home elsewhere are updated where the forward finds them.
+// Parameters that are at home elsewhere are updated in the place where the forward finds them.
 TEST(StreamedUpdate, FetchedParametersAreFetchedOnce) {
   StepModel model = small_step_model(kBlocks, false);
   model.state_format.master = MasterForm::kSplit;
@@ -207,7 +208,7 @@ TEST(StreamedUpdate, FetchedParametersAreFetchedOnce) {
   for (UnitHomes& homes : policy.homes) homes[StateClass::kParameters] = Tier::kHost;
   policy.lookahead = 0;
   TierBudgets budgets;
-  budgets.front() = std::size_t{1};  // nothing is kept that need not be
+  budgets.front() = std::size_t{1};  // nothing is kept without need
   const Program streamed = compile_step(model, policy, budgets);
   ASSERT_THAT(verify(streamed), IsEmpty());
   const Program other = compile_step(model, on_host(policy), budgets);

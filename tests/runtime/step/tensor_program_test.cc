@@ -11,7 +11,7 @@
 #include "tests/runtime/engine/engine_fixture.h"
 #include "tests/runtime/step/step_fixture.h"
 
-// What tensor parallelism makes of a program, as data.
+// The changes that tensor parallelism makes to a program, as data.
 namespace terrace {
 namespace {
 
@@ -51,7 +51,7 @@ StepPolicy random_policy(std::mt19937& random, const StepModel& model) {
   return policy;
 }
 
-// Two tensor ranks of two data ranks of one or more stages.
+// Two data ranks of two tensor ranks each, in one or more stages.
 TEST(TensorProgram, RandomPoliciesVerifyOnAllRanks) {
   std::mt19937 random(5);
   for (int round = 0; round < 40; ++round) {
@@ -99,8 +99,9 @@ struct Exchanges {
   friend bool operator==(const Exchanges&, const Exchanges&) = default;
 };
 
-// Of a block and a micro-batch: forward 2 all-gathers and 2 reduce-scatters of R x C, or 2
-// all-reduces. Backward those of the gradients, and the norms' results once more.
+// For a block and a micro-batch, the forward makes 2 all-gathers and 2 reduce-scatters of R x C, or
+// 2 all-reduces. The backward makes the same ones for the gradients, and exchanges the norms'
+// results once more.
 TEST(TensorProgram, ExchangesWhatThePaperSays) {
   const auto totals = [](bool shares_rows) {
     const StepModel model = model_of("llama", true, {2, 0, shares_rows});
@@ -144,7 +145,7 @@ TEST(TensorProgram, SendsTheBytesOfTheFormula) {
   }
 }
 
-// What a rank keeps between forward and backward, and what it has of parameters.
+// The activations that a rank keeps between forward and backward, and the parameters that it has.
 TEST(TensorProgram, DividesActivationsAndState) {
   const auto bytes_of = [](const Program& program, std::string_view name) {
     double bytes = 0;
@@ -166,8 +167,8 @@ TEST(TensorProgram, DividesActivationsAndState) {
   EXPECT_GT(bytes_of(all_rows, "saved["), bytes_of(half, "saved["));
 }
 
-// An exchange of the first stage that waits for what comes back from the second, which waits for
-// what the exchange makes.
+// An exchange of the first stage waits for a message that comes back from the second stage, which
+// waits for the result of the exchange.
 TEST(TensorProgram, AnExchangeInACircleOfStagesIsFound) {
   std::vector<Program> programs;
   for (std::int32_t stage = 0; stage < 2; ++stage) {

@@ -33,7 +33,8 @@ std::size_t last_of(const Program& program, IsWanted is_wanted) {
   return last;
 }
 
-// The program with one op at another place of its list, and the edges that follow from that.
+// Returns the program with one op moved to another place in its list, and with the edges that
+// follow from that.
 Program moved(const Program& program, std::size_t from, std::size_t to) {
   Program changed = program;
   const Op op = changed.ops[from];
@@ -50,7 +51,7 @@ bool is_forward_of_unit_2(const Op& op) { return op.kind == OpKind::kForward && 
 bool is_update_of_unit_2(const Op& op) { return op.kind == OpKind::kUpdate && op.unit == 2; }
 bool finishes_norm(const Op& op) { return op.kind == OpKind::kNormFinish; }
 
-// Everything stays in one tier, where no other place is in the way of what the tests move.
+// Keeps everything in one tier, where no other place is in the way of the ops that the tests move.
 Program unclipped(const StepModel& model, std::int32_t first_units) {
   StepPolicy policy = uniform_policy(model, {});
   policy.unified = true;
@@ -59,7 +60,7 @@ Program unclipped(const StepModel& model, std::int32_t first_units) {
   return compile_step(model, policy, {});
 }
 
-// What pipelines of one micro-batch did whose last stage has the head alone.
+// Pipelines of one micro-batch whose last stage has only the head used to make this mistake.
 TEST(StepValues, AnUpdateDoesNotTakeTheScalarsOfTheNextStep) {
   const Program program = unclipped(small_step_model(4, false), 3);
   ASSERT_THAT(verify(program), IsEmpty());
@@ -88,7 +89,7 @@ TEST(StepValues, AForwardDoesNotComeBeforeTheUpdateOfItsParameters) {
                                                 "before and finds those of step -2 from its own")));
 }
 
-// The scalars on the device are a copy: what counts is what was copied.
+// The scalars on the device are a copy: their step is the step of the scalars that were copied.
 TEST(StepValues, ACopyHasTheStepOfItsSource) {
   const StepModel model = small_step_model(4, false);
   StepPolicy policy =
@@ -116,7 +117,8 @@ StepModel last_stage(const StepModel& model, std::int32_t stages) {
   return part;
 }
 
-// No clipping, every number of deferred units, every stage, one micro-batch and more.
+// Tries all pipelines without clipping: every number of deferred units, every stage, one
+// micro-batch and more.
 TEST(StepValues, AreOfTheRightStepInEveryUnclippedPipeline) {
   for (const std::int64_t blocks : {1, 2, 3, 5}) {
     const auto units = static_cast<std::int32_t>(blocks) + 2;

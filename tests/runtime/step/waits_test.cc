@@ -16,7 +16,7 @@ RunReport report_of(const std::vector<std::pair<int, int>>& seconds) {
   return report;
 }
 
-// A forward; then one that needs what is read and uploaded.
+// A forward, and then one that needs bytes that are read and uploaded.
 struct ReadUploadForward {
   ReadUploadForward() {
     const BufferId first = made.own_buffer();
@@ -36,7 +36,8 @@ struct ReadUploadForward {
 TEST(StepWaits, AGapIsSplitAlongTheChainOfWhatWasWaitedFor) {
   const ReadUploadForward chain;
   StepWaits waits(chain.program);
-  // Compute stands still from 12 to 20: read until 15, one second of nothing, upload until 19.
+  // Compute stands still from 12 to 20: it waits for the read until 15, for nothing until 16, and
+  // for the upload until 19.
   waits.add(report_of({{10, 12}, {11, 15}, {16, 19}, {20, 22}}));
   EXPECT_DOUBLE_EQ(waits.waited_s(Lane::kRead), 3);
   EXPECT_DOUBLE_EQ(waits.waited_s(Lane::kUpload), 3);
@@ -60,7 +61,7 @@ TEST(StepWaits, ATransferHeldUpByTheOneBeforeItWaitedForWhatThatWaitedFor) {
   made.op(Lane::kCompute, 1, {needed}, {out});
   const Program program = made.finish();
   StepWaits waits(program);
-  // The second read could have started at once, but stands behind the first.
+  // The second read could have started at once, but had to wait behind the first.
   waits.add(report_of({{10, 12}, {11, 16}, {16, 25}, {16, 19}, {19, 20}}));
   EXPECT_DOUBLE_EQ(waits.waited_s(Lane::kRead), 3);
   EXPECT_DOUBLE_EQ(waits.waited_s(Lane::kWrite), 4);

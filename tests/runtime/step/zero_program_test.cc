@@ -8,7 +8,7 @@
 #include "tests/runtime/step/step_fixture.h"
 #include "tests/sanitized.h"
 
-// What ZeRO makes of a program, as data.
+// The changes that ZeRO makes to a program, as data.
 namespace terrace {
 namespace {
 
@@ -73,14 +73,14 @@ TEST(ZeroProgram, RanksThatDisagreeAreFound) {
   EXPECT_NE(rank_fingerprint(programs[0]), rank_fingerprint(programs[1]));
 }
 
-// Elements that every rank has of every unit.
+// Counts the elements of all units, of which every rank has a copy at stage 0.
 double elements_of(const StepModel& model) {
   double elements = 0;
   for (const UnitModel& unit : model.units) elements += static_cast<double>(unit.padded_elements);
   return elements;
 }
 
-// Of homes: what there is between steps.
+// Counts the bytes of homes, which last from step to step.
 double home_bytes(const Program& program, Account account, std::string_view name) {
   double bytes = 0;
   for (const Buffer& buffer : program.buffers) {
@@ -90,7 +90,7 @@ double home_bytes(const Program& program, Account account, std::string_view name
   return bytes;
 }
 
-// The table of the paper: with bf16 parameters, gradients of 4 or 2 bytes, and N ranks.
+// The table of the paper, with bf16 parameters, gradients of 4 or 2 bytes, and N ranks.
 TEST(ZeroProgram, DividesWhatItsStageSays) {
   const std::int32_t ranks = 4;
   for (const DType gradient : {DType::kF32, DType::kBF16}) {
@@ -111,7 +111,8 @@ TEST(ZeroProgram, DividesWhatItsStageSays) {
   }
 }
 
-// Bytes that a rank of four sends in a step, per element, but for norms and losses.
+// A setting of four ranks. sent_by() gives the bytes that a rank sends in a step, per element,
+// except for norms and losses.
 struct Sent {
   DType gradient = DType::kF32;
   std::int32_t stage = 0;
@@ -147,10 +148,10 @@ double sent_by(const Sent& what) {
          (elements_of(model_for(what)) * sent_share);
 }
 
-// Parameters that stay from forward to backward are gathered once.
+// Parameters that stay in memory from forward to backward are gathered once.
 TEST(ZeroProgram, SendsWhatItsStageSays) {
   TierBudgets none;
-  none.fill(std::size_t{0});  // nothing stays that need not
+  none.fill(std::size_t{0});  // nothing stays without need
   for (const DType gradient : {DType::kF32, DType::kBF16}) {
     for (const auto& [micro_batches, order] :
          {std::pair{1, MicroBatchOrder::kMicroBatchMajor}, {3, MicroBatchOrder::kLayerMajor}}) {
@@ -159,7 +160,7 @@ TEST(ZeroProgram, SendsWhatItsStageSays) {
       EXPECT_DOUBLE_EQ(sent_by(what), 2 * g);
       for (what.stage = 1; what.stage < 3; ++what.stage) EXPECT_DOUBLE_EQ(sent_by(what), g + 2);
       EXPECT_DOUBLE_EQ(sent_by(what), g + 2);
-      // But for the embedding and the head, which a step uses once.
+      // The embedding and the head are exceptions: a step uses them once.
       const StepModel model = model_for(what);
       const double once = static_cast<double>(model.units.front().padded_elements +
                                               model.units.back().padded_elements);
@@ -173,8 +174,8 @@ TEST(ZeroProgram, SendsWhatItsStageSays) {
   }
 }
 
-// More is sent, and there are no whole sums: of gradients in memory are this rank's parts and what
-// is on its way.
+// More bytes are sent, and there are no whole sums: memory holds only this rank's parts of
+// gradients and those that are on their way.
 TEST(ZeroProgram, ReducingEveryMicroBatchNeedsLessMemory) {
   Sent what{.stage = 2, .micro_batches = 3};
   const auto gradients = [](const Program& program) {
@@ -185,7 +186,7 @@ TEST(ZeroProgram, ReducingEveryMicroBatchNeedsLessMemory) {
   const double sent = sent_by(what);
   what.reduces_micro_batches = true;
   EXPECT_LT(gradients(program_for(what)), by_step / 2);
-  // But for the embedding, whose gradient is made of all micro-batches at once.
+  // The embedding is an exception: its gradient is made of all micro-batches at once.
   const StepModel model = model_for(what);
   const double embedding =
       static_cast<double>(model.units.front().padded_elements) / elements_of(model);

@@ -18,7 +18,7 @@ constexpr std::int32_t kMerges = 500;
 
 using Ids = std::vector<std::int32_t>;
 
-// Byte-pair encoding as its definition says it.
+// Joins ids by byte-pair encoding exactly as it is defined.
 Ids joined_one_by_one(const std::vector<BpeMerge>& merges, Ids ids) {
   std::map<std::pair<std::int32_t, std::int32_t>, BpeMerge> by_pair;
   for (const BpeMerge& merge : merges) by_pair[{merge.left, merge.right}] = merge;
@@ -38,13 +38,13 @@ Ids joined_one_by_one(const std::vector<BpeMerge>& merges, Ids ids) {
   }
 }
 
-// Merges of a vocabulary that begins with `bytes` ids from `first` on: each makes a new id of two
-// that are there; some pairs come twice.
+// Draws merges of a vocabulary that begins with `bytes` ids, counted from `first`. Each merge makes
+// a new id from two existing ones; some pairs come twice.
 std::vector<BpeMerge> drawn_merges(std::int32_t first, std::int32_t bytes, std::int32_t count,
                                    std::mt19937& draw) {
   std::vector<BpeMerge> merges;
   std::int32_t next = first + bytes;
-  // Low ids more often, so that most merges can happen.
+  // Low ids are drawn more often, so that most merges can happen.
   const auto drawn_id = [&] {
     const std::int32_t last = std::uniform_int_distribution(first, next - 1)(draw);
     return std::uniform_int_distribution(first, last)(draw);
@@ -59,7 +59,7 @@ std::vector<BpeMerge> drawn_merges(std::int32_t first, std::int32_t bytes, std::
   return merges;
 }
 
-// Few ids are joined in another way than many, and low ones are looked up in another table.
+// Few ids are joined in another way than many, and low ids are looked up in another table.
 TEST(BpeMerges, JoinsAsTheDefinitionSays) {
   std::mt19937 draw(7);
   for (const std::int32_t first : {0, 250, 100'000, BpeMerges::kIdMax - kBytes - kMerges + 1}) {
@@ -92,7 +92,7 @@ TEST(BpeMerges, TakesTheLaterOfTwoMergesOfAPair) {
 
 TEST(BpeMerges, LeavesIdsAloneThatNoMergeHas) {
   BpeMerges::Scratch scratch;
-  // The pair of the merge is one that the filter does not tell from the other.
+  // The filter cannot tell the pair of this merge from the pair of the ids below.
   const std::vector<BpeMerge> merges = {{300, 308, 0, 301}};
   for (const std::size_t size : {2, 100}) {
     Ids ids(size, BpeMerges::kIdMax);
@@ -104,7 +104,7 @@ TEST(BpeMerges, LeavesIdsAloneThatNoMergeHas) {
   }
 }
 
-// The largest rank, beside a lower one, at all places of few ids.
+// Joins by the largest rank, beside a lower one, at all places of few ids.
 TEST(BpeMerges, TakesRanksUpToTheLargest) {
   constexpr auto kLast = static_cast<std::int32_t>(BpeMerges::kMergesMax) - 1;
   const std::vector<BpeMerge> merges = {{7, 8, kLast, 300}, {8, 300, kLast - 1, 301}};

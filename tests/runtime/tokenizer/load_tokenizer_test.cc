@@ -44,7 +44,7 @@ class LoadTokenizer : public testing::Test {
     json[Json::json_pointer(std::string(pointer))] = value;
     return load(json);
   }
-  // Byte-level, of the letters a to d.
+  // Returns a byte-level tokenizer of the letters a to d.
   static Json small() {
     return Json::parse(R"({"version": "1.0", "truncation": null, "padding": null,
       "added_tokens": [{"id": 5, "content": "<end>", "single_word": false, "lstrip": false,
@@ -201,7 +201,7 @@ TEST_F(LoadTokenizer, RefusesIdsBeyondTheVocabulary) {
 TEST_F(LoadTokenizer, CutsBehindCrLfWhereThePatternKeepsIt) {
   Json json = small();
   json["added_tokens"][0]["id"] = 8;
-  // CR, LF, and both as one token.
+  // The vocabulary has CR, LF, and both as one token.
   json["model"]["vocab"].update({{"\u010D", 5}, {"\u010A", 6}, {"\u010D\u010A", 7}});
   json["model"]["merges"].push_back({"\u010D", "\u010A"});
   const std::string text = "ab\r\nc";
@@ -249,7 +249,7 @@ TEST_F(LoadTokenizer, RefusesTokensThatAreAddedToAModelOfSentencePiece) {
   TERRACE_EXPECT_THROW_WITH(load_tokenizer(directory_.path(), log_), ConfigError, "added");
 }
 
-// A damaged file gives a tokenizer or a typed error.
+// A damaged file gives either a tokenizer or a typed error.
 TEST_F(LoadTokenizer, SurvivesDamage) {
   constexpr std::uint32_t kSeed = 7;
   std::mt19937 draw(kSeed);
@@ -280,7 +280,7 @@ TEST_F(LoadTokenizer, SurvivesDamage) {
   }
 }
 
-// The library throws for it, where it reports what else is wrong.
+// The library throws an exception for this piece. It reports other mistakes without one.
 TEST_F(LoadTokenizer, APieceWithoutBytesIsRefused) {
   const auto piece = [](const std::string& text, char type) {
     const std::string fields = std::string("\x0a") + static_cast<char>(text.size()) + text +

@@ -13,7 +13,7 @@ std::string signs(int count) {
   return text;
 }
 
-// As Python's bytes.decode("utf-8", errors="replace").
+// The result is the same as that of Python's bytes.decode("utf-8", errors="replace").
 TEST(Utf8, InvalidBytesBecomeASignForEachBeginningOfASequence) {
   EXPECT_EQ(replace_invalid_utf8("\xFF"), signs(1));
   EXPECT_EQ(replace_invalid_utf8("a\xC3"), "a" + signs(1));

@@ -19,7 +19,7 @@ class BestRecordTest : public testing::Test {
     return {.keeps_best = true, .patience = 2, .set = "held", .set_hash = set_hash};
   }
 
-  // Evaluates and keeps as a run does.
+  // Adds an evaluation and keeps its checkpoint as a run does.
   void evaluate(BestRecord& best, std::int64_t step, double loss) const {
     if (best.add(step, loss)) {
       make_checkpoint(step);
@@ -47,7 +47,7 @@ TEST_F(BestRecordTest, TheLowestLossIsKeptAndPatienceCountsFromIt) {
   EXPECT_FALSE(best.history().has_value());
   evaluate(best, 2, 3.0);
   EXPECT_EQ(best.kept_step(), 2);
-  evaluate(best, 4, 3.0);  // as low is not lower
+  evaluate(best, 4, 3.0);  // an equal loss is not lower
   EXPECT_EQ(best.kept_step(), 2);
   EXPECT_FALSE(best.is_out_of_patience());
   evaluate(best, 6, 2.5);
@@ -77,7 +77,7 @@ TEST_F(BestRecordTest, AResumeGoesOnFromTheFile) {
   EXPECT_TRUE(best.is_out_of_patience());
 }
 
-// The run has saved after an evaluation and died before it wrote the file.
+// The run has saved a checkpoint after an evaluation, and died before it wrote the file.
 TEST_F(BestRecordTest, WhatACheckpointKeepsIsTakenWhereItIsLater) {
   BestRecord before(setting());
   evaluate(before, 2, 2.5);
@@ -144,7 +144,7 @@ TEST_F(BestRecordTest, AResumeThatDoesNotAskForItLeavesCheckpointAndFile) {
   EXPECT_EQ(file().at("evaluations").at("lowest_step"), 6);
 }
 
-// As where it went back to before that.
+// The checkpoint is gone, as if a run had gone back to a step before it.
 TEST_F(BestRecordTest, AResumeThatDoesNotAskForItRemovesTheFileOfACheckpointThatIsGone) {
   BestRecord before(setting());
   before.add(2, 2.5);

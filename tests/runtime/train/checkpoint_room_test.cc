@@ -18,7 +18,7 @@ using testing::IsEmpty;
 
 constexpr SaveInterval kAutomaticSaves = {.is_automatic = true, .steps = 0};
 
-// A run of 100 steps with checkpoints of 10 MiB and a result of 4 MiB.
+// Returns the need of a run of 100 steps with checkpoints of 10 MiB and a result of 4 MiB.
 SavingNeed need_of(const SaveInterval& interval, std::optional<std::uint64_t> free_mib) {
   SavingNeed need;
   need.interval = interval;
@@ -53,14 +53,14 @@ TEST(CheckpointRoom, AutomaticOnesAreFewerOrNoneWhereTheDriveHasLess) {
             "saves only where the run ends");
 }
 
-// What the run before has saved makes room, as it is removed.
+// The checkpoints that the run before has saved make room, as they are removed.
 TEST(CheckpointRoom, AutomaticOnesTakeThePlaceOfThoseThatAreThere) {
   SavingNeed need = need_of(kAutomaticSaves, 11);
   need.removable = 2;
   EXPECT_EQ(plan_saving(need).kept_automatic, 2);
 }
 
-// A model of which little trains has a result that is larger than its checkpoints.
+// A model of which only a small part trains has a result that is larger than its checkpoints.
 TEST(CheckpointRoom, AutomaticOnesLeaveRoomForTheResult) {
   SavingNeed need = need_of(kAutomaticSaves, 60);
   need.result_bytes = 45 * kMiB;
@@ -124,7 +124,7 @@ TEST(CheckpointRoom, IsThatOfTheDirectoryAboveOneThatIsNotThere) {
   EXPECT_LT(need.result_bytes, 3U * 803'968U);
 }
 
-// The state of the drives' tier comes to lie where the checkpoints do.
+// The state in the NVMe tier lies on the same drive as the checkpoints.
 TEST(CheckpointRoom, OfADriveIsLessWhatTheStepTakesThere) {
   const TemporaryDirectory directory;
   const ModelConfig config = load_model_config("nano");
@@ -139,7 +139,7 @@ TEST(CheckpointRoom, OfADriveIsLessWhatTheStepTakesThere) {
   EXPECT_EQ(need.free_bytes, 0U);
 }
 
-// The budget counts what the state takes on its way into a checkpoint.
+// The budget also counts the memory that the state takes on its way into a checkpoint.
 TEST(CheckpointRoom, StagingTakesWhatTheBudgetLeaves) {
   Ledger ledger;
   ledger[Tier::kHost].peak_bytes = 60 * kMiB;

@@ -19,7 +19,8 @@ namespace {
 
 class CheckpointWriterTest : public testing::Test {
  protected:
-  // The state that a run trains on: the values of `seed`, whatever was copied before.
+  // Reads the state that a run trains on: the values of `seed_` at this moment, whatever was copied
+  // before.
   void fetch(StateField field, const UnitLayout& unit, std::int64_t begin,
              std::span<float> out) const {
     RandomState(seed_).read(field, unit, begin, out);
@@ -54,7 +55,7 @@ class CheckpointWriterTest : public testing::Test {
   ModelConfig config_ = load_model_config("nano");
   std::vector<UnitLayout> layout_ = parameter_layout(config_);
   CheckpointedModel model_{config_, layout_, *update_rules().front()};
-  std::size_t staging_bytes_ = std::size_t{1} << 30;  // more than all of it
+  std::size_t staging_bytes_ = std::size_t{1} << 30;  // more than the whole state
   std::uint64_t seed_ = 42;
 };
 
@@ -102,7 +103,7 @@ TEST_F(CheckpointWriterTest, AFullDiskIsItsResult) {
   EXPECT_TRUE(disk.list(directory_.path()).empty());
 }
 
-// As where a step fails while the checkpoint before it is written.
+// This happens if a step fails while the checkpoint before it is being written.
 TEST_F(CheckpointWriterTest, ItsDestructorCompletesWhatWasBegun) {
   {
     CheckpointWriter writer;
@@ -123,7 +124,7 @@ TEST_F(CheckpointWriterTest, WhatCannotBeReadIsThrownAndLeavesNothing) {
   EXPECT_TRUE(system_files().list(directory_.path()).empty());
 }
 
-// The steps change each unit as soon as its gate lets them, all the drive can do being slow.
+// The steps change each unit as soon as its gate lets them. The drive is slow all the time.
 TEST_F(CheckpointWriterTest, UnitsThatAreReadBesideTheStepsChangeOnlyBehindTheGate) {
   staging_bytes_ = 0;
   HeldFiles disk;
@@ -205,7 +206,7 @@ TEST_F(CheckpointWriterTest, UnitsAreWrittenInTheOrderAskedForAndListedInTheirs)
   expect_has_state(1, 42);
 }
 
-// There is memory for all of it, and the drive takes nothing.
+// There is memory for the whole state, and the drive takes nothing.
 TEST_F(CheckpointWriterTest, TheStateIsReadAheadOfTheDriveOnlyWhereAStepWaits) {
   HeldFiles disk;
   const auto units = static_cast<std::int32_t>(layout_.size());
@@ -221,7 +222,7 @@ TEST_F(CheckpointWriterTest, TheStateIsReadAheadOfTheDriveOnlyWhereAStepWaits) {
       },
       gate);
   for (int read = pieces; read < 2; read = pieces) pieces.wait(read);
-  // Time in which a reader that does not wait for the drive would be done.
+  // In this time a reader that does not wait for the drive would have finished.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_FALSE(gate.is_open(units - 1));
   EXPECT_FALSE(gate.is_awaited());

@@ -5,7 +5,7 @@
 
 #include "tests/runtime/temporary_directory.h"
 
-// What is said of documents and masks before the first step.
+// The report on documents and masks before the first step.
 namespace terrace {
 namespace {
 
@@ -16,7 +16,7 @@ std::string report_file_of(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// Ids with a mask, in windows of `length`.
+// Returns a dataset of ids with a mask, in windows of `length`.
 Dataset masked_windows(const TemporaryDirectory& directory, const std::vector<std::uint16_t>& ids,
                        const std::vector<std::uint8_t>& mask, std::int64_t length) {
   DatasetOptions options;
@@ -42,7 +42,8 @@ TEST(DocumentReport, ShowsIdsThatTheTokenizerDoesNotHave) {
 
 TEST(DocumentReport, ShowsTheFirstSampleWithATarget) {
   const TemporaryDirectory directory;
-  // Windows of one target each, of which the first of an epoch has none under one of two masks.
+  // Each window has one target. Under one of the two masks, the first window of an epoch has no
+  // target to train on.
   int shown = 0;
   for (const std::vector<std::uint8_t>& mask :
        {std::vector<std::uint8_t>{0, 1, 0}, std::vector<std::uint8_t>{0, 0, 1}}) {

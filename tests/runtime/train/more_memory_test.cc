@@ -9,8 +9,8 @@
 #include "runtime/engine/model_runtime.h"
 #include "tests/sanitized.h"
 
-// Steps of nano with drawn homes and drawn budgets: more memory never makes a step that fits one
-// that is refused, and a refusal says what lacks.
+// Steps of nano with drawn homes and drawn budgets. With more memory, a step that fits must never
+// be refused, and a refusal must say what is short.
 namespace terrace {
 namespace {
 
@@ -37,13 +37,13 @@ ModelRuntimeOptions draw_step(std::mt19937& random) {
   return options;
 }
 
-// From 0.3 MiB on, small ones more often.
+// Draws from 0.3 MiB on, small budgets more often.
 std::size_t draw_budget(std::mt19937& random) {
   const double part = static_cast<double>(random() % 1000) / 1000;
   return static_cast<std::size_t>((0.3 + 15 * part * part) * static_cast<double>(kMiB));
 }
 
-// Returns why a step does not fit; empty where it does.
+// Returns why a step does not fit, or an empty text if it does.
 std::string refusal_of(ModelRuntimeOptions options, const TierBudgets& budgets) {
   options.budgets = budgets;
   try {

@@ -21,7 +21,7 @@ bool is_flag(const std::string& word) {
   return false;
 }
 
-// Messages name flags that there are.
+// Messages may only name flags that exist.
 TEST(OptionFlags, AreFlagsOfTheProgram) {
   for (std::size_t i = 0; i < kOptionCount; ++i) {
     const auto option = static_cast<Option>(i);
@@ -37,7 +37,7 @@ TEST(OptionFlags, AreFlagsOfTheProgram) {
   }
 }
 
-// Every class of state stands at its place in the table, has an account and a flag of its own.
+// Every class of state is at its place in the table, and has an account and a flag of its own.
 TEST(OptionFlags, PlaceEveryState) {
   std::set<Account> accounts;
   std::set<std::string_view> flags;

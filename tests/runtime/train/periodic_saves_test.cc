@@ -26,7 +26,7 @@ TEST(PeriodicSaves, AQuarterOfAnHourIsANumberOfStepsByTheirTime) {
   EXPECT_EQ(steps_between_saves(0), 1'000'000'000);
 }
 
-// The very first step is not among those that are measured where there are others.
+// The very first step is not measured if there are others.
 TEST(PeriodicSaves, TheNumberIsChosenFromTheFirstStepsOnceTheyAreDone) {
   EXPECT_EQ(choose_save_interval(measured({90, 9, 9}), 100), std::nullopt);
   EXPECT_EQ(choose_save_interval(measured({90, 9, 9, 10}), 100), 100);

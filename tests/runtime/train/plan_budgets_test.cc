@@ -17,8 +17,8 @@
 #include "tests/runtime/temporary_directory.h"
 #include "tests/sanitized.h"
 
-// Dry runs of drawn steps with drawn budgets: a budget that is larger than an accepted one is
-// accepted, the least that is named is accepted, and clearly less is refused, with a reason.
+// Dry runs of drawn steps with drawn budgets. A budget that is larger than an accepted one is
+// accepted. The least budget that is named is accepted, and clearly less is refused, with a reason.
 namespace terrace {
 namespace {
 
@@ -41,11 +41,11 @@ class HeardConsole final : public TrainConsole {
 };
 
 struct Budgets {
-  std::size_t device = 0;  // 0: the step has none
+  std::size_t device = 0;  // 0: the step has no device
   std::size_t host = 0;
 };
 
-// A step as people ask for it.
+// A step with flags as people use them.
 class DrawnStep {
  public:
   explicit DrawnStep(unsigned seed) : random_(seed) {
@@ -56,10 +56,10 @@ class DrawnStep {
   bool has_device() const { return has_device_; }
   std::string text() const { return fmt::format("{}", fmt::join(flags_, " ")); }
 
-  // Returns why the step is refused; empty where it is accepted.
+  // Returns why the step is refused, or an empty text if it is accepted.
   std::string refusal(const Budgets& budgets) const { return run(budgets, {}).refusal; }
 
-  // The least budgets that a dry run names where none suffice.
+  // Returns the least budgets that a dry run names if no budgets suffice.
   Budgets least() const {
     const Outcome outcome = run({1 * kKiB, 1 * kKiB}, {"--json"});
     Budgets least;
@@ -182,7 +182,7 @@ void expect_a_reason(const std::string& refusal) {
   EXPECT_THAT(refusal, testing::ContainsRegex("does not fit: .*needs "));
 }
 
-// One budget grows and the other stays.
+// Expects acceptance to be monotone while one budget grows and the other stays.
 void expect_monotone(const DrawnStep& step, const Budgets& least, std::size_t Budgets::* grows) {
   int accepted_at = 0;
   for (const int percent : kPercents) {
@@ -200,7 +200,7 @@ void expect_monotone(const DrawnStep& step, const Budgets& least, std::size_t Bu
   EXPECT_GT(accepted_at, 0) << step.text();
 }
 
-// Clearly less of one tier, the other as it is.
+// Expects a refusal with clearly less of one tier and the other as it is.
 void expect_least(const DrawnStep& step, const Budgets& least, std::size_t Budgets::* tier) {
   Budgets less = least;
   less.*tier = clearly_less(least.*tier);
@@ -219,7 +219,7 @@ std::optional<std::size_t> named_least(const std::string& refusal) {
   return parse_size(refusal.substr(begin, end - begin));
 }
 
-// A refusal for want of host memory alone names the budget that suffices.
+// Expects a refusal that is only for lack of host memory to name the budget that suffices.
 void expect_named(const DrawnStep& step, const Budgets& least) {
   Budgets budgets = least;
   budgets.host = 1 * kKiB;

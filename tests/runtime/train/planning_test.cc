@@ -9,7 +9,8 @@
 #include "runtime/train/trainer.h"
 #include "tests/runtime/temporary_directory.h"
 
-// The console is told of all that can take long: when it begins and ends, and how far it is.
+// The console hears of everything that can take long: when it begins and ends, and how far it has
+// come.
 namespace terrace {
 namespace {
 
@@ -58,7 +59,7 @@ TEST(TrainPlanning, IsToldToTheConsole) {
   const std::vector<std::string> dry = {
       "begin planning the step", "end", "nano:", "predi", "data:", "saves"};
   EXPECT_EQ(events_of({"--dry-run"}), dry);
-  // Once, however many ranks plan.
+  // It hears of planning once, however many ranks plan.
   EXPECT_EQ(events_of({"--dry-run", "--local-ranks", "2", "--pipeline-parallel", "2"}), dry);
   std::vector<std::string> run = events_of({});
   ASSERT_GE(run.size(), dry.size());
@@ -74,7 +75,7 @@ TEST(TrainPlanning, PlansMoreRanksThanRunAsThreads) {
   EXPECT_THROW(events_of({"--local-ranks", "512"}), ConfigError);
 }
 
-// One of them stands for all in a dry run.
+// In a dry run one of them stands for all.
 TEST(TrainPlanning, FindsDataParallelRanksOfOneSize) {
   for (int stage = 0; stage <= 3; ++stage) {
     ModelRuntimeOptions options;
@@ -107,14 +108,14 @@ TEST(TrainPlanning, EndsAlsoWhereTheStepDoesNotFit) {
   EXPECT_EQ(events_of({"--device-memory", "4KiB", "--dry-run"}), refused);
 }
 
-// Standard output is the document's alone.
+// Only the document is written to standard output.
 TEST(TrainPlanning, IsNotToldBesideADocument) {
   EXPECT_EQ(events_of({"--dry-run", "--json"}), std::vector<std::string>{"{\n  \""});
   const std::vector<std::string> refused = {"{\n  \"", "refused"};
   EXPECT_EQ(events_of({"--dry-run", "--json", "--device-memory", "4KiB"}), refused);
 }
 
-// Every phase whose length is known comes to its end.
+// Every phase of known length reaches its end.
 TEST(TrainPhases, AreToldToTheConsole) {
   const std::vector<std::string> events = events_of({"--validation-fraction", "0.1"});
   const auto phase_after = [&](const std::string& what) {

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// Token i of it is i. Reads of what is behind `readable` fail.
+// A source in which token i is i. Reads beyond `readable` fail.
 class NumberedTokens final : public TokenSource {
  public:
   NumberedTokens(std::int64_t count, const std::int64_t& readable)
@@ -28,12 +28,12 @@ class NumberedTokens final : public TokenSource {
   const std::int64_t& readable_;
 };
 
-// Micro-batches of 2 sequences of 4 positions, on 64 training tokens and 24 to validate on.
+// Micro-batches of 2 sequences of 4 positions, from 64 tokens to train on and 24 to validate on.
 class RankSamplesTest : public testing::Test {
  protected:
   static constexpr std::int64_t kPositions = 4;
 
-  // Of an evaluation of `evaluated` windows; 0: all.
+  // Returns samples with an evaluation of `evaluated` windows; 0: of all windows.
   RankSamples samples_of(std::int64_t micro_batches, std::int64_t rank, std::int64_t ranks,
                          std::int64_t evaluated = 0) const {
     return {data_,
@@ -54,7 +54,7 @@ class RankSamplesTest : public testing::Test {
                 std::make_unique<NumberedTokens>(24, readable_)};
 };
 
-// Sequences and their targets, of all micro-batches one after the other.
+// Returns the sequences and their targets, for all micro-batches one after the other.
 std::vector<std::vector<std::int32_t>> sequences_of(std::span<const std::int32_t> step) {
   std::vector<std::vector<std::int32_t>> found;
   const std::size_t rows = 2 * 4;
@@ -103,7 +103,7 @@ TEST_F(RankSamplesTest, ValidationIsCountedToItsEndByAllRanksTogether) {
   EXPECT_EQ(counted, data_.validation_tokens() - 1);
 }
 
-// A dry run may be of micro-batches that no machine has the memory for.
+// A dry run may plan micro-batches that no machine has the memory for.
 TEST_F(RankSamplesTest, WhatIsEvaluatedIsCheckedInTheMemoryOfASample) {
   constexpr std::int64_t kSequences = std::int64_t{1} << 50;
   const RankSamples samples(data_, {{kSequences, kPositions}, 4, 0, 1},
@@ -113,7 +113,7 @@ TEST_F(RankSamplesTest, WhatIsEvaluatedIsCheckedInTheMemoryOfASample) {
   EXPECT_THROW(samples.check_evaluated(), CorruptData) << "a sample is read";
 }
 
-// The split has 6 windows, of which the last is short; an evaluation of 3 takes every other one,
+// The split has 6 windows, the last of which is short. An evaluation of 3 takes every second one,
 // whatever the ranks.
 TEST_F(RankSamplesTest, AnEvaluationOfFewSamplesTakesThemFromAllOverTheSplit) {
   ASSERT_EQ(data_.validation_samples(), 6);
@@ -135,7 +135,7 @@ TEST_F(RankSamplesTest, AnEvaluationOfFewSamplesTakesThemFromAllOverTheSplit) {
   }
 }
 
-// Of 24 tokens the last alone is a target.
+// A source of 24 tokens in which only the last one is a target.
 class LastTokenCounts final : public TokenSource {
  public:
   std::int64_t count() const override { return 24; }
@@ -183,7 +183,7 @@ TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
   EXPECT_THROW(evaluating.rethrow_problem(), CorruptData);
 }
 
-// Behind the numbers of each micro-batch, for the lengths that its windows have.
+// The angles follow the numbers of each micro-batch, and are for the lengths that its windows have.
 TEST_F(RankSamplesTest, HasTheAnglesOfEachRow) {
   constexpr std::int64_t kWidth = 4;
   const RopeOptions rope = {.type = RopeType::kDynamic, .factor = 2.0, .positions = 2};
@@ -205,7 +205,7 @@ TEST_F(RankSamplesTest, HasTheAnglesOfEachRow) {
   for (std::size_t m = 0; m < 2; ++m) {
     for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(angles_of(samples.tokens(), m, s), whole);
   }
-  // The last window of 24 tokens has three targets, and a row that is padding.
+  // The last window of 24 tokens has three targets and one row of padding.
   RankSamples::Validation batch;
   samples.fill_validation(0, 4, batch);
   std::vector<float> last(3 * kWidth);

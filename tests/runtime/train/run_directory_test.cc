@@ -54,7 +54,7 @@ class RunDirectoryTest : public ::testing::Test {
     return options;
   }
 
-  // Another run's lock, until the descriptor is closed.
+  // Takes another run's lock, which lasts until the descriptor is closed.
   static int lock_as_other(const std::string& run_dir) {
     fs::create_directories(run_dir);
     const int file = ::open((run_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -67,7 +67,7 @@ class RunDirectoryTest : public ::testing::Test {
   ListedLog log_;
 };
 
-// As a job array makes them.
+// A job array starts such runs.
 TEST_F(RunDirectoryTest, RunsOfOneSecondHaveDirectoriesOfTheirOwn) {
   std::set<std::string> paths;
   std::vector<std::unique_ptr<RunDirectory>> runs;
@@ -105,7 +105,7 @@ TEST_F(RunDirectoryTest, ARunThatIsAboutToEndIsWaitedForAndThatIsSaid) {
   EXPECT_THAT(log_.warnings, IsEmpty());
 }
 
-// One that was refused takes the directory that it had made with it.
+// A run that was refused removes the directory that it had made.
 TEST_F(RunDirectoryTest, ThatIsRemovedWhileItIsWaitedForIsMadeAgain) {
   const int other = lock_as_other("run");
   std::jthread end([&] {
@@ -119,7 +119,7 @@ TEST_F(RunDirectoryTest, ThatIsRemovedWhileItIsWaitedForIsMadeAgain) {
   EXPECT_THROW(RunDirectory(options_for("run"), silent, kNoWait), ConfigError);
 }
 
-// Lustre without -o flock, some NFS and FUSE.
+// Lustre without -o flock, some NFS and some FUSE file systems fail like this.
 TEST_F(RunDirectoryTest, WithoutLocksTheRunGoesOnAndThatIsSaid) {
   for (const int error_number : {ENOSYS, ENOLCK, EOPNOTSUPP}) {
     const ExitCode code = in_child([&] {

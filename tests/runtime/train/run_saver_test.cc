@@ -80,7 +80,7 @@ class KeptWarnings final : public Log {
   std::vector<std::string> lines_;
 };
 
-// While it is there the process gets hardly any memory more.
+// As long as it exists, the process gets hardly any more memory.
 class NoMoreMemory {
  public:
   NoMoreMemory() {
@@ -99,12 +99,13 @@ class NoMoreMemory {
   rlimit usual_{};
 };
 
-// Two ranks that save what they have into one run directory.
+// Two ranks that save their parts into one run directory.
 class RunSaverTest : public testing::Test {
  protected:
   static constexpr int kRanks = 2;
 
-  // Calls `body` on every rank. Returns what each ended with, empty where it did not throw.
+  // Calls `body` on every rank. Returns the error that each ended with, or an empty text if it
+  // threw none.
   std::vector<std::string> on_ranks(const std::function<void(RunSaver& saver, int rank)>& body) {
     auto worlds = make_thread_communicators(kRanks, "world");
     auto saving = make_thread_communicators(kRanks, "saving", {.timeout = kCollectiveTimeout});
@@ -165,7 +166,7 @@ class RunSaverTest : public testing::Test {
   KeptWarnings log_;
 };
 
-// A slow drive is no rank that has left: those that wait for it hear from the first one.
+// A slow drive is not a rank that has left: ranks that wait for it hear from the first one.
 TEST_F(RunSaverTest, AWriteMayTakeLongerThanRanksWaitForEachOther) {
   const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
     saver.begin_save(after(3));
@@ -225,7 +226,7 @@ TEST_F(RunSaverTest, WhatIsWrittenAtOnceForWantOfMemoryLeavesNoMoreThanKeepLast)
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-// Named ones stay, and so does the automatic one that the run was told to go on from.
+// Named checkpoints stay, and so does the automatic one that the run was told to go on from.
 TEST_F(RunSaverTest, AutomaticCheckpointsAreKeptUpToTheirNumber) {
   disk_.release();
   keep_automatic_ = 2;
@@ -256,7 +257,7 @@ TEST_F(RunSaverTest, AnAutomaticCheckpointIsPassedOverWhereAnotherIsBeingWritten
   EXPECT_THAT(later_checkpoints(directory_.path(), 0), ElementsAre("checkpoint-3", "checkpoint-5"));
 }
 
-// Nobody has asked for it: the run goes on as it would without.
+// Nobody has asked for this checkpoint, so the run goes on as it would without it.
 TEST_F(RunSaverTest, AnAutomaticCheckpointThatCannotBeWrittenEndsNoRun) {
   const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int) {
     saver.begin_save(automatic(3));

@@ -15,7 +15,7 @@ inline constexpr auto kFetchInitial = [](const UnitLayout&, const ParameterTenso
   init_parameter(tensor, 5, begin, out);
 };
 
-// As preset nano, smaller.
+// Returns a model like preset nano, but smaller.
 inline ModelConfig small_model(bool gpt2) {
   if (gpt2) {
     return parse_model_config(R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
@@ -32,7 +32,7 @@ inline ModelConfig small_model(bool gpt2) {
                             "test");
 }
 
-// With weights so large that positions matter.
+// Returns a model whose weights are so large that positions matter.
 inline ModelConfig rotated_model(const std::string& scaling) {
   return parse_model_config(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
     "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48,

@@ -22,7 +22,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Keeps what is warned of.
+// Keeps the warnings.
 class WarningLog final : public Log {
  public:
   void info(std::string_view) override {}
@@ -44,7 +44,7 @@ std::string text_of(const SampleOptions& options) {
   return text_of(options, log);
 }
 
-// A directory with a small model, and what to sample from it: one token a byte.
+// A directory with a small model, and the options to sample from it: one token is one byte.
 class SampledDirectory {
  public:
   explicit SampledDirectory(const ModelConfig& config) {
@@ -86,7 +86,7 @@ TEST(SampleText, ContinuesFromAHuggingFaceDirectory) {
   EXPECT_EQ(text_of(options), greedy);
 }
 
-// Dynamic rotary embeddings see the whole text, also past max_position_embeddings.
+// Dynamic rotary embeddings use the length of the whole text, also beyond max_position_embeddings.
 TEST(SampleText, GoesOnWithDynamicRotaryEmbeddings) {
   const TemporaryDirectory directory;
   const ModelConfig config = rotated_model(kDynamic);
@@ -109,7 +109,8 @@ TEST(SampleText, GoesOnWithDynamicRotaryEmbeddings) {
   EXPECT_EQ(text_of(options), wanted);
 }
 
-// A model of 300 ids, whose directory has a tokenizer of its own, goes on with its tokens.
+// A model of 300 ids, with a tokenizer of its own in its directory, samples with the tokens of that
+// tokenizer.
 TEST(SampleText, TakesTheTokenizerOfTheDirectory) {
   const TemporaryDirectory directory;
   const ModelConfig config = small_model(true);
@@ -141,7 +142,7 @@ TEST(SampleText, TakesTheTokenizerOfTheDirectory) {
   EXPECT_EQ(sampled(), of_bytes);
   options.source.tokenizer = tokenizer;
   EXPECT_EQ(sampled(), of_tokens);
-  // It ends with the end token.
+  // The text ends with the end token.
   directory.write("final/tokenizer_config.json", R"({"eos_token": "ab"})");
   const std::string ended = sampled();
   EXPECT_EQ(of_tokens.substr(0, ended.size()), ended);
@@ -165,7 +166,7 @@ TEST(SampleText, EndsBeforeAStopText) {
   options.choice.temperature = 1;
   options.max_new_tokens = 60;
   const std::string whole = text_of(options);
-  // Three tokens of it, the first time that they stand there.
+  // The stop text is three tokens of it, at the first place where they occur.
   const std::string stop = whole.substr(40, 3);
   options.stop_texts = {"never there, as it is too long to be drawn", stop};
   SilentLog log;
@@ -175,7 +176,7 @@ TEST(SampleText, EndsBeforeAStopText) {
   EXPECT_EQ(text, whole.substr(0, whole.find(stop, options.prompt.size())));
 }
 
-// gpt2 has no position behind the last that it has learned: 64 here.
+// gpt2 has no position behind the last one that it has learned, which is 64 here.
 TEST(SampleText, EndsWithTheLearnedPositions) {
   SampledDirectory sampled(small_model(true));
   SampleOptions& options = sampled.options;
@@ -212,7 +213,8 @@ TEST(SampleText, KeysAndValuesThatDoNotFitAreRefused) {
   ModelConfig config = small_model(false);
   SampledDirectory sampled(config);
   const std::size_t usable = read_host_limits().usable_bytes();
-  // 2 layers, keys and values, 16 wide, fp32: far more tokens than there is memory for.
+  // There are 2 layers with keys and values, 16 wide, in fp32: far more tokens than memory has room
+  // for.
   sampled.options.max_new_tokens = static_cast<std::int64_t>(usable / (2 * 2 * 16 * 4)) * 2;
   TERRACE_EXPECT_THROW_WITH(text_of(sampled.options), OutOfMemory, "--max-new-tokens ");
 }

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// What is shown after each piece, and at the end.
+// Returns the text that is shown after each piece, and at the end.
 std::vector<std::string> shown(const std::vector<std::string>& stops,
                                const std::vector<std::string>& pieces) {
   TextStream stream(stops);
@@ -28,13 +28,14 @@ TEST(TextStream, HoldsNothingBackWithoutAReason) {
 
 TEST(TextStream, EndsBeforeAStopTextOfSeveralPieces) {
   EXPECT_EQ(shown({"END"}, {"one E", "N", "D two", "three"}), (Pieces{"one ", "", "", "", ""}));
-  // A beginning that comes to nothing is shown, but for what may begin another.
+  // The beginning of a stop text that does not go on is shown, except for a part that may begin
+  // another one.
   EXPECT_EQ(shown({"END"}, {"E", "NE", "ND"}), (Pieces{"", "EN", "", ""}));
   EXPECT_EQ(shown({"END"}, {"EN"}), (Pieces{"", "EN"}));
   EXPECT_EQ(shown({"aab"}, {"aa", "a", "b"}), (Pieces{"", "a", "", ""}));
 }
 
-// However the text is cut.
+// The result is the same however the text is cut.
 TEST(TextStream, TheStopTextThatIsCompleteFirstCounts) {
   for (const Pieces& pieces : {Pieces{"xabcd"}, Pieces{"x", "a", "b", "c", "d"}}) {
     std::string text;
@@ -49,14 +50,14 @@ TEST(TextStream, TheStopTextThatIsCompleteFirstCounts) {
 TEST(TextStream, ShowsWholeCodePoints) {
   EXPECT_EQ(shown({}, {"a\xc3", "\xa4\xe2", "\x82", "\xac", "\xf0\x9f\x99", "\x82."}),
             (Pieces{"a", "\xc3\xa4", "", "\xe2\x82\xac", "", "\xf0\x9f\x99\x82.", ""}));
-  // What is no UTF-8 does not wait for more, and what is left at the end is shown.
+  // A byte that is not UTF-8 does not wait for more bytes. The rest at the end is shown.
   EXPECT_EQ(shown({}, {"\x80", "\xc3", "a", "\xe2\x82"}), (Pieces{"\x80", "",
                                                                   "\xc3"
                                                                   "a",
                                                                   "", "\xe2\x82"}));
 }
 
-// The first byte of the stop text ends a code point before it.
+// The first byte of the stop text ends a code point that begins before it.
 TEST(TextStream, HoldsBackCodePointsBeforeABegunStopText) {
   EXPECT_EQ(shown({"\xac!"}, {"\xe2\x82", "\xac", "?"}), (Pieces{"", "", "\xe2\x82\xac?", ""}));
 }

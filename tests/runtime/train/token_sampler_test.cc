@@ -15,7 +15,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// `count` ids of a small vocabulary, in no order.
+// Returns `count` ids of a small vocabulary, in no order.
 Ids mixed_ids(std::int64_t count) {
   Ids ids;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -44,8 +44,8 @@ std::int64_t likeliest(const std::vector<float>& logits) {
   return std::ranges::max_element(logits) - logits.begin();
 }
 
-// Layers with a window and without, soft caps, norms of queries and keys, two rotary tables, and
-// heads that share keys.
+// Returns a model with all options: layers with a window and without, soft caps, norms of queries
+// and keys, two rotary tables, and heads that share keys.
 ModelConfig windowed_model() {
   return parse_model_config(R"({"model_type": "gemma3_text",
     "architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 3, "hidden_size": 32,
@@ -69,8 +69,8 @@ std::vector<ModelConfig> models() {
   return {small_model(false), small_model(true), windowed_model(), capped_model()};
 }
 
-// A text whose tokens come one by one or some at a time has the logits of one that is computed
-// whole. The products are other code for few rows, so sums are in another order.
+// A text whose tokens come one by one or a few at a time has the logits of a text that is computed
+// at once. The products of few rows run other code, so their sums are in another order.
 TEST(TokenSampler, KeptKeysGiveTheLogitsOfTheWholeText) {
   for (const ModelConfig& config : models()) {
     SCOPED_TRACE(config.name);
@@ -115,7 +115,7 @@ TEST(TokenSampler, OnlyWhatATextBeginsWithIsKept) {
     EXPECT_EQ(logits_of(sampler, first), wanted);
     EXPECT_NE(logits_of(sampler, other), wanted);
     EXPECT_LT(largest_distance(logits_of(sampler, first), wanted), 1e-3F);
-    // The same once more, and a beginning of it.
+    // The same text once more, and then its beginning.
     EXPECT_LT(largest_distance(logits_of(sampler, first), wanted), 1e-3F);
     const Ids beginning(first.begin(), first.begin() + 7);
     EXPECT_LT(
@@ -136,7 +136,8 @@ TEST(TokenSampler, BitsDoNotDependOnThreads) {
   }
 }
 
-// Angles that depend on the length of the sequence have the text's, also where keys are kept.
+// If angles depend on the length of the sequence, they follow the text's length, also if keys are
+// kept.
 TEST(TokenSampler, TurnsByTheLengthOfTheText) {
   for (const char* scaling : {kDynamic, kLongRope}) {
     const ModelConfig config = rotated_model(scaling);
@@ -144,7 +145,7 @@ TEST(TokenSampler, TurnsByTheLengthOfTheText) {
     TokenSampler of_longest(shape, kFetchInitial);
     shape.rope_of_text = true;
     TokenSampler of_text(shape, kFetchInitial);
-    // longrope is short up to 32, dynamic grows from 8 on.
+    // longrope uses its short factors up to 32; dynamic grows from 8 on.
     for (const std::int64_t length : {23, 24, 32, 33, 34, 40, 25}) {
       const Ids text = mixed_ids(length);
       const std::vector<float> wanted =
@@ -164,7 +165,8 @@ TEST(TokenSampler, MemoryGrowsWithTheText) {
   };
   const auto parameters = static_cast<std::size_t>(parameter_count(parameter_layout(config)));
   EXPECT_LT(parameters * sizeof(float), bytes(DType::kF32, 16));
-  // 2 layers with keys and values of 16 numbers, and a row of the rotary table, also of 16.
+  // The memory is 2 layers with keys and values of 16 numbers, and a row of the rotary table, also
+  // of 16.
   EXPECT_GE(bytes(DType::kF32, 2000) - bytes(DType::kF32, 1000), 1000U * (2 * 2 * 16 + 16) * 4);
 }
 

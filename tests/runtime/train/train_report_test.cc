@@ -95,7 +95,7 @@ TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {
             std::string::npos);
 }
 
-// What the summary of a step says, in which that lane is busy for longer than the step.
+// Returns the summary of a step in which this lane is busy for longer than the step.
 std::string summary_of(Lane busiest) {
   StepMetrics step;
   step.step_s = 2;
@@ -106,7 +106,7 @@ std::string summary_of(Lane busiest) {
   return summary.text(StepWaits(Program{}), 1);
 }
 
-// It is posted long before the other rank comes to it.
+// A receive is posted long before the other rank comes to it.
 TEST(TrainReport, AMessageDoesNotLimit) {
   const std::string text = summary_of(Lane::kReceiveBack);
   EXPECT_NE(text.find("receive_back busy 150.0 %"), std::string::npos) << text;
