@@ -42,7 +42,7 @@ terrace_error code_of(SessionProblem problem) {
 terrace_error report(terrace_error error, const char* what) noexcept {
   std::size_t size = 0;
   for (; size + 1 < kReportBytes && what[size] != '\0'; ++size) report_text[size] = what[size];
-  // Cuts a text that is too long behind a whole character of UTF-8.
+  // Cuts a text that is too long after a whole UTF-8 character.
   while (size > 0 && (static_cast<unsigned char>(what[size]) & 0xC0U) == 0x80U) --size;
   report_text[size] = '\0';
   return error;

@@ -17,7 +17,7 @@ namespace terrace {
 
 // Throws if a pointer is null; `what` is its name.
 void check_pointer(const void* pointer, const char* what);
-// Throws if the struct's size is less than the size in every version, or if bytes that this library
+// Throws if the struct is smaller than it was in the first version, or if bytes that this library
 // does not know are not zero.
 void check_struct(const void* given, std::size_t known_bytes, const char* what);
 

@@ -17,7 +17,7 @@ struct terrace_session {  // NOLINT(readability-identifier-naming): C's
       : session(std::move(options), std::move(log)) {}
 
   const pid_t owner = getpid();
-  std::mutex calls;  // locked by each call: they run one at a time
+  std::mutex calls;  // locked by all calls but the two that wait: they run one at a time
   terrace::ParameterSession session;
 };
 

@@ -273,8 +273,9 @@ TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int3
                                                   const terrace_buffer* gradient);
 /* Adds a gradient as terrace_gradient_add() does, but without a copy if it is fp32 on the host and
  * nothing was added before. Then *is_borrowed becomes 1, and the memory must stay as it is until a
- * step has used it, gradients are forgotten, more is added to the tensor's gradient or that is
- * leased, or terrace_pause() is called. Else the gradient is copied, and *is_borrowed becomes 0. */
+ * step has used it, gradients are forgotten, more is added to the tensor's gradient, the gradient
+ * is leased, or terrace_pause() is called. Else the gradient is copied, and *is_borrowed becomes
+ * 0. */
 TERRACE_EXPORT terrace_error terrace_gradient_borrow(terrace_session* session, int32_t tensor,
                                                      const terrace_buffer* gradient,
                                                      int32_t* is_borrowed);
@@ -311,8 +312,8 @@ TERRACE_EXPORT void terrace_capsule_end(void* capsule);
 
 /* Sets *sum to the sum of squares of the gradient that was added since the last step, in fp64, with
  * the same bits for every number of threads; 0 if nothing was added. It is for a norm over more
- * tensors than this session's, which you then scale by gradient_scale. ORDER while a step is under
- * way. */
+ * tensors than this session's. The sum is not scaled: you scale the norm by gradient_scale. ORDER
+ * while a step is under way. */
 TERRACE_EXPORT terrace_error terrace_gradient_square_sum(terrace_session* session, int32_t tensor,
                                                          double* sum);
 /* Forgets all gradients since the last step. ORDER while a step is under way. */
@@ -381,8 +382,8 @@ TERRACE_EXPORT terrace_error terrace_state_write(terrace_session* session, int32
  * its gradient was missing. */
 TERRACE_EXPORT terrace_error terrace_tensor_updates(terrace_session* session, int32_t tensor,
                                                     int64_t* updates);
-/* Sets that number, for state that terrace_state_write() brings. The session's number of steps
- * becomes at least as large. At most 2^53. ARGUMENT, ORDER. */
+/* Sets that number, for state that terrace_state_write() brings. If the session's number of steps
+ * is smaller, it becomes the same. At most 2^53. ARGUMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_tensor_set_updates(terrace_session* session, int32_t tensor,
                                                         int64_t updates);
 /* Writes masters, state, and the step's number into a directory, which is made if it is not there;

@@ -46,7 +46,7 @@ struct FileHashes {
 // Hashes bytes as they are written, front to back. One thread.
 class FileHasher {
  public:
-  // Declares the bytes so far to be the header. Called once, before the first byte behind it.
+  // Declares the bytes so far to be the header. Called once, before the first byte after it.
   void end_header();
   void add(std::span<const std::byte> bytes);
   // Returns the hashes. Called once, after the last byte.

@@ -219,7 +219,7 @@ void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
   write_durable_file((directory / kHfIndexFile).string(), index.dump(2) + "\n");
 }
 
-// Returns whether a file is named as shards are; other files that somebody keeps there are not.
+// Returns whether a file is named as shards are. A file with another name may be the user's own.
 bool is_name_of_shard(std::string_view name) {
   constexpr std::string_view kLike = "model-00000-of-00000.safetensors";
   return std::ranges::equal(name, kLike, [](char is, char like) {

@@ -85,7 +85,8 @@ void tell_what_changes_nothing(const Bench& bench, const BenchCommand& command, 
   }
 }
 
-// Checks the drives that the benchmark uses, and returns their places.
+// Checks the drives that the benchmark uses, and returns their places. Says in the log which
+// directory is used where --nvme names none.
 std::vector<DrivePlace> look_at_drives(const Bench& bench, const BenchOptions& options, Log& log) {
   check_drives(options, 0, log);
   std::vector<DrivePlace> places;

@@ -10,7 +10,7 @@
 namespace terrace {
 
 // Writes the whole text. Drops it without a report if it cannot be written, for example because the
-// console is gone or nobody has read from it for some seconds.
+// console is gone or has not been read from for some seconds.
 void write_to_standard_error(std::string_view text);
 
 // A function that takes text for standard error.

@@ -98,7 +98,7 @@ void EarlyEnd::watch() {
 }
 
 void EarlyEnd::end(int signal) {
-  // A further signal ends the program at once, even if nobody reads its output.
+  // A further signal ends the program at once, even if its output waits for a reader.
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
   int code = signal == 0 ? 0 : kOfSignals + signal;
   try {

@@ -10,9 +10,9 @@
 
 namespace terrace {
 
-// Ends the program before it is done. On SIGINT, SIGTERM or SIGHUP it exits with 128 + N. One
-// second after the deadline it exits with the code that the last words return, for code that does
-// not check the deadline itself. A signal that was ignored when the program began stays ignored.
+// Ends the program before it is done. On SIGINT, SIGTERM or SIGHUP it exits with 128 + N. Work that
+// does not check the deadline itself is ended one second after it, with the exit code that the last
+// words return. A signal that was ignored when the program began stays ignored.
 class EarlyEnd {
  public:
   struct Options {

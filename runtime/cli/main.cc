@@ -127,9 +127,9 @@ std::size_t stack_bytes_within_limit() {
   return std::clamp(*space.limit_bytes / kPart, kSmallStackBytes, kStackBytes);
 }
 
-// Sets the default stack size of threads. It follows the limit on the first thread's stack (ulimit
-// -s), which may be too small for the libraries that compute: a run would then end with a signal
-// and without a message.
+// Sets the stack size that threads get by default. Without this it follows the limit on the first
+// thread's stack (ulimit -s), which may be too small for the libraries that compute: a run would
+// then end with a signal and without a message.
 void give_threads_large_stacks() {
   pthread_attr_t attributes;
   if (pthread_getattr_default_np(&attributes) != 0) return;

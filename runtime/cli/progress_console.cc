@@ -41,8 +41,8 @@ std::string fitting(std::initializer_list<std::string> parts, std::size_t width)
   return text;
 }
 
-// Returns a bar with the most wanted numbers beside it, in less than `columns`: a line as wide as
-// the terminal may wrap.
+// Returns a bar with the most wanted numbers beside it. It is narrower than `columns`, because a
+// line as wide as the terminal may wrap.
 std::string bar_text(const StepProgress& progress, int columns) {
   const int width = std::max(columns - 1, 1);
   const std::string text =

@@ -144,7 +144,7 @@ struct StepOptions {
 
 struct RankOptions {
   std::int32_t local_ranks = 1;       // as threads of this process
-  double collective_timeout_s = 600;  // how long ranks wait for each other; unused with one
+  double collective_timeout_s = 600;  // how long ranks wait for each other; unused with one rank
 };
 
 // The interval at which the state is saved while the run goes on.

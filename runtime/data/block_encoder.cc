@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kBlocksPerThread = 3;
 // More blocks keep the threads busy while the thread that takes waits for a drive: at 20 ms of work
-// for each block, they last two threads 80 ms.
+// for each block, they keep two threads busy for 80 ms.
 constexpr std::size_t kBlocksMore = 8;
 
 }  // namespace

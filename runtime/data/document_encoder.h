@@ -27,8 +27,8 @@ class DocumentEncoder {
   };
   explicit DocumentEncoder(Request request);
 
-  // Returns the next block of documents; none at the end. The end token stands behind a text, as
-  // behind a document of JSON lines. Throws as TextBlocks, TextLines, parse_json_document() and the
+  // Returns the next block of documents; none at the end. The end token stands after a text, as
+  // after a document of JSON lines. Throws as TextBlocks, TextLines, parse_json_document() and the
   // tokenizer do.
   std::optional<BlockEncoder::Encoded> next();
   // Returns the bytes of the files before the beginning, and of all of them.

@@ -24,7 +24,7 @@ struct DocumentIds {
 struct TextTokens {
   const Tokenizer& tokenizer;
   bool is_bytes = false;    // the ids are the text's bytes
-  bool appends_end = true;  // the end token behind each document, where the tokenizer has one
+  bool appends_end = true;  // the end token after each document, where the tokenizer has one
 };
 
 // Adds a document of JSON lines. One with a prompt has the tokens of the prompt and of the

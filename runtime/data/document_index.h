@@ -24,7 +24,7 @@ struct DocumentIndex {
 DocumentIndex open_ends(const std::string& path, std::int64_t tokens);
 
 // Calls `visit` with the end of each document in turn. Throws IoError, and CorruptData where an end
-// lies before the previous one, or behind `tokens`.
+// lies before the previous one, or after `tokens`.
 void visit_ends(const DocumentIndex& index, std::int64_t tokens,
                 FunctionRef<void(std::int64_t end)> visit);
 

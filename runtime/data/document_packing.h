@@ -9,14 +9,15 @@
 // Documents as sequences of a fixed length. docs/data.md explains it.
 namespace terrace {
 
-// Tokens [begin, begin + rows] of a source: `rows` inputs, each with the token behind it as its
+// Tokens [begin, begin + rows] of a source: `rows` inputs, each with the token after it as its
 // target.
 struct PackedPiece {
   std::int64_t begin = 0;
   std::int32_t rows = 0;
 };
 
-// The counts of what became of the documents of a range.
+// How many documents of a range were packed, split, truncated or dropped, and into how many
+// sequences and rows.
 struct PackingCounts {
   std::int64_t documents = 0;
   std::int64_t sequences = 0;

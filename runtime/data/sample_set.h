@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// The lists that samples are written to. Each has a number for each row, one sequence behind the
+// The lists that samples are written to. Each has a number for each row, one sequence after the
 // other.
 struct SampleRows {
   std::span<std::int32_t> tokens;
@@ -49,8 +49,8 @@ class SampleSet {
                              const SampleRows& rows) const = 0;
   // Fills in sample `index` of evaluation_samples(). Returns how many targets are counted.
   virtual std::int64_t fill_evaluation(std::int64_t index, const SampleRows& rows) const = 0;
-  // Returns a hash of what decides the samples besides the tokens: packing and masks; 0 where there
-  // is neither.
+  // Returns a hash of the packing and the masks, which decide the samples besides the tokens; 0
+  // where there is neither.
   virtual std::uint64_t hash() const = 0;
   // Returns the counts of packing; null where samples are windows.
   virtual const PackingCounts* counts() const { return nullptr; }

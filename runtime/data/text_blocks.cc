@@ -69,7 +69,7 @@ bool TextBlocks::next(TextBlock& block) {
   if (position_.file == files_.size()) return false;
   block.begin = position_;
   if (file_ == nullptr) open();
-  // Whether the text may be cut at a place shows only with the text behind it.
+  // Whether the text may be cut at a place shows only with the text after it.
   for (std::size_t wanted = 2 * kBlockBytes;; wanted *= 2) {
     if (ahead_.size() < wanted) file_->read(wanted - ahead_.size(), ahead_);
     const bool is_all = ahead_.size() < wanted;

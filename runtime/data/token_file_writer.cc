@@ -48,7 +48,7 @@ class PartialFile {
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
-  // Keeps the first bytes, and continues behind them.
+  // Keeps the first bytes, and continues after them.
   void truncate(std::uint64_t size_bytes) {
     if (::ftruncate(descriptor_, static_cast<off_t>(size_bytes)) != 0) fail("truncate", errno);
     if (::lseek(descriptor_, static_cast<off_t>(size_bytes), SEEK_SET) < 0) fail("seek", errno);

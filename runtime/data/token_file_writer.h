@@ -24,7 +24,7 @@ struct TokenFileState {
 std::vector<std::string> token_file_names(const std::string& path);
 
 // Writes a token file of raw little-endian ids of 2 or 4 bytes. Beside it, it writes NAME.idx,
-// which has, for each document, the place behind its last token as a little-endian u64, and perhaps
+// which has, for each document, the place after its last token as a little-endian u64, and perhaps
 // NAME.mask, which has a byte for each token. Until finish() they are called NAME.partial and
 // NAME.idx.partial and so on, and NAME.state says how much of them is good, so that another process
 // can continue. NAME.partial is locked (flock), where the file system has locks, so that two

@@ -39,7 +39,7 @@ SourceFile look_at(const std::string& path) {
   return file;
 }
 
-// Returns the id behind each document.
+// Returns the id after each document.
 std::optional<std::int32_t> end_of_documents(const Tokenizer& tokenizer,
                                              const TokenizeRequest& request) {
   return request.append_end ? tokenizer.end_token() : std::nullopt;

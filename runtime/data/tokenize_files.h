@@ -16,7 +16,7 @@ struct TokenizeRequest {
   std::vector<std::string> files;  // texts, each one document; or JSON lines
   bool is_jsonl = false;
   std::string output;
-  bool append_end = true;  // the end token behind each document, where the tokenizer has one
+  bool append_end = true;  // the end token after each document, where the tokenizer has one
   int threads = 1;
   // A hash of the tokenizer's file. Files that another tokenizer has left are not continued.
   std::uint64_t tokenizer_hash = 0;

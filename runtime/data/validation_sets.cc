@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kNameCharacters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 
-// Returns where the "=" behind a name is; npos where the text is a path alone.
+// Returns where the "=" after a name is; npos where the text is a path alone.
 std::size_t end_of_name(const std::string& text) {
   const std::size_t equals = text.find('=');
   return text.find('/') < equals ? std::string::npos : equals;

@@ -20,7 +20,7 @@ inline constexpr std::size_t kMostNameBytes = 64;
 // set, which is the first. Paths of one name that follow each other are one set. Text in front of a
 // "=" with a "/" in it belongs to a path ("./a=b"). Throws ConfigError for a name that is empty, is
 // longer than kMostNameBytes, has other characters than letters, digits, "_", "-" and ".", or comes
-// again behind another one, and for a path that a set has twice.
+// again after another one, and for a path that a set has twice.
 std::vector<ValidationSet> parse_validation_sets(const std::vector<std::string>& texts);
 
 // Returns values from which parse_validation_sets() makes these sets.

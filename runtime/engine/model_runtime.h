@@ -31,8 +31,8 @@ TierPlan plan_model(const ModelRuntimeOptions& options);
 struct PlanMemory {
   std::size_t device_bytes = 0;
   std::size_t host_bytes = 0;
-  // The memory of the compiled programs and of what runs them, in the process and outside the
-  // budgets. Estimated by the number of ops.
+  // The memory that the compiled programs, and the executors that run them, take in the process,
+  // outside the budgets. Estimated by the number of ops.
   std::size_t program_bytes = 0;
   // The buffers that state passes through between steps, on its way to its homes and back. They are
   // outside the budgets, too.

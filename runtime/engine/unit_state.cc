@@ -115,8 +115,8 @@ std::vector<FieldPart> UnitState::home_parts(StateClass state, std::int64_t elem
   return {{StateField::kMaster, {model_.compute_type, 0, model_.state_bytes(state, elements)}}};
 }
 
-// Returns whether the part need not be written because it is zero. The exponents of 8-bit codes are
-// always written, even where the codes are of zeros.
+// Returns whether the part need not be written because it is zero. 8-bit slots are always written:
+// even codes of zeros have exponents, which are stored.
 bool UnitState::is_left_zero(const FieldPart& part) const {
   const bool is_slot = slot_of(part.field).has_value() && !part.exponents;
   const bool is_plain = model_.state_format.slot_form != SlotForm::kInt8;
@@ -136,7 +136,7 @@ void UnitState::fill_home(StateClass state, const FillSource& source, std::int32
       const std::size_t begin = std::max(first, part.begin);
       const std::size_t end = std::min(first + piece.size(), part.end());
       if (begin >= end || is_left_zero(field_part)) continue;
-      // Before its first content: what lies between the parts and behind the last one is zero.
+      // Before its first content: what lies between the parts and after the last one is zero.
       const bool is_whole = end - begin == piece.size();
       if (!std::exchange(has_content, true) && !is_whole) std::ranges::fill(piece, std::byte{0});
       const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
@@ -159,7 +159,7 @@ void UnitState::fill_parameters(const FillSource& source, std::int32_t unit, con
   const auto width = static_cast<std::int64_t>(model_.parameter_bytes());
   const std::int64_t end = piece.begin + std::ssize(piece.bytes) / width;
   const ElementSpan& quantized = model_.units.at(static_cast<std::size_t>(unit)).quantized;
-  // The parts before, within and behind the quantised elements.
+  // The parts before, within and after the quantised elements.
   const std::int64_t first = std::clamp(quantized.begin, piece.begin, end);
   const std::int64_t last = std::clamp(quantized.end, first, end);
   const auto part = [&](std::int64_t from, std::int64_t to) {

@@ -30,7 +30,7 @@ class UpdateChecksums {
     bool is_read = false;  // from the drive, before the update
   };
   using Parts = std::vector<Part>;
-  // The number of elements in a block. Its bytes are whole checksums in every part, because
+  // The number of elements in a block. In every part a block covers whole checksums, because
   // elements have two bytes or more.
   static constexpr std::int64_t kBlock = kChecksumBytes / 2;
 

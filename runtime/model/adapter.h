@@ -20,7 +20,7 @@ struct AdapterOptions {
   bool is_rank_stabilized = false;  // Kalajdzievski 2023, arXiv:2312.03732
   bool has_magnitudes = false;      // DoRA
   // The layers that are adapted, as target_modules has them: names of modules in Hugging Face's
-  // files ("model.layers.0.self_attn.q_proj"), or their ends behind a dot ("q_proj").
+  // files ("model.layers.0.self_attn.q_proj"), or their ends after a dot ("q_proj").
   std::vector<std::string> targets;
 
   bool is_there() const { return rank > 0; }

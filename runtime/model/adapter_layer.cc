@@ -3,7 +3,7 @@
 #include "runtime/model/adapter.h"
 #include "runtime/model/layers.h"
 
-// An adapter's addition to a linear layer's result: two linear layers, one behind the other, and a
+// An adapter's addition to a linear layer's result: two linear layers, one after the other, and a
 // scaled addition. Values that pass between them are rounded to the compute type.
 namespace terrace {
 namespace {

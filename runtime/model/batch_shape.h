@@ -27,7 +27,7 @@ struct BatchShape {
   // before them are kept, with room for this many rows in all. A micro-batch's numbers then say
   // where each new row stands, and the head computes only the last row.
   std::int64_t kept_positions = 0;
-  // If not 0, a micro-batch has, behind its numbers, this many fp32 numbers for each row: the
+  // If not 0, a micro-batch has, after its numbers, this many fp32 numbers for each row: the
   // rotary angles for the length of the row's document (rope_rows.h). There are no rotary tables
   // then.
   std::int64_t row_angles = 0;

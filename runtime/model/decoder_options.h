@@ -61,7 +61,7 @@ struct LayerOptions {
 enum class ParameterKind : std::uint8_t {
   kTokenEmbedding,
   kPositionEmbedding,
-  kQuery,  // and key and value behind it, where these are stored as one matrix
+  kQuery,  // and key and value after it, where these are stored as one matrix
   kKey,
   kValue,
   kProjection,  // of the attention's result
@@ -101,7 +101,7 @@ enum class ParameterKind : std::uint8_t {
   kKeyNorm,
   kAttentionNorm,  // before the attention
   kAttentionNormBias,
-  kAttentionOutNorm,  // behind it
+  kAttentionOutNorm,  // after it
   kFeedForwardNorm,
   kFeedForwardNormBias,
   kFeedForwardOutNorm,
@@ -144,14 +144,14 @@ struct DecoderOptions {
   float score_soft_cap = 0;            // 0: none; the same for logit_soft_cap
   float logit_scale = 1;
   float logit_soft_cap = 0;
-  float residual_scale = 1;             // of what is added to the residual stream
+  float residual_scale = 1;             // scales every addition to the residual stream
   float embedding_scale = 1;            // of the tokens' rows
   bool rounds_embedding_scale = false;  // to the compute type
   std::int64_t padding_token = -1;      // its row has no gradient from inputs; -1: there is none
   std::int64_t rotary_width = 0;        // the number of a head's elements that are rotated; 0: all
   bool stores_qkv_whole = false;        // query, key and value as one parameter, of equal parts
   bool stores_transposed = false;       // matrices of blocks are [in, out] in files
-  bool narrows_residual_init = false;   // what is added to the residual stream starts smaller
+  bool narrows_residual_init = false;   // matrices that write to the residual stream start smaller
   std::vector<RopeOptions> ropes;
   std::vector<LayerOptions> layer_options;  // one a layer; empty: all as LayerOptions()
 

@@ -10,7 +10,8 @@ namespace terrace {
 // parsed. Text inside strings stays as it is.
 std::string quote_non_finite(std::string_view json);
 
-// Returns the text, or a dump of what was parsed from it, with the numbers as they were.
+// Undoes quote_non_finite(): returns its text, or a dump of the values that were parsed from it,
+// with the numbers as they were.
 std::string unquote_non_finite(std::string_view json);
 
 }  // namespace terrace

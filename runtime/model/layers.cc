@@ -130,7 +130,7 @@ struct AttentionTensors {
   // Set where sequences hold documents; `positions` is also set where keys are kept.
   TensorId positions = kNoTensor;
   TensorId first_keys = kNoTensor;
-  // Keys and values of all rows that are kept, side by side. The new ones are written behind them.
+  // Keys and values of all rows that are kept, side by side. The new ones are written after them.
   TensorId kept = kNoTensor;
   AttentionShape shape;
   AttentionRule rule;
@@ -190,7 +190,7 @@ AttentionForward attention_forward_op(const UnitRun& run, const AttentionTensors
   return op;
 }
 
-// Copies the new rows of keys and values behind those that are kept.
+// Copies the new rows of keys and values after those that are kept.
 void keep(const UnitRun& run, const AttentionTensors& t) {
   const auto copy = [&](const Columns& from, const Columns& to) {
     StridedRows target = to.of(run);

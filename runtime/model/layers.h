@@ -73,8 +73,8 @@ struct LayerSite {
   Weight weight(ParameterKind kind, std::int64_t rows) const;
   // Adds the parameters of these kinds that the unit has. They are multiplied as one in this order.
   Weight joined_weight(std::initializer_list<ParameterKind> kinds) const;
-  // Adds a parameter of this unit. Its rows are the rows from `first` on of what is multiplied as
-  // one.
+  // Adds a parameter of this unit as a part of a larger weight, in which its rows begin at row
+  // `first`.
   WeightPart weight_part(const ParameterTensor& tensor, std::int64_t first) const;
   // Adds the adapters of these weights, which are multiplied as one in this order.
   std::vector<LayerAdapter> adapters(std::initializer_list<ParameterKind> kinds) const;
@@ -127,16 +127,16 @@ TensorId activation(const LayerSite& site, TensorId x);
 TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum, float factor);
 
 // The part of a unit between enter() and leave(), in which each tensor-parallel rank has all rows
-// of x and a part of the columns. The step that begins at enter() is named `into`, the step behind
-// leave() `behind`. In the backward, the step for what comes before enter() is named `back`. With
-// one rank, enter() and leave() do nothing.
+// of x and a part of the columns. The step that begins at enter() is named `into`, and the step
+// after leave() is named `behind`. In the backward, the step for what comes before enter() is named
+// `back`. With one rank, enter() and leave() do nothing.
 struct Branch {
   TensorId own = kNoTensor;  // x: this rank's rows
   TensorId all = kNoTensor;  // the rows of all ranks
   std::string_view inside = "";
 };
 Branch enter(const LayerSite& site, TensorId x, std::string_view into, std::string_view back);
-// Returns this rank's rows of the sum, over the ranks, of what each has computed.
+// Adds up the `partial` results of all ranks, and returns this rank's rows of the sum.
 TensorId leave(const LayerSite& site, const Branch& branch, TensorId partial,
                std::string_view behind);
 

@@ -88,7 +88,7 @@ void fill_normals(const std::array<std::uint32_t, kGroups>& a,
     const float cosine =
         1.0F + x2 * (-1.0F / 2 +
                      x2 * (1.0F / 24 + x2 * (-1.0F / 720 + x2 * (1.0F / 40320 - x2 / 3628800))));
-    // Odd quarters swap sine and cosine; the signs are those of the quarter's axes.
+    // Odd quarters swap sine and cosine; the quarter decides the signs.
     const auto sine_bits = std::bit_cast<std::uint32_t>(sine);
     const auto cosine_bits = std::bit_cast<std::uint32_t>(cosine);
     const std::uint32_t swap =

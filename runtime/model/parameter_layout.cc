@@ -44,7 +44,7 @@ void quantize(ParameterTensor& part, const BaseStorage& storage) {
   part.quantized = shape;
 }
 
-// Puts the tensors of a unit one behind the other, as a rank has them.
+// Puts the tensors of a unit one after the other, as a rank has them.
 class UnitArrangement {
  public:
   UnitArrangement(const UnitLayout& whole, const TensorSplit& split, std::int32_t ranks,
@@ -396,8 +396,8 @@ UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t ind
 }
 
 // Returns a random stream that no other tensor has. So the model's parameters start from the same
-// numbers with and without an adapter, and each matrix of an adapter does so whatever other
-// matrices there are.
+// numbers with and without an adapter, and a matrix of an adapter starts from the same numbers
+// whatever other matrices the adapter has.
 std::uint32_t adapter_stream(const UnitLayout& unit, const ParameterTensor& tensor) {
   constexpr std::uint32_t kAdapters = 1U << 31;
   if (is_magnitude(tensor.kind)) {  // they draw no numbers, but no two tensors share a stream

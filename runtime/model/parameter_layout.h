@@ -87,7 +87,7 @@ struct UnitLayout {
   bool trains() const { return trained_elements() > 0; }
   // Returns the number of elements that weight decay applies to. They come first.
   std::int64_t decayed_elements() const;
-  // Returns where the last tensor that trains ends. The padding behind it is not counted.
+  // Returns where the last tensor that trains ends. The padding after it is not counted.
   std::int64_t trained_end() const;
 };
 

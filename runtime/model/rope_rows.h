@@ -34,8 +34,7 @@ class RopeRows {
     std::vector<float> frequencies;
     std::vector<float> rows;
   };
-  // All short documents share one table. Of the longer ones, only the last document's table is
-  // kept.
+  // All short documents share one table. For longer documents, only the last one's table is kept.
   using Tables = std::array<Table, 2>;
 
   std::span<const float> table_of(std::size_t rope, std::int64_t length);

@@ -36,7 +36,7 @@ void TensorPartState::read(StateField field, const UnitLayout& unit, std::int64_
       });
 }
 
-// Reads short runs in one call, together with what lies between them.
+// Reads short runs in one call, together with the elements between them.
 void TensorPartState::read_part(StateField field, const UnitLayout& whole, const TensorSlice& slice,
                                 std::int64_t first, std::span<float> out) const {
   constexpr std::int64_t kShortRun = 4096;

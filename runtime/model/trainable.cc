@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<std::string_view, 2> kPrefixes = {"transformer.", "model."};
 
 // Returns the length of a set at the start of `pattern`, with its brackets; none where the set has
-// no end, so that the bracket stands for itself. A closing bracket right behind the opening one
+// no end, so that the bracket stands for itself. A closing bracket right after the opening one
 // belongs to the set.
 std::optional<std::size_t> length_of_set(std::string_view pattern) {
   std::size_t at = 1;

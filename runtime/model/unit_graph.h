@@ -133,7 +133,8 @@ class UnitGraph {
     Pass pass = Pass::kForward;
     std::int32_t step = 0;
   };
-  // Fills in sizes, steps and costs. The caller fills in what comes from the unit's layout.
+  // Fills in sizes, steps and costs. The caller fills in the members that come from the unit's
+  // layout.
   void describe(UnitModel& unit) const;
   // Returns the most workspace that a step needs, including scratch, when gradients are only
   // assigned, or also added to if `accumulates`.

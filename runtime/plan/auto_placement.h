@@ -18,7 +18,7 @@ namespace terrace {
 class Footprints;
 class SharedPlans;
 
-// The machine around a GPU that computes.
+// Facts about the machine in which a GPU computes the step.
 struct GpuSetting {
   std::int32_t update_threads = 1;  // of the host
   double link_bytes_per_s = 0;      // between host and device, each way; 0: unknown

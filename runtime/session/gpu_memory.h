@@ -58,7 +58,7 @@ class GpuMemory {
 
   // Returns a piece of staging, once the last copy from or to it is complete.
   std::span<std::byte> piece(std::size_t number);
-  // Starts to fill a piece from `offset` on, behind the content that it has already. A gradient is
+  // Starts to fill a piece from `offset` on, after the content that it has already. A gradient is
   // copied on its own stream.
   void start_read(std::size_t number, std::size_t offset, const GpuPlace& place,
                   const DeviceBytes& from);

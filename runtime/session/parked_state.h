@@ -13,8 +13,8 @@
 namespace terrace {
 
 // Returns where a paused session puts its memory: a directory that the caller names, or, if that is
-// empty, the session's own directories. Their budgets are then reduced by what their store has
-// `used` (nothing where there is no store). Throws SessionError where there is no directory.
+// empty, the session's own directories. Their budgets are then reduced by the bytes that their
+// store has `used` (none where there is no store). Throws SessionError where there is no directory.
 NvmeStoreOptions parking_of(const std::string& directory, const NvmeStoreOptions& own,
                             std::span<const StorePath> used);
 

@@ -16,7 +16,7 @@ struct AddedToken {
   std::int32_t id = 0;
   bool single_word = false;  // only where no letter, digit or underscore touches it
   bool lstrip = false;       // with the white space before it
-  bool rstrip = false;       // with the white space behind it
+  bool rstrip = false;       // with the white space after it
   bool normalized = false;   // looked for in text that is normalised already
 };
 

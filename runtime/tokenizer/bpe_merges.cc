@@ -106,7 +106,7 @@ std::size_t BpeMerges::apply_few(std::span<std::int32_t> ids) const {
     keys[gone] = kNoKey;
     there ^= bit_at(gone);
     behind ^= bit_at(gone);
-    // The new id's pairs change: with the id behind it and with the id before it.
+    // The new id's pairs change: with the id after it and with the id before it.
     keys[at] = behind == 0 ? kNoKey : key_of(at, first_of(behind));
     if (before != 0) keys[last_of(before)] = key_of(last_of(before), at);
   }

@@ -98,8 +98,8 @@ class BpeMerges::Scratch {
     std::int32_t rank;
     std::uint32_t at;
   };
-  std::vector<std::int32_t> ranks_;      // of each id with the one behind it
-  std::vector<std::uint32_t> next_;      // the place of the id behind it
+  std::vector<std::int32_t> ranks_;      // of each id with the one after it
+  std::vector<std::uint32_t> next_;      // the place of the id after it
   std::vector<std::uint32_t> previous_;  // the place of the id before it
   std::vector<Candidate> heap_;
 };

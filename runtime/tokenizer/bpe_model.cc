@@ -129,7 +129,7 @@ void BpeModel::append_merged(std::string_view piece, std::vector<std::int32_t>& 
 }
 
 // Appends the ids of symbols. An unknown symbol's id waits until the next symbol that has one of
-// its own, so it comes behind bytes that stand between them, as in BPE::merge_word of `tokenizers`.
+// its own, so it comes after bytes that stand between them, as in BPE::merge_word of `tokenizers`.
 void BpeModel::append_symbols(std::string_view piece, std::vector<std::int32_t>& ids) const {
   bool waits = false;
   std::size_t size = 1;

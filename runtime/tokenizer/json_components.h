@@ -24,8 +24,8 @@ std::vector<std::unique_ptr<Normalizer>> read_normalizers(const JsonNode& node,
 struct PreTokenizerSteps {
   std::vector<std::unique_ptr<PreTokenizer>> steps;
   bool byte_level = false;  // pieces are bytes to the model
-  // Whether the text may be cut before a letter that follows a single end of a line: the steps look
-  // over such a place in neither direction.
+  // Whether the text may be cut before a letter that follows a single end of a line. It may if the
+  // steps on either side of such a place do not depend on the text on the other side.
   bool cuts_at_lines = false;
   bool keeps_crlf = false;                    // the same for a line that ends in CR LF
   std::vector<std::string> unknown_patterns;  // that PCRE2 matches

@@ -16,7 +16,7 @@ class Normalizer {
   // Appends the normalised form of the text, which is valid UTF-8.
   virtual void append(std::string_view text, std::string& out) const = 0;
   // Returns whether a text may be normalised in two parts, of which the second begins with a letter
-  // behind the end of a line.
+  // after the end of a line.
   virtual bool works_by_line() const = 0;
 };
 

@@ -154,7 +154,7 @@ class Llama3Scanner final : public PieceScanner {
     while (at < text.size() && is_line_end(text[at])) ++at;
     return at;
   }
-  // Returns the place behind the last end of a line in [at, end); `at` where there is none.
+  // Returns the place after the last end of a line in [at, end); `at` where there is none.
   static std::size_t last_line_end(std::string_view text, std::size_t at, std::size_t end) {
     while (end > at && !is_line_end(text[end - 1])) --end;
     return end;

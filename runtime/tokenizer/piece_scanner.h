@@ -17,8 +17,8 @@ class PieceScanner {
   // Returns where the piece that begins at `at` ends. `at` is inside the text, which is valid
   // UTF-8, and a piece before it ends there or the text begins.
   virtual std::size_t end_of_piece(std::string_view text, std::size_t at) const = 0;
-  // Returns whether CR LF, behind no white space and before a letter, is a piece or the end of one,
-  // so that a text may be cut behind it.
+  // Returns whether CR LF, after no white space and before a letter, is a piece or the end of one,
+  // so that a text may be cut after it.
   virtual bool keeps_crlf() const = 0;
 };
 

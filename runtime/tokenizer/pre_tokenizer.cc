@@ -104,7 +104,7 @@ class PatternSplit final : public PreTokenizer {
     return spans;
   }
 
-  // Does the same as join(), but joins matches with the gap behind them, from right to left.
+  // Does the same as join(), but joins matches with the gap after them, from right to left.
   static std::vector<PatternFinder::Span> join_with_next(const std::vector<Part>& parts) {
     std::vector<PatternFinder::Span> spans;
     bool before_match = false;

@@ -39,7 +39,7 @@ enum class SplitBehavior : std::uint8_t {
   kIsolated,            // each is a piece
   kRemoved,             // gaps are pieces, matches are left out
   kMergedWithPrevious,  // a match belongs to the gap before it
-  kMergedWithNext,      // a match belongs to the gap behind it
+  kMergedWithNext,      // a match belongs to the gap after it
   kContiguous,          // matches without a gap between them are one piece
 };
 

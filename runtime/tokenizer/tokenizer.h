@@ -28,7 +28,7 @@ class Tokenizer {
   // Returns the token that begins, or ends, a document, where the tokenizer names one.
   virtual std::optional<std::int32_t> begin_token() const = 0;
   virtual std::optional<std::int32_t> end_token() const = 0;
-  // Returns a place at or behind `from` where the text may be cut, so that the ids of both parts,
+  // Returns a place at or after `from` where the text may be cut, so that the ids of both parts,
   // one after the other, are the ids of the whole text. Returns the text's size where no such place
   // is known.
   virtual std::size_t find_cut(std::string_view text, std::size_t from) const;

@@ -20,7 +20,8 @@ constexpr std::int64_t kKeptAutomatic = 2;
 
 constexpr const char* kMoreRoom = "free space, or name a --run-dir on a larger drive";
 
-// Returns how many checkpoints the run will write at the number of steps that the user gave.
+// Returns how many checkpoints the run will write at the interval that the user gave; 0 where the
+// interval is automatic.
 std::int64_t count_named(const SavingNeed& need) {
   const std::int64_t every = need.interval.steps;
   if (need.interval.is_automatic || every == 0) return 0;

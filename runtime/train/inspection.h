@@ -4,7 +4,8 @@
 
 #include "runtime/data/data_format.h"
 
-// Tells what a path holds that this program or a model owns, without changing or loading it.
+// Tells what a file or directory of this program, or of a model, holds, without changing or loading
+// it.
 namespace terrace {
 
 // Returns a JSON object that describes what `path` is, whose "kind" is one of

@@ -339,8 +339,8 @@ class Trainer {
     return has_validation() && (step == total_steps_ || is_due(options_.run.eval_every, step));
   }
 
-  // Trains. A failed op ends the calls of all ranks, including this rank's, which may be in one
-  // between steps; then throws the op's failure instead of the CommError.
+  // Trains. A failed op ends the calls of all ranks. If this ends a call of this rank's own between
+  // steps with a CommError, throws the failure of the op instead.
   TrainOutcome train_and_tell_cause() {
     try {
       return train_steps();

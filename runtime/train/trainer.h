@@ -40,7 +40,8 @@ struct LaunchedRanks {
 
 // Runs one rank of train(). All ranks call it with equal commands; the first rank writes the files.
 // A rank that throws leaves it to the caller to abort the communicator. If ranks are threads and a
-// checkpoint is being written, the rank aborts it itself, before it waits for the checkpoint.
+// checkpoint is being written, the rank aborts the communicator itself, before it waits for the
+// checkpoint.
 TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks, StopRequest& stop,
                         TrainConsole& console, Log& log);
 

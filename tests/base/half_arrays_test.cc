@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-// Returns numbers of every exponent with many fractions, both signs, infinities and NaNs. No vector
-// divides their count.
+// Returns numbers of every exponent with many fractions, both signs, infinities and NaNs. Their
+// count is not a multiple of any vector's length.
 std::vector<float> many_floats() {
   std::vector<float> values;
   std::uint32_t fraction = 12345;

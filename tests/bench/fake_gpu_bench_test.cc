@@ -223,7 +223,8 @@ TEST(FakeGpuBench, StepsThatDoNotFitAreLeftOutAndAtLastRefused) {
   EXPECT_THROW(results_on(device, "step"), OutOfMemory);
 }
 
-// There are 6 operations of products for each token and weight, and attention's below the diagonal.
+// A step makes 6 operations for each token and each weight of a product, and the operations of
+// attention below the diagonal.
 TEST(StepLight, CountsWhatAStepCannotDoWithout) {
   const ModelConfig model = load_model_config("nano");
   const BatchShape batch = {2, 32};

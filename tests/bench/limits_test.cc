@@ -103,7 +103,7 @@ TEST(HighestOf, IsOfMedians) {
 
 class ProductLimits : public testing::TestWithParam<bool> {};
 
-// There are columns that two workers cannot share evenly.
+// The number of columns is one that two workers cannot share evenly.
 TEST_P(ProductLimits, AllWaysGiveTheProduct) {
   constexpr std::int64_t kRows = 48, kColumns = 200, kInner = 72;
   const bool transposed = GetParam();

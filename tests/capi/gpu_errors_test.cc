@@ -222,7 +222,7 @@ TEST_F(GpuErrors, StagingIsForTensorsThatAreTrained) {
   EXPECT_NE(host[0], 1);
 }
 
-// A session works in the order of one stream for each tensor.
+// A session keeps the order of one stream for each tensor, so tied tensors must name the same one.
 TEST_F(GpuErrors, TiedTensorsHaveOneStream) {
   SmallSession session;
   EXPECT_DONE(session.add(0, session.parameter(0)));

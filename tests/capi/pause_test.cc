@@ -8,7 +8,7 @@
 namespace terrace::test {
 namespace {
 
-// Too little to have everything on the host, which has a window for the drives and a part of the
+// Too little to have everything on the host: it holds a window for the drives and a part of the
 // state.
 constexpr std::uint64_t kTightBytes = 40 << 20;
 
@@ -37,7 +37,7 @@ TEST(CapiPause, GivesMemoryBackAndGoesOnWithTheSameBits) {
   std::vector<double> norms;
   for (int step = 1; step <= 3; ++step) norms.push_back(same.step(step).gradient_norm);
   for (const std::int32_t engine : {TERRACE_IO_AUTO, TERRACE_IO_POSIX}) {
-    // The last one's budget leaves a part of the state on the host.
+    // The budget of the last choice leaves a part of the state on the host.
     for (const SessionChoice& choice :
          {SessionChoice{.engine = engine},
           SessionChoice{.tier = TERRACE_TIER_NVME, .nvme = drive.path(), .engine = engine},

@@ -74,8 +74,8 @@ TEST_P(DeviceConformanceTest, RefusesPastItsCapacityAndRecovers) {
 TEST_P(DeviceConformanceTest, CapacityHoldsUnderConcurrentAllocation) {
   constexpr std::size_t kPiece = kCapacity / 4;
   const auto kept = device_->allocate(kPiece + 1);
-  // The count goes up after an allocation and down before its end, so it is never more than what
-  // the device has given out.
+  // The count goes up after an allocation and down before its end, so it is never more than the
+  // device has given out.
   std::atomic<std::size_t> held{0};
   std::atomic<std::size_t> held_at_most{0};
   const auto hold = [&](std::size_t size_bytes) {

@@ -154,12 +154,12 @@ INSTANTIATE_TEST_SUITE_P(Files, FileSystemConformance,
 
 // --- what only the virtual one has ---------------------------------------------------------------
 
-// Counts, over many seeds, what is lost and what is not.
+// The number of power cuts, over many seeds, that leave a file in each of these states.
 struct Left {
-  int synced = 0;
-  int whole = 0;    // in a file that was not synced
-  int partial = 0;  // in such a file, less than all
-  int none = 0;
+  int synced = 0;   // the synced file, whole
+  int whole = 0;    // the file that was not synced, whole
+  int partial = 0;  // the file that was not synced, but not all of it
+  int none = 0;     // the file that was not synced is gone
 };
 
 Left left_after_power_cuts(bool sync_names) {

@@ -322,7 +322,7 @@ TEST(RefusedRun, LeavesNoRunDirectory) {
   };
   const Arguments on_drive = {"--place-optimizer", "nvme"};
   expect_nothing_of(on_drive + Arguments{"--nvme", "/proc"});
-  // Blocks are not divided into equal parts, which is found only when the drives are opened.
+  // Two drives do not get equal parts of the blocks. That is found only when the drives are opened.
   fs::create_directory(training.path("second"));
   const json document =
       document_of(training.train("x", kDryRunAsJson + on_drive + training.nvme() +

@@ -131,7 +131,7 @@ TEST_F(ExportOfJsonLines, HasTheTokenizerOfTheModel) {
   EXPECT_EQ(files.at("tokenizer.json"), small_tokenizer() + "\n");
 }
 
-// The small tokenizer has no token for this prompt, but bytes do.
+// The small tokenizer has no token for this prompt, but the tokenizer of bytes has one.
 TEST_F(ExportOfJsonLines, IsSampledFromTheCheckpointByTheTokenizerOfItsRun) {
   const auto sample = [&](const Arguments& more) {
     return run("sample", Arguments{"--model", training_.path("run/checkpoint-2"), "--prompt", "%",

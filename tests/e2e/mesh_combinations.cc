@@ -220,7 +220,7 @@ MeshGroup draw_group(std::uint64_t seed) {
   group.micro_batches = alone ? 1 : draw.between(2, 4);
   group.mesh = draw_mesh(draw, group.is_corner() ? 4 : 6);
   // A corner group's model is small enough to give each unit a stage. With one layer the head's
-  // update is always left to the next step. With more layers the planner decides where it is.
+  // update is always left to the next step. With more layers it is left where the planner wants so.
   const bool corner = group.is_corner();
   const int most_layers = corner ? kMostRanks / group.mesh.ranks() - 2 : 4;
   group.layers =

@@ -11,7 +11,8 @@
 // of a run. Its variants differ only in settings that must not change them.
 namespace terrace {
 
-// The ranks that may change bits. Pipeline stages multiply the ranks and change no bits.
+// The ranks of each kind that may change bits. Pipeline stages multiply the ranks and change no
+// bits.
 struct RankMesh {
   int data = 1;
   int tensor = 1;

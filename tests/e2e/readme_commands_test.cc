@@ -41,7 +41,7 @@ fs::path docs_path() { return fs::path(readme_path()).parent_path() / "docs"; }
 // The pages that a reader follows from the first command to the last, in an empty checkout.
 enum class Followed { kReadme, kRunning };
 
-// Returns a page's commands without those of tools/, and without mpirun where there is none.
+// Returns a page's commands, except the commands in tools/, and except mpirun if there is none.
 std::vector<std::string> commands_to_follow(Followed page) {
   const bool is_readme = page == Followed::kReadme;
   const fs::path path = is_readme ? fs::path(readme_path()) : docs_path() / "running.md";

@@ -29,7 +29,8 @@ class TokenizedText : public testing::Test {
     return output;
   }
 
-  // Samples with a prompt for which the small tokenizer has no token, but bytes do.
+  // Samples with a prompt for which the small tokenizer has no token, but the tokenizer of bytes
+  // has one.
   Outcome sample(const std::string& model) const {
     return run_program(
         {"sample", "--model", training_.path(model), "--prompt", "%", "--max-new-tokens", "2"});

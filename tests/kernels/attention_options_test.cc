@@ -50,7 +50,8 @@ TEST_P(AttentionOptions, AreSeenToBeIgnored) {
 // One head whose early keys and values are NaNs: a product with them, even by 0, is NaN too.
 struct NanKeys {
   static constexpr std::int64_t kRows = 700, kWidth = 32, kNans = 400;
-  // From row kFirstClean on, no kernel has NaNs in a tile with keys that a query sees.
+  // For queries from row kFirstClean on, no kernel has NaNs in a tile with keys that the query
+  // sees.
   static constexpr std::int64_t kSeen = 40, kFirstClean = 640;
 
   NanKeys() {

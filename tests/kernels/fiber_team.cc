@@ -25,8 +25,9 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kThreadsMax = 1024;
-// Sets of fibers that blocks use in turn: the block that is kSets later uses a block's fibers
-// again. ThreadSanitizer takes everything that one fiber does as ordered.
+// The number of sets of fibers, which blocks use in turn: the block that comes kSets later uses the
+// fibers of a block again. Neighbouring blocks must not share fibers, because ThreadSanitizer takes
+// everything that one fiber does as ordered.
 constexpr int kSets = 2;
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 constexpr std::size_t kGuardBytes = std::size_t{16} << 10;

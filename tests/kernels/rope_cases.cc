@@ -29,7 +29,7 @@ constexpr RopeShape kRopeShapes[] = {{1, 1, 1, 32, 0, 1, 32},
                                      {34, 17, 4, 96, 1, 3, 96, 0, true, 1.19},
                                      {33, 11, 2, 16, 0, 1, 8, 0, true}};
 
-// Returns positions; some are the position of several rows, and some of no row.
+// Returns the rows' positions. Several rows may share a position, and some positions have no row.
 HostTensor positions_of(const RopeShape& s) {
   HostTensor positions(DType::kI32, shape(s.R));
   for (std::int64_t r = 0; r < s.R; ++r) {

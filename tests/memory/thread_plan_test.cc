@@ -36,8 +36,8 @@ TEST(ThreadPlanTest, WhatTheUserNamesIsTaken) {
   EXPECT_EQ(plan_threads(3, limits_of(4), topology).compute, 3);
   EXPECT_EQ(plan_threads(3, limits_of(4), topology).update, 1);
   EXPECT_EQ(plan_threads(1, limits_of(4), topology).update, 1);
-  // The same holds where compute threads share processors: the updates then ask for no more of
-  // them.
+  // The number that the user names is also taken if compute threads then have to share processors.
+  // The updates ask for no more processors because of that.
   EXPECT_EQ(plan_threads(16, limits_of(4), topology).compute, 16);
   EXPECT_EQ(plan_threads(16, limits_of(4), topology).update, 2);
 }

@@ -34,7 +34,8 @@ TEST(TopologyTest, EveryCpuIsInOneNode) {
   EXPECT_LT(0U, memory_bytes);
 }
 
-// Without the mask, hwloc would ask for the affinity again and again.
+// If the system refuses the affinity mask, hwloc would ask for it again and again, so the topology
+// is read without hwloc.
 TEST(TopologyTest, IsToldWithoutTheAffinityMask) {
   const Topology told = read_topology();
   const ExitCode code = in_child([&] {

@@ -48,7 +48,8 @@ TEST_P(WorkerArenaTest, WorkersDoNotShareScratch) {
   EXPECT_EQ(total, 20 * (999 * 1000 / 2) + 1000 * (19 * 20 / 2));
 }
 
-// There is scratch for as many workers as the smallest of the limits, whichever threads come.
+// There is scratch for as many workers as the smallest of three numbers: the arena's threads,
+// `workers_max` and the indices. That is enough, whichever threads come.
 TEST_P(WorkerArenaTest, WorkersAreNumberedUpToTheirLimit) {
   WorkerArena arena(GetParam());
   for (const int workers_max : {1, 2, 4, 100}) {

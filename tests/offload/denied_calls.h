@@ -20,8 +20,8 @@
 #include <iterator>
 #include <string>
 
-// A child process from which rights are taken away, for tests of what happens where the system
-// refuses something.
+// A child process from which rights are taken away, for tests of behaviour where the system refuses
+// something.
 namespace terrace {
 
 enum ExitCode : int { kAsExpected = 0, kWrong = 1, kCannotTell = 77 };

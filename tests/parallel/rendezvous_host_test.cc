@@ -91,7 +91,7 @@ TEST(RendezvousHost, WhoSaysNothingIsDropped) {
   expect_met({meet(as_rank(options, 1)), host.finish()});
 }
 
-// A stranger beyond that number is not let in before one of the others has left.
+// A stranger that comes when all places are taken is not let in before one of the others has left.
 TEST(RendezvousHost, SoManyStrangersAndNoMoreAreLetIn) {
   RendezvousOptions options = rendezvous_of(2);
   options.hello_time = std::chrono::hours(1);

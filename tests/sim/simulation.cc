@@ -309,7 +309,7 @@ class Simulation {
   VirtualFiles files_;
   std::unique_ptr<FileSystem> planted_files_;
   SimOutcome outcome_;
-  std::optional<FrozenReference> frozen_;  // that this life has stored or found
+  std::optional<FrozenReference> frozen_;  // the one that this life has stored or found
   std::int64_t committed_ = 0;             // the step of the last checkpoint whose writing returned
   bool finished_ = false;
 };

@@ -17,7 +17,7 @@
 namespace terrace {
 
 struct VirtualDriveOptions {
-  std::int64_t transfer_ns = 1000;  // about, for a piece
+  std::int64_t transfer_ns = 1000;  // the approximate time of a piece
   FaultPlan faults;                 // can hit a transfer only while the drive is not hurried
 };
 

@@ -206,7 +206,7 @@ void VirtualFiles::lose(Node& node) {
   for (const auto& [name, child] : node.names) lose(*child);
 }
 
-// Keeps none, the first ones, or any of the changes to names since the last sync.
+// Keeps any subset of the changes to names since the last sync, only the first of them, or none.
 void VirtualFiles::lose_names(Node& directory) {
   const std::uint64_t kind = random_() % 3;
   const std::size_t first = random_() % (directory.changes.size() + 1);

@@ -33,8 +33,8 @@ class CudaComputeDevice final : public ComputeDevice {
   CudnnAttention attention_;
 };
 
-// The arithmetic of a communicator and of those split from it. Its memory is part of what arenas
-// leave to NCCL.
+// The arithmetic of a communicator and of those split from it. Its memory is part of the memory
+// that arenas leave to NCCL.
 class CudaArithmetic final : public DeviceArithmetic {
  public:
   explicit CudaArithmetic(int ordinal)

@@ -2,7 +2,7 @@
 
 #include "runtime/model/families/family_keys.h"
 
-// OLMo 2 (OLMo team 2024, arXiv:2501.00656): llama whose norms stand behind attention and
+// OLMo 2 (OLMo team 2024, arXiv:2501.00656): llama whose norms stand after attention and
 // feed-forward, with norms of the whole query and key. Keys and names follow transformers'
 // Olmo2Config and Olmo2ForCausalLM.
 namespace terrace {

@@ -180,7 +180,7 @@ TEST_F(Fp16Training, ASkippedStepLeavesTheStateAsItIs) {
   }
 }
 
-// Includes the step after it: its number counts updates, not steps.
+// The test includes the step after the skipped one, because that step counts updates and not steps.
 TEST_F(Fp16Training, ASkippedStepIsAsIfItHadNotBeen) {
   const ModelRuntimeOptions options = restless();
   const TierPlan plan = plan_model(options);

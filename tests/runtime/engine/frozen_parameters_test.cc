@@ -173,7 +173,7 @@ StepModel model_with(std::string_view family, const std::vector<std::string>& tr
 }
 
 // The flops of a block's products in the model, two for each multiplication: the products of the
-// layer's matrices, and those of attention, where a query sees half of the keys.
+// layer's matrices, and the products of attention, where a query sees half of the keys.
 constexpr double kRows = 48;
 constexpr double kLinear = 2 * kRows * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176);
 constexpr double kAttention = 4 * kRows * 12 * 64;

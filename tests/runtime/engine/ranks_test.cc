@@ -102,7 +102,7 @@ TEST_P(RoundedGradients, HaveTheBitsOfStageZero) {
 }
 
 // Reducing every micro-batch adds gradients in another order. That order is the same wherever
-// things are.
+// the state lives and whatever ZeRO divides.
 class ReducedMicroBatches : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(ReducedMicroBatches, HaveTheSameBitsInAllTiersAndStages) {

@@ -98,7 +98,7 @@ class FailingWrites final : public SystemFaults {
 
 // Returns the error that each rank's training ends with. No rank gives up its step before all have
 // failed. So a rank that waits for the others to come learns of the failure from the failed ranks
-// themselves, and not from what they do afterwards.
+// themselves, and not from their behaviour after it.
 std::vector<std::string> errors_on(std::vector<FailingWrites>& drives) {
   const auto count = static_cast<int>(drives.size());
   ModelRuntimeOptions options = options_for(2);

@@ -8,9 +8,9 @@
 #include "tests/offload/store_fixture.h"
 #include "tests/runtime/engine/engine_fixture.h"
 
-// Which checksums an update takes, and which errors it finds. The tests of the engine on NVMe and
-// of the simulation show that training has the same bits with these checksums, and that it finds
-// the bytes that drives spoil.
+// Tests of the checksums that an update takes, and of the errors that it finds. The tests of the
+// engine on NVMe and the simulation show that training has the same bits with these checksums, and
+// that it finds the bytes that drives spoil.
 namespace terrace {
 namespace {
 

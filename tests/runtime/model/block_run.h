@@ -53,8 +53,8 @@ class BlockRun {
     run(UnitGraph::Pass::kForward);
     return all_rows(Role::kHiddenOut);
   }
-  // Returns all rows of the input's gradient for those of the output, after forward(). Computes the
-  // activations again first.
+  // Returns all rows of the input's gradient for all rows of the output's gradient. Must be called
+  // after forward(). Computes the activations again first.
   std::vector<float> backward(std::span<const float> gradient) {
     share_rows(gradient, Role::kHiddenGradient);
     for (const auto& rank : ranks_) std::ranges::fill(rank->of(Role::kSaved), -1.0F);
