@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "runtime/engine/model_runtime.h"
+#include "runtime/step/task_schedule.h"
 #include "runtime/step/verify.h"
 
 // This is the only file that knows the product's types and options.
@@ -83,6 +84,11 @@ StepModel pinned(StepModel model) {
   return model;
 }
 
+// Throws if an order from outside cannot be a step, as an engine does.
+void check_recorded(const StepModel& model, int micro_batches) {
+  if (!model.tasks.empty()) check_tasks(model, micro_batches);
+}
+
 StepModel model_of(const ProgramCase& which) {
   const CaseRanks& ranks = which.ranks;
   ModelRuntimeOptions options;
@@ -108,6 +114,11 @@ StepModel model_of(const ProgramCase& which) {
   model.compute_type = type_of(which.type);
   model.scales_loss = scales_loss;
   model.updates_meet_on_host = which.updates_meet_on_host;
+  for (const CaseTask& task : which.tasks) {
+    const UnitPass pass = task.is_backward ? UnitPass::kBackward : UnitPass::kForward;
+    model.tasks.push_back({pass, task.unit, task.micro_batch});
+  }
+  check_recorded(model, which.micro_batches);
   return model;
 }
 
@@ -156,6 +167,7 @@ TierBudgets budgets_of(const ProgramCase& which, const StepModel& model, const S
 Program compile_case(const ProgramCase& which) {
   const StepModel model = model_of(which);
   StepPolicy policy = policy_of(which);
+  if (!model.tasks.empty()) policy.order = order_of_tasks(model);
   const TierBudgets budgets = budgets_of(which, model, policy);
   Program training = compile_step(model, policy, budgets);
   if (!which.is_evaluation) return training;

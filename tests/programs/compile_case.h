@@ -15,7 +15,7 @@ Program compile_case(const ProgramCase& which);
 // Compiles the step of a case whose places are planned, in the same way.
 Program compile_plan(const PlanCase& which);
 
-// Returns descriptions of what is wrong with a program. If there are none, it may run.
+// Returns descriptions of the mistakes in a program. If there are none, it may run.
 std::vector<std::string> problems_of(const Program& program);
 
 }  // namespace terrace

@@ -134,6 +134,52 @@ std::string name_of_case(int number, const ProgramCase& drawn) {
   return name;
 }
 
+// Returns the units that a micro-batch goes through: the embedding, all blocks in a drawn order,
+// with some of them a second time, and the head.
+std::vector<int> draw_chain(int blocks, Dice& dice) {
+  std::vector<int> inner;
+  for (int block = 1; block <= blocks; ++block) {
+    inner.insert(inner.begin() + dice.below(block), block);
+  }
+  for (int more = dice.below(3); more > 0; --more) {
+    const int block = dice.between(1, blocks);
+    inner.insert(inner.begin() + dice.below(static_cast<int>(inner.size()) + 1), block);
+  }
+  inner.insert(inner.begin(), 0);
+  inner.push_back(blocks + 1);
+  return inner;
+}
+
+// Returns the tasks of one micro-batch. The head's forward has its backward in it, and the
+// embedding's backward comes by itself at the end of a step.
+std::vector<CaseTask> tasks_of_chain(const std::vector<int>& chain, int micro_batch) {
+  std::vector<CaseTask> tasks;
+  for (const int unit : chain) tasks.push_back({false, unit, micro_batch});
+  for (std::size_t place = chain.size() - 1; place-- > 1;) {
+    tasks.push_back({true, chain[place], micro_batch});
+  }
+  return tasks;
+}
+
+// Draws the order in which the micro-batches take turns, from one behind the other to task by task.
+std::vector<CaseTask> draw_tasks(int blocks, int micro_batches, Dice& dice) {
+  std::vector<std::vector<CaseTask>> left;
+  for (int m = 0; m < micro_batches; ++m) {
+    left.push_back(tasks_of_chain(draw_chain(blocks, dice), m));
+  }
+  const int longest_turn = dice.one_in(3) ? 1 : dice.one_in(2) ? 3 : 1000;
+  std::vector<CaseTask> tasks;
+  while (!left.empty()) {
+    const int turn = longest_turn == 1000 ? 0 : dice.below(static_cast<int>(left.size()));
+    std::vector<CaseTask>& chain = left[static_cast<std::size_t>(turn)];
+    const int count = std::min(dice.between(1, longest_turn), static_cast<int>(chain.size()));
+    tasks.insert(tasks.end(), chain.begin(), chain.begin() + count);
+    chain.erase(chain.begin(), chain.begin() + count);
+    if (chain.empty()) left.erase(left.begin() + turn);
+  }
+  return tasks;
+}
+
 }  // namespace
 
 ProgramCase program_case(int number) {
@@ -172,6 +218,15 @@ ProgramCase frozen_case(int number) {
   drawn.trainable =
       choices.at(static_cast<std::size_t>(dice.below(static_cast<int>(choices.size()))));
   drawn.name = "frozen-" + fmt::format("{:03}-", number) + drawn.name.substr(4);
+  return drawn;
+}
+
+ProgramCase recorded_case(int number) {
+  // The first sixteen of every 64 cases have one pipeline stage (draw_ranks()).
+  ProgramCase drawn = program_case(number / 16 * 64 + number % 16);
+  Dice dice(static_cast<std::uint64_t>(20'000 + number));
+  drawn.tasks = draw_tasks(drawn.model.blocks, drawn.micro_batches, dice);
+  drawn.name = "recorded-" + fmt::format("{:03}-", number) + drawn.name.substr(4);
   return drawn;
 }
 

@@ -56,6 +56,13 @@ struct CaseRanks {
   int zero = 0;
 };
 
+// A forward or backward in an order of compute that comes from outside.
+struct CaseTask {
+  bool is_backward = false;
+  int unit = 0;
+  int micro_batch = 0;
+};
+
 struct ProgramCase {
   std::string name;  // a number, and what is special
   CaseModel model;
@@ -80,6 +87,8 @@ struct ProgramCase {
   bool is_evaluation = false;                        // on the training's program as its base
   // Patterns of the tensors that train; empty: all.
   std::vector<std::string> trainable;
+  // The order of the compute, if it comes from outside; empty: the schedule's own.
+  std::vector<CaseTask> tasks;
 };
 
 inline constexpr int kProgramCases = 720;
@@ -92,6 +101,13 @@ inline constexpr int kFrozenCases = 240;
 // Returns a drawn step, also always the same, in which only some tensors train. Otherwise it is the
 // step of case 3 * number.
 ProgramCase frozen_case(int number);
+
+inline constexpr int kRecordedCases = 128;
+
+// Returns a drawn step, also always the same, whose order of compute comes from outside: its
+// micro-batches are interleaved, and each goes through the blocks in an order of its own, through
+// some of them twice. Otherwise it is a step of one pipeline stage among the first cases.
+ProgramCase recorded_case(int number);
 
 // A preset whose places are planned, with budgets in MiB.
 struct PlanCase {

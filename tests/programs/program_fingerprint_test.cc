@@ -65,6 +65,31 @@ TEST(ProgramCases, AreRightPrograms) {
                                   << fmt::format("{}", fmt::join(drawn.trainable, " ")) << ": "
                                   << problems.front();
   }
+  for (int number = 0; number < kRecordedCases; ++number) {
+    const ProgramCase drawn = recorded_case(number);
+    const std::vector<std::string> problems = problems_of(compile_case(drawn));
+    EXPECT_TRUE(problems.empty()) << drawn.name << ": " << problems.front();
+  }
+}
+
+// The orders from outside interleave micro-batches and use units twice, and do so often.
+TEST(ProgramCases, RecordOrdersOfTheirOwn) {
+  int interleaved = 0;
+  int repeated = 0;
+  for (int number = 0; number < kRecordedCases; ++number) {
+    const ProgramCase drawn = recorded_case(number);
+    int changes = 0;
+    std::map<std::pair<int, int>, int> forwards;
+    for (std::size_t i = 0; i < drawn.tasks.size(); ++i) {
+      const CaseTask& task = drawn.tasks[i];
+      if (i > 0 && drawn.tasks[i - 1].micro_batch != task.micro_batch) ++changes;
+      if (!task.is_backward) ++forwards[{task.unit, task.micro_batch}];
+    }
+    if (changes >= drawn.micro_batches) ++interleaved;
+    if (std::ranges::any_of(forwards, [](const auto& uses) { return uses.second > 1; })) ++repeated;
+  }
+  EXPECT_GE(interleaved, 40);
+  EXPECT_GE(repeated, 60);
 }
 
 // The drawn cases contain every kind of op, lane and tier, and contain it often.

@@ -191,6 +191,7 @@ std::vector<ProgramCase> drawn_cases() {
   std::vector<ProgramCase> cases;
   for (int number = 0; number < kProgramCases; ++number) cases.push_back(program_case(number));
   for (int number = 0; number < kFrozenCases; ++number) cases.push_back(frozen_case(number));
+  for (int number = 0; number < kRecordedCases; ++number) cases.push_back(recorded_case(number));
   return cases;
 }
 
