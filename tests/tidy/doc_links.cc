@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
-#include <stdexcept>
 
 #include "tests/tidy/source_text.h"
 
@@ -15,12 +12,6 @@ namespace terrace::tidy {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Returns whether a folder is in the checkout but does not belong to the tree.
-bool is_left_out(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  return name.starts_with('.') || name == "build" || name == "runs";
-}
 
 // Writes spaces over the text between backticks in a line.
 std::string blank_code_spans(std::string_view line) {
@@ -63,22 +54,6 @@ std::optional<std::string> file_of(std::string_view document, std::string_view t
 }
 
 }  // namespace
-
-std::vector<SourceFile> read_documents() {
-  const fs::path root = TERRACE_SOURCE_DIR;
-  std::vector<SourceFile> files;
-  for (auto it = fs::recursive_directory_iterator(root); it != fs::end(it); ++it) {
-    if (it->is_directory() && is_left_out(it->path())) it.disable_recursion_pending();
-    if (!it->is_regular_file() || it->path().extension() != ".md") continue;
-    std::ifstream in(it->path(), std::ios::binary);
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    if (!in) throw std::runtime_error(fmt::format("cannot read {}", it->path().string()));
-    files.push_back({it->path().lexically_relative(root).generic_string(), std::move(text)});
-  }
-  std::sort(files.begin(), files.end(),
-            [](const SourceFile& a, const SourceFile& b) { return a.path < b.path; });
-  return files;
-}
 
 Violations check_links(std::string_view path, std::string_view text,
                        const std::function<bool(const std::string&)>& exists) {

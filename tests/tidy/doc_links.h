@@ -10,10 +10,6 @@
 
 namespace terrace::tidy {
 
-// Returns every .md file of the tree, sorted by path. Built and hidden files are left out. Throws
-// if a file cannot be read.
-std::vector<SourceFile> read_documents();
-
 // Returns the relative links of one document that lead nowhere. `exists` is called with paths from
 // the root of the tree. Anchors, links to other sites, code blocks and code spans are not checked.
 Violations check_links(std::string_view path, std::string_view text,

@@ -54,7 +54,7 @@ TEST(DocLinks, TheLineIsNamed) {
 }
 
 TEST(DocLinks, TheTreeKeepsIt) {
-  const std::vector<SourceFile> documents = read_documents();
+  const std::vector<SourceFile> documents = read_files(".md");
   EXPECT_TRUE(std::any_of(documents.begin(), documents.end(),
                           [](const SourceFile& file) { return file.path == "README.md"; }));
   Violations found;

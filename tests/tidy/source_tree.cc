@@ -32,6 +32,17 @@ std::string read_text(const fs::path& path) {
   return text;
 }
 
+// Returns whether a folder is in the checkout but does not belong to the tree.
+bool is_left_out(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  return name.starts_with('.') || name == "build" || name == "runs";
+}
+
+void sort_by_path(std::vector<SourceFile>& files) {
+  std::sort(files.begin(), files.end(),
+            [](const SourceFile& a, const SourceFile& b) { return a.path < b.path; });
+}
+
 }  // namespace
 
 bool is_cpp_header(const std::string& path) { return path.ends_with(".h"); }
@@ -53,8 +64,19 @@ std::vector<SourceFile> read_source_tree() {
     }
   }
   if (files.empty()) throw std::runtime_error(fmt::format("no sources in {}", root.string()));
-  std::sort(files.begin(), files.end(),
-            [](const SourceFile& a, const SourceFile& b) { return a.path < b.path; });
+  sort_by_path(files);
+  return files;
+}
+
+std::vector<SourceFile> read_files(std::string_view ending) {
+  const fs::path root = TERRACE_SOURCE_DIR;
+  std::vector<SourceFile> files;
+  for (auto it = fs::recursive_directory_iterator(root); it != fs::end(it); ++it) {
+    if (it->is_directory() && is_left_out(it->path())) it.disable_recursion_pending();
+    const std::string path = it->path().lexically_relative(root).generic_string();
+    if (it->is_regular_file() && path.ends_with(ending)) files.push_back({path, read_text(*it)});
+  }
+  sort_by_path(files);
   return files;
 }
 

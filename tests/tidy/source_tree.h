@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/tidy/violation.h"
@@ -15,6 +16,10 @@ struct SourceFile {
 // Returns every C++ source, CMake file and script of the tree, sorted by path. Throws if the tree
 // is not there or a file cannot be read.
 std::vector<SourceFile> read_source_tree();
+
+// Returns every file of the tree with that ending (".md", ".py"), sorted by path. Built and hidden
+// files are left out. Throws if a file cannot be read.
+std::vector<SourceFile> read_files(std::string_view ending);
 
 // Returns the folders of the tree that hold sources, as paths from the root, sorted.
 std::vector<std::string> source_folders(const std::vector<SourceFile>& files);
