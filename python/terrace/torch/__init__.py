@@ -5,7 +5,7 @@ activations live there too.
     model = tt.offload(model, host_memory="8GiB", nvme="/nvme")   # where it does not fit
     optimizer = tt.AdamW(model.parameters(), lr=1e-5, max_grad_norm=1.0, state="nvme", nvme="/nvme")
 
-Importing changes nothing in torch. Terrace's docs/embedding.md describes the whole package.
+Importing changes nothing in torch. Terrace's docs/embedding-python.md describes the whole package.
 """
 
 from terrace.torch.offload import materialize, offload
