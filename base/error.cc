@@ -21,7 +21,7 @@ std::string describe(const IoError::Where& where) {
   if (where.error_number != 0) {
     text += fmt::format(": {} (errno {})", std::strerror(where.error_number), where.error_number);
   } else {
-    text += ": fewer bytes than asked for";
+    text += ": fewer bytes were transferred than requested";
   }
   return text;
 }

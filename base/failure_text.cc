@@ -55,10 +55,10 @@ std::string kind_of_failure(const std::exception& failure) {
 
 std::string failure_text(const std::exception& failure) {
   if (dynamic_cast<const std::bad_alloc*>(&failure) != nullptr) {
-    return "the system has no memory left outside the tiers' budgets";
+    return "the system has no memory left beyond the tiers' budgets";
   }
   if (is_foreseen(failure)) return failure.what();
-  return fmt::format("a defect of Terrace: nothing takes care of an unexpected {}",
+  return fmt::format("a defect of Terrace: no code handles an unexpected {}",
                      kind_of_failure(failure));
 }
 

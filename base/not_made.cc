@@ -15,7 +15,7 @@ namespace {
 
 // Names what is used up on the file system that `path` would be on.
 std::string what_is_full(const std::string& path, int error_number) {
-  if (error_number == EDQUOT) return "the quota of this user is used up";
+  if (error_number == EDQUOT) return "the disk quota of this user is used up";
   std::filesystem::path place = path;
   std::error_code ignored;
   if (!std::filesystem::is_directory(place, ignored)) place = place.parent_path();
@@ -33,7 +33,7 @@ std::string what_is_full(const std::string& path, int error_number) {
 
 void throw_not_made(const NotMade& asked, int error_number) {
   const auto refused = [&asked](const std::string& reason) {
-    return fmt::format("{} {} cannot be made: {}", asked.what, asked.path, reason);
+    return fmt::format("{} {} cannot be created: {}", asked.what, asked.path, reason);
   };
   switch (error_number) {
     case ENOSPC:

@@ -57,7 +57,8 @@ void BareDrives::find_way(const Options& options) {
     try_rings(options, {});
     return;
   } catch (const UringRefused& refused) {
-    remark_ = fmt::format("memory is not registered with io_uring: {} (ulimit -l)", refused.what());
+    remark_ =
+        fmt::format("memory cannot be registered with io_uring: {} (ulimit -l)", refused.what());
   }
   try {
     way_ = IoWay::kUring;
@@ -72,7 +73,7 @@ void BareDrives::find_way(const Options& options) {
   }
 }
 
-// Makes the rings of all drives at the same time, as many as a run has and as large.
+// Makes rings for all drives at the same time, in the largest number and size that a run has.
 void BareDrives::try_rings(const Options& options, const RingMode& mode) const {
   std::vector<std::unique_ptr<BareLoop>> loops;
   for (const Drive& drive : drives_) {

@@ -31,14 +31,14 @@ const Unit& unit_of(BenchUnit unit) { return kUnits.at(static_cast<std::size_t>(
 
 constexpr auto kBenches = std::to_array<Bench>({
     {.name = "io",
-     .summary = "the NVMe store against a bare loop, and fio where it is installed",
+     .summary = "the NVMe store against a bare loop, and against fio if it is installed",
      .run = bench_io,
      .names = names_of_io,
      .cost = cost_of_io,
      .on_host = {.bytes = true, .drives = true, .grid = true, .seconds = true},
      .fit = fit_io},
     {.name = "copy",
-     .summary = "memory copies, uploads and downloads against a streaming copy; of a GPU against "
+     .summary = "memory copies, uploads and downloads against a streaming copy; on a GPU against "
                 "cudaMemcpyAsync alone",
      .run = bench_copy,
      .names = names_of_copy,
@@ -54,8 +54,8 @@ constexpr auto kBenches = std::to_array<Bench>({
      .on_host = {.threads = true, .bytes = true, .drives = true},
      .fit = fit_optimizer},
     {.name = "kernel",
-     .summary = "kernels against the libraries they are made of; of a GPU against its copies and "
-                "products",
+     .summary = "kernels against the libraries they are built on; on a GPU against its copies and "
+                "matrix products",
      .run = bench_kernel,
      .names = names_of_kernel,
      .cost = cost_of_kernel,
@@ -63,8 +63,8 @@ constexpr auto kBenches = std::to_array<Bench>({
      .on_device = BenchTakes{.seconds = true},
      .fit = fit_kernel},
     {.name = "step",
-     .summary = "whole training steps, and what the simulator says of them; on a GPU against their "
-                "products at its best rate",
+     .summary = "whole training steps, and the simulator's predictions for them; on a GPU against "
+                "their matrix products at its best rate",
      .run = bench_step,
      .names = names_of_step,
      .cost = cost_of_step,
@@ -72,13 +72,13 @@ constexpr auto kBenches = std::to_array<Bench>({
      .on_device = BenchTakes{.threads = true, .tokens = true, .preset = true}},
     {.name = "collective",
      .summary = "collectives between threads against copies; under mpirun, between processes "
-                "against MPI's own",
+                "against MPI's collectives",
      .run = bench_collective,
      .names = names_of_collective,
      .cost = cost_of_collective,
      .on_host = {.threads = true, .bytes = true, .seconds = true}},
     {.name = "simulator",
-     .summary = "the part of step that has ten configurations predicted",
+     .summary = "the simulator's predictions of ten step configurations (a part of step)",
      .run = bench_step_predictions,
      .names = step_prediction_names,
      .cost = cost_of_step_predictions,

@@ -32,8 +32,8 @@ struct BenchOptions {
   std::size_t bytes = 0;               // the working set; 0: what the benchmark takes for itself
   bool grid = true;                    // for bench io: tries every block size with every depth
   std::optional<double> time_limit_s;  // of the whole benchmark
-  // Whether the time limit is shorter than the whole benchmark is expected to take. Then what is
-  // quick comes first.
+  // Whether the time limit is shorter than the whole benchmark is expected to take. Then quick
+  // measurements come first.
   bool hurried = false;
   // The measured speed of the machine if the benchmark is hurried; else null.
   const MachineSpeed* speed = nullptr;

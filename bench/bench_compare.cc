@@ -144,11 +144,11 @@ BenchFigures read_bench_figures(const std::string& path, const std::string& benc
   const json document = read_document(path);
   const std::string schema = text_of(document, "schema");
   if (schema != kSchema) {
-    refuse(path, fmt::format("its schema is '{}', and not '{}'", schema, kSchema));
+    refuse(path, fmt::format("its schema is '{}', not '{}'", schema, kSchema));
   }
   BenchFigures figures = {.bench = text_of(document, "benchmark"), .setting = {}, .figures = {}};
   if (!bench.empty() && figures.bench != bench) {
-    refuse(path, fmt::format("it is of bench {}, and not of bench {}", figures.bench, bench));
+    refuse(path, fmt::format("it belongs to bench {}, not to bench {}", figures.bench, bench));
   }
   try {
     figures.setting = bench_setting(document.dump());
@@ -193,7 +193,8 @@ std::string comparison_table(const BenchComparison& comparison) {
   for (const ComparedFigure& figure : comparison.figures) {
     text += without_end_spaces(table_row(figure));
   }
-  return text + "better, worse: the medians are farther apart than the samples of either.\n";
+  return text +
+         "better, worse: the medians differ by more than the spread of either side's samples.\n";
 }
 
 std::string comparison_csv(const BenchComparison& comparison) {

@@ -134,12 +134,12 @@ std::string about_text(double seconds) {
 std::string cost_text(const BenchCost& cost, const BenchOptions& options,
                       const MachineSpeed& speed) {
   std::string text =
-      cost.seconds > 0 ? about_text(cost.seconds) : "how long it takes is not known before";
+      cost.seconds > 0 ? about_text(cost.seconds) : "the duration is not known in advance";
   if (cost.written_bytes > 0) {
     text += fmt::format("; writes about {} to {}", format_size(cost.written_bytes),
                         fmt::join(bench_directories(options), ", "));
     if (!speed.drive_is_known) {
-      text += fmt::format(" if it takes {}", format_rate(speed.drive_write_bytes_per_s));
+      text += fmt::format(" if the drive writes {}", format_rate(speed.drive_write_bytes_per_s));
     }
   }
   if (!options.time_limit_s) return text + "; --time-limit SECONDS ends it earlier";

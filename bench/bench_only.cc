@@ -49,7 +49,7 @@ void check_only(const Bench& bench, const BenchOptions& options) {
         std::ranges::any_of(names, [&](const std::string& name) { return matches(pattern, name); });
     if (found) continue;
     throw ConfigError(
-        fmt::format("terrace bench {}: --only {}: no result has such a name", bench.name, pattern),
+        fmt::format("terrace bench {}: --only {}: no result has this name", bench.name, pattern),
         fmt::format("its results are: {}", fmt::join(names, ", ")));
   }
 }

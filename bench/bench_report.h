@@ -24,7 +24,7 @@ struct BenchCut {
 // One run of a benchmark.
 struct BenchRun {
   std::string_view bench;              // its name
-  std::vector<std::string> arguments;  // after the name, without places of the machine
+  std::vector<std::string> arguments;  // after the name; paths of the machine are replaced by PATH
   std::int64_t started_s = 0;          // calendar time, since 1970
   std::int64_t duration_ns = 0;
   std::vector<DrivePlace> drives;  // that were used

@@ -40,9 +40,9 @@ std::string result_row(const BenchResult& result) {
 
 std::string spread_text(const BenchResult& result) {
   if (result.value.count() < 2) {
-    return "* one round does not show whether it is steady: give it more time";
+    return "* one round does not show whether the result is steady: give it more time";
   }
-  return fmt::format("* samples are {} x apart: measure again when nothing else runs",
+  return fmt::format("* samples differ by a factor of {}: measure again when nothing else runs",
                      short_number(result.spread()));
 }
 

@@ -413,8 +413,8 @@ class ThreadMeasurements {
       const std::size_t best = highest_of(of_ways);
       record.put(result_of(kThreads, measured_[i], plan_.ranks(),
                            {samples[i], of_ways[best],
-                            fmt::format("what it has to move, on {} threads: {}", plan_.ranks(),
-                                        limit.ways[best].is)}));
+                            fmt::format("the necessary data movement, on {} threads: {}",
+                                        plan_.ranks(), limit.ways[best].is)}));
     }
   }
 
@@ -430,7 +430,7 @@ class ThreadMeasurements {
 std::size_t measurements_of(std::size_t sizes) { return 24 * sizes; }
 
 void bench_threads(const Plan& plan, BenchRecord& record, Log& log) {
-  log.info(fmt::format("bench collective: {} ranks as threads", plan.ranks()));
+  log.info(fmt::format("bench collective: {} ranks, run as threads", plan.ranks()));
   record.expect(names_of(kThreads, plan));
   const std::vector<std::size_t> sizes = wanted_sizes(kThreads, plan);
   if (sizes.empty()) return;
@@ -492,9 +492,9 @@ class ProcessMeasurements {
       record.put(result_of(kProcesses, measured_[i], plan_.ranks(),
                            {samples[i], samples[measured_.size() + i],
                             measured_[i].dtype == DType::kF32
-                                ? "the MPI library's own collective, same ranks"
-                                : "the MPI library's own collective, same ranks, with the "
-                                  "communicator's sum of bf16 as its operation"}));
+                                ? "the MPI library's collective with the same ranks"
+                                : "the MPI library's collective with the same ranks, using the "
+                                  "communicator's bf16 sum as the operation"}));
     }
   }
 
@@ -510,7 +510,7 @@ class ProcessMeasurements {
 void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record, Log& log) {
   const bool is_first = session.rank() == 0;
   if (is_first) {
-    log.info(fmt::format("bench collective: {} ranks as processes", plan.ranks()));
+    log.info(fmt::format("bench collective: {} ranks, run as processes", plan.ranks()));
     record.expect(names_of(kProcesses, plan));
   }
   const auto ours = session.make_world("bench");
@@ -540,7 +540,7 @@ Plan plan_of_threads(const BenchOptions& options) {
 void check_size(const BenchOptions& options) {
   if (options.bytes % kKiB == 0) return;
   throw ConfigError(
-      fmt::format("terrace bench collective: --size {}: no multiple of 1 KiB", options.bytes),
+      fmt::format("terrace bench collective: --size {}: not a multiple of 1 KiB", options.bytes),
       fmt::format("use {}KiB", divide_up(options.bytes, kKiB)));
 }
 
@@ -572,10 +572,10 @@ void bench_collective(const BenchOptions& options, BenchRecord& record, Log& log
   check_size(options);
   const LaunchEnvironment launch = detect_launch(environment_variables());
   if (launch.size > 1 && !launch.is_mpi_job) {
-    throw ConfigError(fmt::format("{} started {} ranks, and bench collective measures threads and "
-                                  "MPI",
+    throw ConfigError(fmt::format("{} started {} ranks, but bench collective measures only threads "
+                                  "and MPI",
                                   launch.source_is, launch.size),
-                      "start it with mpirun, or alone");
+                      "start it with mpirun or as a single process");
   }
   if (!launch.is_mpi_job || launch.size == 1) {
     return bench_threads(plan_of_threads(options), record, log);

@@ -134,7 +134,7 @@ void put_results(const std::vector<Samples>& samples, BenchRecord& record) {
   put("upload", samples[kUpload], limit, limit_is);
   put("download", samples[kDownload], limit, limit_is);
   put("upload_and_download", samples[kBoth], samples[kStreamingBoth],
-      "a streaming copy each way, 2 threads");
+      "a streaming copy in each direction, 2 threads");
 }
 
 }  // namespace

@@ -40,7 +40,9 @@ class Deadline {
 // Ends a benchmark whose time is over. It is no error: what was measured is kept.
 class TimeIsUp : public std::exception {
  public:
-  const char* what() const noexcept override { return "the time of the benchmark is over"; }
+  const char* what() const noexcept override {
+    return "the time limit of the benchmark has been reached";
+  }
 };
 
 }  // namespace terrace

@@ -70,7 +70,7 @@ std::vector<DeviceStepScene> device_step_scenes(const BenchOptions& options) {
   });
   if (scenes.empty()) {
     throw ConfigError("terrace bench step: no step has this --preset and these --tokens",
-                      "docs/benchmarks.md lists the steps of a GPU");
+                      "docs/benchmarks.md lists the steps for a GPU");
   }
   return scenes;
 }
@@ -156,7 +156,8 @@ void measure(const DeviceStepScene& scene, const BenchOptions& options, const St
                 .value = samples[0].mapped([&](double step_s) { return tokens / step_s; }),
                 .limit = samples[1].mapped(
                     [&](double peak) { return tokens_at_light(flops, tokens, peak); }),
-                .limit_is = fmt::format("steps that are only their products, at the rate of {}",
+                .limit_is = fmt::format("steps that consist only of their matrix products, at the "
+                                        "rate of {}",
                                         limits.product_is()),
                 .details = details_of(runner, flops, samples)});
   });
@@ -175,10 +176,10 @@ std::vector<std::string> names_of_device_step(const BenchOptions& options) {
 void bench_device_step(const BenchOptions& options, BenchRecord& record, Log& log) {
   const std::size_t kept = device_limits_bytes(DType::kBF16, options.small);
   if (options.device->capacity_bytes <= kept) {
-    throw OutOfMemory(fmt::format("{} has {} to give, and measuring its rate takes {}",
+    throw OutOfMemory(fmt::format("{} has only {} free, but measuring its rate takes {}",
                                   options.device->description,
                                   format_size(options.device->capacity_bytes), format_size(kept)),
-                      "end what else uses it");
+                      "end other programs that use it");
   }
   CaseDevice device(*options.device, kept);
   DeviceLimits limits(device, DType::kBF16, kTrySeconds, options.small);

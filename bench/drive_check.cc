@@ -19,7 +19,7 @@ std::string_view kind_of(DriveKind kind) {
     case DriveKind::kSolidState:
       return "solid state";
     case DriveKind::kVirtual:
-      return "virtual, or not known";
+      return "virtual or unknown";
     case DriveKind::kMemory:
       return "memory";
     case DriveKind::kTurns:

@@ -64,9 +64,9 @@ std::vector<KernelLimit> copies_of(const KernelSetting& setting, CaseMemory& mem
       copy(target.subspan(at, size), source.subspan(at, size));
     });
   };
-  return {{"a streaming copy that moves as many bytes, all threads",
+  return {{"a streaming copy of the same number of bytes, all threads",
            [=] { in_pieces(streaming_copy); }},
-          {"memcpy of as many bytes, all threads", [=] {
+          {"memcpy of the same number of bytes, all threads", [=] {
              in_pieces([](std::span<std::byte> to, std::span<const std::byte> from) {
                std::memcpy(to.data(), from.data(), to.size());
              });

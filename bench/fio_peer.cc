@@ -32,9 +32,9 @@ std::string remarks_of(const std::string& said) {
   const std::string end = outcome.signal != 0 ? fmt::format("signal {} ended it", outcome.signal)
                                               : fmt::format("its exit code is {}", outcome.code);
   throw EnvironmentError(
-      fmt::format("fio did not measure: {}; {}", end, remarks.empty() ? why : remarks)
+      fmt::format("fio failed to measure: {}; {}", end, remarks.empty() ? why : remarks)
           .substr(0, kMost),
-      "run it by hand, or take it out of PATH to measure without it");
+      "run fio by hand, or remove it from PATH to measure without it");
 }
 
 const char* engine_for(IoWay way) { return way == IoWay::kThreads ? "libaio" : "io_uring"; }
@@ -83,26 +83,26 @@ std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, con
 }
 
 IoRate FioPeer::run(IoMix mix, const IoShape& shape, const FileRange& range, double seconds) const {
-  // With this and their alignment, fio's buffers are on huge pages, and the administrator need not
-  // set pages aside.
+  // With this variable and fio's alignment of its buffers, they are on huge pages, and the
+  // administrator need not set pages aside.
   return read_report(run_child({.command = arguments(mix, shape, range, seconds),
                                 .environment = {"GLIBC_TUNABLES=glibc.malloc.hugetlb=1"},
                                 .files = target_.files}));
 }
 
 IoRate FioPeer::read_report(const ChildOutcome& outcome) {
-  if (outcome.code != 0 || outcome.signal != 0) refuse(outcome, "it said nothing");
+  if (outcome.code != 0 || outcome.signal != 0) refuse(outcome, "it printed nothing");
   // fio may say something before the document.
   const std::string& said = outcome.output;
   const std::size_t begin = std::min(said.find('{'), said.size());
   const auto document = nlohmann::json::parse(said.substr(begin), nullptr, false);
-  if (document.is_discarded()) refuse(outcome, "it printed no document");
+  if (document.is_discarded()) refuse(outcome, "it printed no JSON document");
   try {
     const auto& job = document.at("jobs").at(0);
     const int error = job.at("error").get<int>();
     if (error != 0) refuse(outcome, fmt::format("its job ended with error {}", error));
     const IoRate rate = rate_of(job);
-    if (rate.gb_per_s == 0) refuse(outcome, "it carried no bytes");
+    if (rate.gb_per_s == 0) refuse(outcome, "it transferred no bytes");
     return rate;
   } catch (const nlohmann::json::exception& error) {
     refuse(outcome, error.what());

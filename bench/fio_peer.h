@@ -18,7 +18,7 @@ class FioPeer {
   struct Target {
     // Descriptors of our files, which were written before. fio reads and writes them in turn.
     std::vector<int> files;
-    IoWay way = IoWay::kRegistered;  // kThreads: fio has libaio, with as many in flight
+    IoWay way = IoWay::kRegistered;  // kThreads: fio uses libaio, with the same number in flight
     bool direct = true;              // O_DIRECT
   };
 

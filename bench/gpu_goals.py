@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Holds what tools/gpu_bench.sh kept in a folder against its goals, and prints a line for each.
+"""Compares the results that tools/gpu_bench.sh kept in a folder with their goals, and prints a line for each.
 
-Ratios of `terrace bench` that have a goal, and what both Terrace and a peer have measured under one
-name. Goals that are missed are no error: they are what the table is for.
+It prints the ratios of `terrace bench` that have a goal, and the results that both Terrace and a peer have
+measured under one name. A missed goal is no error: the table is there to show it.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def results_of(folder, name):
-    """Of NAME.json, and of NAME-1.json and so on, in which a long part has its own parts."""
+    """Returns the results, by name, of NAME.json and of NAME-1.json and so on, the files of a long part's own parts."""
     numbered = {}
     for path in folder.glob(f"{name}-*.json"):
         number = path.stem[len(name) + 1 :]

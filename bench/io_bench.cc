@@ -282,7 +282,8 @@ std::vector<IoShape> IoBench::finalists(const std::string& tool, const Runner& r
                                         bool wide) {
   std::vector<IoShape> shapes = io_shapes_to_try(options_, wide);
   if (options_.grid) {
-    log_.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
+    log_.info(fmt::format("bench io: {}: trying block sizes and queue depths with {}", name_of(mix),
+                          tool));
     shapes = best_shapes(tool, run, mix, wide);
   }
   if (wide) return shapes;
@@ -426,7 +427,7 @@ void bench_io(const BenchOptions& options, BenchRecord& record, Log& log) {
   record.expect(names_of_io(options));
   const std::optional<std::string> fio = FioPeer::find();
   check_drives(options, io_space(options), log);
-  log.info(fmt::format("bench io: takes {} of {} while it runs", format_size(io_space(options)),
+  log.info(fmt::format("bench io: uses {} of {} while it runs", format_size(io_space(options)),
                        fmt::join(bench_directories(options), ", ")));
   IoBench(options, fio, record, log).run();
 }

@@ -128,7 +128,7 @@ double io_measurement_seconds(const BenchOptions& options, bool has_fio, const D
   return std::clamp(round_s / count.in_a_round, kLeast, std::max(kLeast, options.seconds));
 }
 
-// In a mix of both directions half of the bytes are written.
+// Estimates the cost. In a mix of both directions half of the bytes are written.
 BenchCost cost_of_io(const BenchOptions& options, const MachineSpeed& speed) {
   const double mix_s = seconds_of_mix(options, FioPeer::find().has_value());
   const auto space = static_cast<double>(io_space(options));

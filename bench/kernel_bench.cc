@@ -51,7 +51,8 @@ BenchResult result_of(const std::string& name, const KernelCase& kernel,
                                     value.processor.median() / limit.processor.median())}};
 }
 
-// Each of some dozens of cases has two measurements a round, so each gets a tenth of the time.
+// Returns the seconds of a measurement: a tenth of the options' time, because each of some dozens
+// of cases has two measurements a round.
 double measurement_seconds(const BenchOptions& options) { return options.seconds / 10; }
 
 void measure(const std::string& name, const KernelCase& kernel, const BenchOptions& options,

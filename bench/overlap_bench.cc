@@ -142,7 +142,7 @@ void put_results(const std::string& name, const OverlapLoad& load, const Overlap
                            .unit = BenchUnit::kSeconds,
                            .value = samples[kUnclipped],
                            .limit = samples[kMemory],
-                           .limit_is = "the same step with all its states in memory",
+                           .limit_is = "the same step with all states in memory",
                            .details = sides_of(compute_s, samples[kDrive])};
   unclipped.details.push_back({"busiest_lane", "of a step", load.busiest()});
   add_busy(unclipped.details, "busy", load.busy_s(), samples[kUnclipped].values().back());
@@ -155,8 +155,8 @@ void put_results(const std::string& name, const OverlapLoad& load, const Overlap
       .value = samples[kClipped],
       .limit = bound_s,
       .limit_is =
-          "the longer of the drive alone and of compute with a forward no shorter than "
-          "the traffic that has to be between the norm and its end",
+          "the longer of two times: the drive alone, and compute with a forward that lasts at "
+          "least as long as the traffic that must run between the norm and the forward's end",
       .details = sides_of(compute_s, samples[kDrive])};
   clipped.details.push_back(number_detail("traffic_between_norm_and_end_of_forward",
                                           "of a step's traffic", load.part_behind_norm()));

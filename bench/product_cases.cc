@@ -219,7 +219,7 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
                        .per_step = static_cast<int>(setting.model.layers),
                        .memory = memory};
   if (setting.device == nullptr) {
-    result.limits = {{"oneDNN's products of each head alone, without a softmax, all threads",
+    result.limits = {{"oneDNN's products for each head alone, without a softmax, all threads",
                       head_products_alone(setting, memory, products)}};
   }
   if (context.attention != nullptr) {
@@ -244,7 +244,7 @@ std::vector<KernelLimit> one_after_another(const std::vector<std::vector<KernelL
   std::vector<KernelLimit> ways;
   for (std::size_t way = 0; way < products.front().size(); ++way) {
     ways.push_back(
-        {"the head's three products, without loss and softmax, by " + products.front()[way].is,
+        {"the three products of the head, without loss and softmax, by " + products.front()[way].is,
          [products, way] {
            for (const auto& product : products) product[way].run();
          }});

@@ -28,7 +28,7 @@ MatrixProduct as_taken(CaseMemory& memory, const MatrixProduct& product) {
 
 KernelLimit by_onednn(DType type, const char* how, std::function<void()> run) {
   return {fmt::format("oneDNN alone{}: {}, all threads",
-                      gemm_takes(type) ? "" : ", in fp32, as it has no bf16 here", how),
+                      gemm_takes(type) ? "" : ", in fp32 because it has no bf16 here", how),
           std::move(run)};
 }
 
@@ -105,7 +105,7 @@ std::function<void()> with_packed_weight(CaseMemory& memory, const MatrixProduct
 std::vector<KernelLimit> limits_of(CaseMemory& memory, const MatrixProduct& taken, DType type,
                                    int workers) {
   return {by_onednn(type, "single-threaded calls on fixed tiles", on_tiles(memory, taken, workers)),
-          by_onednn(type, "a call for each thread", one_call_each(memory, taken, workers))};
+          by_onednn(type, "one call for each thread", one_call_each(memory, taken, workers))};
 }
 
 }  // namespace
@@ -119,7 +119,8 @@ std::vector<KernelLimit> onednn_weight_limits(const std::shared_ptr<CaseMemory>&
                                               const MatrixProduct& product, int workers) {
   const MatrixProduct taken = as_taken(*memory, product);
   std::vector<KernelLimit> limits = limits_of(*memory, taken, product.shape.input, workers);
-  limits.push_back(by_onednn(product.shape.input, "a call for each thread, weights packed before",
+  limits.push_back(by_onednn(product.shape.input,
+                             "one call for each thread, weights packed in advance",
                              with_packed_weight(*memory, taken, workers)));
   return limits;
 }

@@ -146,20 +146,21 @@ void put_results(const RankedSamples& samples, int stage, int ranks, double toke
               .unit = BenchUnit::kTokensPerSecond,
               .value = samples.step_s.mapped(per_second),
               .limit = samples.compute_s.mapped(per_second),
-              .limit_is = "steps that are only what the first rank's compute lane is busy"});
-  record.put(
-      {.name = name + "_states",
-       .unit = BenchUnit::kBytesPerElement,
-       .value = constant(samples.home_bytes / samples.parameters),
-       .limit = constant(formula_of_states(stage, ranks)),
-       .limit_is = "2 of parameter, 4 of gradient and 10 of state, divided as the stage says"});
+              .limit_is = "steps that take only the busy time of the first rank's compute lane"});
+  record.put({.name = name + "_states",
+              .unit = BenchUnit::kBytesPerElement,
+              .value = constant(samples.home_bytes / samples.parameters),
+              .limit = constant(formula_of_states(stage, ranks)),
+              .limit_is =
+                  "2 bytes of parameter, 4 of gradient and 10 of state, divided according to the "
+                  "stage"});
   if (ranks == 1) return;
   record.put(
       {.name = name + "_sent",
        .unit = BenchUnit::kBytesPerElement,
        .value = samples.sent_bytes.mapped([&](double bytes) { return bytes / samples.parameters; }),
        .limit = constant(formula_of_sent(stage, ranks)),
-       .limit_is = "8 (stage 0) or 4 + 2 bytes for a parameter, times (N-1)/N"});
+       .limit_is = "8 (stage 0) or 4 + 2 bytes per parameter, times (N-1)/N"});
 }
 
 // The ranks, their ZeRO stage, and the model and batch that they train.

@@ -15,7 +15,7 @@ class Samples {
   void add(double value) { values_.push_back(value); }
   bool empty() const { return values_.empty(); }
   int count() const { return static_cast<int>(values_.size()); }
-  // In the order of the rounds.
+  // Returns the values in the order of the rounds.
   const std::vector<double>& values() const { return values_; }
 
   // Returns the median; for an even number of values, the mean of the two in the middle. There must

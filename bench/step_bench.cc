@@ -243,7 +243,7 @@ void put_speed(const StepScene& scene, const StepRunner& runner,
       .unit = BenchUnit::kTokensPerSecond,
       .value = samples[kStep].mapped(per_second),
       .limit = added(samples[kMatmulsLimit], samples[kProductsLimit]).mapped(per_second),
-      .limit_is = "a step that is only its matrix products, by oneDNN alone",
+      .limit_is = "a step of its matrix products only, by oneDNN alone",
       .details = {
           {"by_processor_time", "tokens/s", runner.processor_seconds().mapped([&](double seconds) {
              return tokens * options.threads / seconds;
@@ -262,13 +262,13 @@ void put_kernels(const StepScene& scene, const TimedSteps& steps,
               .unit = BenchUnit::kSeconds,
               .value = steps.in_step(KernelPart::kMatmul),
               .limit = samples[kMatmulsLimit],
-              .limit_is = "the products of weights by oneDNN alone",
+              .limit_is = "the products with weights by oneDNN alone",
               .details = {{"alone", "s", samples[kMatmuls]}}});
   record.put({.name = fmt::format("{}_elements", scene.name),
               .unit = BenchUnit::kSeconds,
               .value = elements,
               .limit = samples[kElementsLimit],
-              .limit_is = "loops that only stream the same bytes, or copies of as many",
+              .limit_is = "loops that only stream the same bytes, or copies of the same size",
               .details = {{"alone", "s", samples[kElements]},
                           {"share_of_step", "of a step", shares(elements, samples[kStep])},
                           {"share_with_embedding_sums_and_norms", "of a step",
@@ -304,7 +304,8 @@ void measure(const StepScene& scene, const BenchOptions& options, double share, 
                            .unit = BenchUnit::kSeconds,
                            .value = samples[kStep],
                            .limit = predictions(runner, samples, options),
-                           .limit_is = "the simulator's step, from a profile of kernels alone"});
+                           .limit_is = "the step that the simulator predicts from a profile of "
+                                       "kernels alone"});
              });
 }
 

@@ -129,7 +129,7 @@ ModelRuntimeOptions options_for(const Scene& scene, const BenchOptions& bench) {
 }
 
 constexpr int kDriveRequests = 4;
-constexpr double kDriveSeconds = 0.3;  // of a measurement, of the options'
+constexpr double kDriveSeconds = 0.3;  // of a measurement, as a part of the options' seconds
 
 std::size_t drive_extent_bytes(const BenchOptions& options) {
   return options.small ? kMiB : 64 * kMiB;
@@ -308,7 +308,8 @@ void measure(const PredictedStep& step, const BenchOptions& options, BenchRecord
                 .unit = BenchUnit::kSeconds,
                 .value = samples[0],
                 .limit = samples[1],
-                .limit_is = "the simulator's step, from ops, copies and drive measured alone",
+                .limit_is = "the step that the simulator predicts from ops, copies and the drive, "
+                            "each measured alone",
                 .details = details_of(runner, profile, simulated, steps, samples)});
   });
 }

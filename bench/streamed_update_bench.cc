@@ -183,8 +183,10 @@ void bench_streamed_update(const BenchOptions& options, BenchRecord& record, Log
                     .unit = BenchUnit::kSeconds,
                     .value = samples[0],
                     .limit = samples[store_is_slower ? 1 : 2],
-                    .limit_is = store_is_slower ? "the store alone, slower than the update alone"
-                                                : "the update alone, slower than the store alone",
+                    .limit_is = store_is_slower ? "the store alone, which is slower than the "
+                                                  "update alone"
+                                                : "the update alone, which is slower than the "
+                                                  "store alone",
                     .details = {{"state_read_and_written", "GB/s", samples[0].mapped(rate)},
                                 {"store_alone", "s", samples[1]},
                                 {"store_alone_rate", "GB/s", samples[1].mapped(rate)},

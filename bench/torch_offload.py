@@ -31,7 +31,7 @@ def peak_mib(pid="self"):
 
 
 def empty_process_mib():
-    """What importing takes, before there is any model."""
+    """Returns the memory that importing the packages takes, before there is any model."""
     program = ("import torch, transformers\nfrom transformers.models.llama import modeling_llama\n"
                "print(next(l.split()[1] for l in open('/proc/self/status') if l.startswith('VmHWM')))")
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout

@@ -36,7 +36,7 @@ class Form:
         self.seconds, self.losses = [], []
 
     def run(self, ids, steps):
-        """One step more is made, which is not counted: the caches hold another form's model."""
+        """Makes `steps` steps after a first one, which is not counted: the caches hold another form's model then."""
         for number in range(steps + 1):
             begin = time.perf_counter()
             self.losses.append(self.train(ids))
@@ -126,7 +126,7 @@ FUSED = {True: "torch fused", False: "torch fused, no clipping"}
 
 
 def makers_of(options, drive):
-    """What makes each form, by its name."""
+    """Returns, by the name of each form, the function that makes it."""
     makers = {
         LOOP: lambda: torch_form(options, fused=False),
         FUSED[True]: lambda: torch_form(options, fused=True),

@@ -2,14 +2,14 @@
 """Measures what ZeRO's stages need and send, beside the formulas, and prints a table or JSON.
 
 For a model, numbers of ranks, launchers, stages and gradient types it runs `terrace train` for a
-few steps with the least --host-memory that it fits in (so nothing is kept that need not be), and
-holds
+few steps with the least --host-memory that it fits in (so nothing is kept that need not be). It
+compares
 
-* memory: the program's ledger at its peak, and the resident memory of a rank (VmHWM, less that of a
-  run of the preset nano), against the formula of parameters, gradients and optimizer state, plus
-  what is stated beside it: a tied embedding's whole gradient, units that are gathered or not yet
-  reduced, activations and workspace;
-* bytes on the wire: those that the ranks counted, against the formula times (N-1)/N.
+* memory: the program's ledger at its peak, and the resident memory of a rank (VmHWM, less the VmHWM
+  of a run of the preset nano), with the formula of parameters, gradients and optimizer state, plus
+  the parts that are stated beside it: a tied embedding's whole gradient, units that are gathered or
+  not yet reduced, activations and workspace;
+* bytes on the wire: the bytes that the ranks counted, with the formula times (N-1)/N.
 
 With two bytes of parameter, g of gradient and S of state (split masters: 10) a parameter needs
 2+g+S (stage 0), 2+g+S/N (1), 2+(g+S)/N (2), (2+g+S)/N (3), and sends 2g (0), g+2 (1, 2), g+4 (3).
@@ -86,7 +86,7 @@ def resident_peaks(pid, program, peaks):
 
 
 def run(command, program):
-    """Output and, by process of the program, its resident peak."""
+    """Returns the exit code, the output and, by process of the program, its resident peak."""
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         peaks = {}

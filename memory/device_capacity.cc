@@ -13,9 +13,9 @@ void DeviceCapacity::take(std::size_t size_bytes) {
     const std::size_t left = capacity_bytes_ - used;
     if (size_bytes > left) {
       throw OutOfMemory(
-          fmt::format("device memory: {} asked, {} free of {}", format_size(size_bytes),
+          fmt::format("device memory: {} requested, {} free of {}", format_size(size_bytes),
                       format_size(left), format_size(capacity_bytes_)),
-          "give the device a larger budget, or move more to the host");
+          "raise the device memory budget, or move more state to the host");
     }
   } while (!used_bytes_.compare_exchange_weak(used, used + size_bytes));
 }

@@ -84,9 +84,10 @@ std::string describe_shortfall(const Ledger& ledger) {
   for (const Tier tier : kTiers) {
     const TierLedger& of = ledger[tier];
     if (of.over_bytes() == 0) continue;
-    text += fmt::format("{}{} needs {} of a budget of {}, {} too much{}", text.empty() ? "" : "; ",
-                        name_of(tier), format_size(of.peak_bytes), format_size(*of.budget_bytes),
-                        format_size(of.over_bytes()), largest_accounts(of));
+    text +=
+        fmt::format("{}{} needs {} but its budget is {}, {} too little{}", text.empty() ? "" : "; ",
+                    name_of(tier), format_size(of.peak_bytes), format_size(*of.budget_bytes),
+                    format_size(of.over_bytes()), largest_accounts(of));
   }
   return text;
 }

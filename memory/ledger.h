@@ -23,7 +23,7 @@ struct TierLedger {
   std::size_t operator[](Account account) const {
     return charged_bytes.at(static_cast<std::size_t>(account));
   }
-  // Bytes above the budget; 0 where it fits.
+  // Returns the bytes above the budget; 0 where it fits.
   std::size_t over_bytes() const;
 };
 

@@ -63,8 +63,8 @@ ExtentId BlockLayout::add(std::size_t size_bytes) {
   TERRACE_CHECK_LT(0U, size_bytes);
   const ExtentId id{static_cast<std::uint32_t>(extents_.size())};
   const std::size_t bytes = round_up(size_bytes, shape_.alignment);
-  // The turns go on from extent to extent. Otherwise all extents of one block would lie in the
-  // first directory.
+  // The turns go on from extent to extent. Otherwise all extents that have only one block would lie
+  // in the first directory.
   extents_.push_back({.bytes = bytes, .first_number = blocks_});
   starts_.insert(starts_.end(), stripe_bytes_.begin(), stripe_bytes_.end());
   const std::size_t blocks = divide_up(bytes, shape_.block_bytes);

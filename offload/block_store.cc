@@ -9,7 +9,7 @@ namespace {
 
 std::string remedy_for(int error_number) {
   if (error_number == ENOSPC || error_number == EDQUOT) return "free space in that directory";
-  return "look for errors of the drive in the kernel's log, or use another directory";
+  return "look for drive errors in the kernel log, or use another directory";
 }
 
 }  // namespace
@@ -19,8 +19,8 @@ void IoOutcome::throw_if_failed() const {
   if (kind == Kind::kCorrupt) {
     throw CorruptData(fmt::format("{} of {} at offset {}, {} bytes", where.operation, where.path,
                                   where.offset, where.size),
-                      "the run cannot go on with these bytes: check the drive, and resume from the "
-                      "last checkpoint");
+                      "the run cannot continue with these bytes: check the drive, and resume from "
+                      "the last checkpoint");
   }
 }
 

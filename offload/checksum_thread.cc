@@ -17,7 +17,7 @@ ChecksumThread::ChecksumThread(std::size_t capacity) {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
     throw EnvironmentError(
-        fmt::format("the thread that takes checksums does not start: {}", error.what()),
+        fmt::format("cannot start the thread that computes checksums: {}", error.what()),
         remedy_for_threads());
   }
 }

@@ -85,12 +85,12 @@ DirectFile::~DirectFile() { ::close(descriptor_); }
 // O_DIRECT is set on the open file, not at open(2), so that a file that refuses it keeps its
 // descriptor.
 void DirectFile::settle_direct() {
-  if (is_memory_file_system(descriptor_)) return give_up_direct("the file system is memory");
+  if (is_memory_file_system(descriptor_)) return give_up_direct("the file system is in memory");
   const std::optional<std::size_t> reported = reported_alignment(descriptor_);
   if (reported == 0U) return give_up_direct("the file system has no direct I/O");
   if (kTransferAlignment % reported.value_or(1) != 0) {
     return give_up_direct(fmt::format(
-        "direct I/O of the file system takes multiples of {} only, and state lies in multiples of "
+        "direct I/O on the file system needs multiples of {}, but state is stored in multiples of "
         "{}",
         format_size(*reported), format_size(kTransferAlignment)));
   }
@@ -108,7 +108,7 @@ void DirectFile::settle_direct() {
 }
 
 void DirectFile::give_up_direct(const std::string& reason) {
-  remark_ = fmt::format("through the page cache: {}", reason);
+  remark_ = fmt::format("uses the page cache: {}", reason);
 }
 
 // Writes and reads the smallest possible transfer, because a file system may accept O_DIRECT and

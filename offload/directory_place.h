@@ -27,7 +27,7 @@ FileSystemType file_system_of(const std::string& directory);
 
 enum class DriveKind : std::uint8_t {
   kSolidState,
-  kVirtual,  // of a host that does not tell what is behind it, or not known
+  kVirtual,  // of a host that does not tell what is behind it, or of unknown kind
   kMemory,
   kTurns,
 };

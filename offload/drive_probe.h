@@ -21,10 +21,10 @@ struct ProbeTarget {
 // Measuring a smaller file tells nothing.
 inline constexpr std::uint64_t kProbeBytesMin = 32 * kMiB;
 
-// Measures a drive. Writes the file once, or as much of it as can be written in a quarter of a
-// second, but at least kProbeBytesMin. Then reads that in several shapes, in turns, for half a
-// second. Returns nothing where a transfer fails. Takes some 32 MiB of memory while it runs. Throws
-// whatever making the engine throws.
+// Measures a drive. Writes the file from its start until all of it is written or a quarter of a
+// second has passed, but at least kProbeBytesMin. Then reads the part that was written, in several
+// shapes, in turns, for half a second. Returns nothing where a transfer fails. Takes some 32 MiB of
+// memory while it runs. Throws whatever making the engine throws.
 std::optional<DriveFacts> probe_drive(const ProbeTarget& target);
 
 }  // namespace terrace

@@ -79,7 +79,8 @@ DriveRecord::~DriveRecord() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-// The lines are the first line, the drive, the facts, and a checksum of the lines before.
+// Returns the lines of the file: its kind and version, the drive, the facts, and a checksum of the
+// lines before.
 std::string DriveRecord::text_of(const DriveFacts& facts) const {
   const std::string text =
       fmt::format("{}\n{}\n{} {} {} {}\n", kFirstLine, key_, facts.shape.block_bytes,

@@ -48,7 +48,7 @@ class Descriptor {
   throw_not_made({.what = "a directory for offloaded state in",
                   .path = parent,
                   .remedy = "name an existing directory that this user may write to, on the drive "
-                            "that is to hold the offloaded state"},
+                            "for the offloaded state"},
                  error_number);
 }
 
@@ -70,8 +70,8 @@ LockedParent lock_parent(const std::string& parent, Log& log) {
     if (lock.kind == FileLock::Kind::kTaken) return {std::move(descriptor)};
     if (lock.kind == FileLock::Kind::kNotThere) {
       log.warning(
-          fmt::format("{} cannot be locked: {}; what a run leaves there that is killed "
-                      "while it starts (terrace-*) has to be removed by hand",
+          fmt::format("{} cannot be locked: {}; if a run is killed while it starts, remove what it "
+                      "leaves there (terrace-*) by hand",
                       parent, std::strerror(lock.error_number)));
       return {std::move(descriptor), false};
     }
@@ -132,9 +132,9 @@ void sweep(const std::string& parent, Log& log) {
   for (const std::string& path : job_directories(parent)) {
     if (owner_of(path) == Owner::kAlive) continue;
     if (remove_job_directory(path)) {
-      log.info(fmt::format("removed {}: its owner ended without removing it", path));
+      log.info(fmt::format("removed {}: the run that made it ended without removing it", path));
     } else {
-      log.warning(fmt::format("cannot remove {}, whose owner is dead: {}; remove it by hand", path,
+      log.warning(fmt::format("cannot remove {}, whose run has ended: {}; remove it by hand", path,
                               std::strerror(errno)));
     }
   }
@@ -160,8 +160,8 @@ JobDirectory::JobDirectory(const std::string& parent, Log& log) {
     remove_job_directory(path_);
     refuse(parent, error_number);
   }
-  // The directory is new, so no other process has it. Where there are no locks this takes none, and
-  // no process sweeps.
+  // The directory is new, so no other process has it. Where there are no locks, this call locks
+  // nothing, and no process sweeps.
   try_lock(lock.get());
   lock_ = lock.release();
 }

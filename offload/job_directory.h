@@ -7,7 +7,7 @@
 namespace terrace {
 
 // A directory "terrace-<pid>-<random>" of this process inside a directory that the user named. A
-// lock file marks it as in use for as long as it lives. Making one removes the directories whose
+// lock file marks it as in use while this object lives. Making one removes the directories whose
 // owner is dead, and names them in the log.
 class JobDirectory {
  public:

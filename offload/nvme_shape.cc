@@ -38,20 +38,20 @@ class DriveMeasurement {
     DriveRecord record(options_.probe.record_directory.value_or(user_cache_directory()),
                        drive_record_key(directory_.path, engine));
     if (const std::optional<DriveFacts> known = record.facts()) {
-      tell(*known, fmt::format("from {}; remove that to measure again", record.path()));
+      tell(*known, fmt::format("from {}; remove that file to measure again", record.path()));
       return known;
     }
     const std::optional<DriveFacts> measured = measure();
     if (!measured) return measured;
     const bool kept = record.keep(*measured);
-    tell(*measured, kept ? fmt::format("measured now, kept in {}", record.path())
-                         : "measured now; that cannot be kept");
+    tell(*measured, kept ? fmt::format("measured now and kept in {}", record.path())
+                         : "measured now, but the result cannot be stored");
     return measured;
   }
 
  private:
   std::optional<DriveFacts> refuse(const std::string& why) {
-    log_.info(fmt::format("nvme: {}: the drive is not measured: {}", directory_.path, why));
+    log_.info(fmt::format("nvme: {}: the drive was not measured: {}", directory_.path, why));
     return std::nullopt;
   }
 

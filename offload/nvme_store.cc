@@ -16,7 +16,7 @@ constexpr int kDepthMax = 1024;
 
 std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log& log) {
   if (options.directories.empty()) {
-    throw ConfigError("the NVMe tier has no directory", "name one on the drive to be used");
+    throw ConfigError("the NVMe tier has no directory", "name one on the drive to use");
   }
   if (options.queue_depth && (*options.queue_depth < 1 || *options.queue_depth > kDepthMax)) {
     throw ConfigError("the queue depth of the NVMe tier is not between 1 and 1024",

@@ -17,7 +17,7 @@ class PieceQueue {
 
   bool empty() const { return reads_.count == 0 && writes_.count == 0; }
 
-  // At most `capacity` pieces of one direction may wait.
+  // Adds a piece. At most `capacity` pieces of one direction may wait.
   void push(const Piece& piece) {
     (piece.direction == IoDirection::kRead ? reads_ : writes_).push(piece);
   }

@@ -23,7 +23,7 @@ PosixEngine::PosixEngine(std::vector<RawFile*> files, const InFlight& limit, std
   } catch (const std::system_error& error) {
     stop();
     throw EnvironmentError(
-        fmt::format("a thread of the engine '{}' does not start: {}", name_, error.what()),
+        fmt::format("cannot start a thread of the engine '{}': {}", name_, error.what()),
         remedy_for_threads());
   }
 }

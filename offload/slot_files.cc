@@ -67,9 +67,10 @@ std::unique_ptr<IoEngine> SlotFiles::make_engine(std::size_t device, const InFli
       return make_uring_engine(std::move(files), in_flight);
     } catch (const UringRefused& refused) {
       if (engine_kind_ == IoEngineKind::kIoUring) {
-        throw ConfigError(fmt::format("io_uring was asked for and is refused: {}", refused.what()),
-                          "choose the engine auto or posix, or allow io_uring (sysctl "
-                          "kernel.io_uring_disabled, the container's seccomp profile, ulimit -l)");
+        throw ConfigError(
+            fmt::format("io_uring was requested, but the system refuses it: {}", refused.what()),
+            "choose the engine auto or posix, or allow io_uring (sysctl "
+            "kernel.io_uring_disabled, the container's seccomp profile, ulimit -l)");
       }
       remark = fmt::format("io_uring is refused: {}", refused.what());
     }

@@ -16,7 +16,7 @@ namespace {
 
 void check_budget(const SpaceNeed& need) {
   if (!need.budget_bytes || need.need_bytes <= *need.budget_bytes) return;
-  throw OutOfMemory(fmt::format("directory {}: {} are needed, its budget is {}", need.directory,
+  throw OutOfMemory(fmt::format("directory {}: {} are needed, but its budget is {}", need.directory,
                                 format_size(need.need_bytes), format_size(*need.budget_bytes)),
                     "raise the budget, or name more directories");
 }
@@ -27,7 +27,7 @@ void check_file_limit(const SpaceNeed& need) {
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
   if (need.need_bytes <= limit.rlim_cur) return;
   throw OutOfMemory(
-      fmt::format("directory {}: a file of {} is needed, the limit on the size of files is {}",
+      fmt::format("directory {}: a file of {} is needed, but the file size limit is {}",
                   need.directory, format_size(need.need_bytes), format_size(limit.rlim_cur)),
       "raise it with ulimit -f");
 }
@@ -62,7 +62,8 @@ void check_free(std::span<const SpaceNeed> needs, const SpaceNeed& need) {
   const auto [device, free_bytes] = space_of(need.directory);
   const std::uint64_t need_bytes = need_of_file_system(needs, device);
   if (need_bytes <= free_bytes) return;
-  throw OutOfMemory(fmt::format("directory {}: {} are needed on its file system, {} are free",
+  throw OutOfMemory(fmt::format("directory {}: {} are needed on its file system, but only {} are "
+                                "free",
                                 need.directory, format_size(need_bytes), format_size(free_bytes)),
                     "free space, or name a directory on a larger drive");
 }

@@ -28,7 +28,7 @@ StallWatch::StallWatch(std::vector<const TransferInFlight*> transfers, double se
     thread_ = std::thread([this] { watch(); });
   } catch (const std::system_error& error) {
     throw EnvironmentError(
-        fmt::format("the thread that watches for stalled drives does not start: {}", error.what()),
+        fmt::format("cannot start the thread that watches for stalled drives: {}", error.what()),
         remedy_for_threads());
   }
 }

@@ -241,7 +241,8 @@ IoOutcome StripedStore::judge(const BlockSlot& slot, PieceResult result) {
     return {};
   }
   if (!checksums_.is_known(slot.place.number)) {
-    return outcome_at(slot.place, IoOutcome::Kind::kCorrupt, "read of a block never written");
+    return outcome_at(slot.place, IoOutcome::Kind::kCorrupt,
+                      "read of a block that was never written");
   }
   const bool is_good = slot.is_zero || slot.checksums == IoRequest::Checksums::kByCaller ||
                        checksums_.are_same(slot.place.number, 0, slot.memory);

@@ -12,7 +12,7 @@ struct LossScaleOptions {
   float minimum = 1.0F;         // an overflow there ends the run
   float maximum = 0x1p32F;      // not reached by gradients that are not all zero
   std::int32_t window = 1000;   // this many good steps, one after the other, double the scale
-  std::int32_t hysteresis = 2;  // from the overflow of this number on, each halves it
+  std::int32_t hysteresis = 2;  // the overflow of this number, and each one after it, halves it
 };
 
 // Everything that one step leaves to the next, and that a checkpoint has to keep.

@@ -140,9 +140,9 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key, const std:
 void Communicator::throw_if_aborted() {
   const std::optional<std::string> reason = abort_reason();
   if (!reason) return;
-  throw CommError(
-      fmt::format("communicator '{}' (rank {} of {}) was ended: {}", name_, rank_, size_, *reason),
-      "");
+  throw CommError(fmt::format("communicator '{}' (rank {} of {}) was aborted: {}", name_, rank_,
+                              size_, *reason),
+                  "");
 }
 
 ElementRange all_reduce_part(std::size_t elements, int rank, int size) {
@@ -210,8 +210,8 @@ std::string mismatch(const CollectiveCall& a, int rank_a, const CollectiveCall& 
   const bool is_pair = a.kind == CollectiveKind::kSend && b.kind == CollectiveKind::kRecv;
   const bool same_kind = is_pair || (a.kind == b.kind && a.peer == b.peer);
   if (same_kind && a.op == b.op && a.dtype == b.dtype && a.elements == b.elements) return {};
-  return fmt::format("ranks make different calls: rank {} {}, rank {} {}", rank_a, describe(a),
-                     rank_b, describe(b));
+  return fmt::format("ranks make different calls: rank {} calls {}, rank {} calls {}", rank_a,
+                     describe(a), rank_b, describe(b));
 }
 
 }  // namespace terrace

@@ -72,10 +72,11 @@ struct CommunicatorOptions {
 // Errors. A call throws CommError when the timeout passes before all ranks have arrived (naming the
 // communicator, the call and the missing ranks), when a rank has left (its communicator is gone,
 // its process has died), when ranks make different calls, and when someone called abort(). Each of
-// these aborts all communicators that were made together, also by split(): every rank gets the
-// error, waiting or not, and no later call succeeds. Wrong sizes and dtypes that this rank can see
-// by itself fail a check. After a call has thrown, its target is undefined and no other rank writes
-// this rank's buffers any more. Another process may still read them, but its call fails.
+// these aborts all communicators that were made together, and all that were split from them: every
+// rank gets the error, waiting or not, and no later call succeeds. Wrong sizes and dtypes that this
+// rank can see by itself fail a check. After a call has thrown, its target is undefined and no
+// other rank writes this rank's buffers any more. Another process may still read them, but its call
+// fails.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -57,7 +57,7 @@ class HostOverDevices final : public Communicator {
       carry_out(call);
     } catch (const CommError& error) {
       throw CommError(
-          fmt::format("{} on communicator '{}' (rank {} of {}) was ended: {}", describe(call),
+          fmt::format("{} on communicator '{}' (rank {} of {}) was aborted: {}", describe(call),
                       name(), rank(), size(), abort_reason().value_or(error.what())),
           "");
     }

@@ -38,8 +38,8 @@ constexpr auto kOtherRanks = std::to_array<std::string_view>(
     {"PMIX_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK", "PALS_RANKID"});
 
 constexpr const char* kUnsetHalf =
-    "start with the mpirun of the MPI that Terrace was built with, with srun or with torchrun; "
-    "where there is only one process, unset what is left of an earlier launch";
+    "start with the mpirun of the MPI that Terrace was built with, with srun or with torchrun; to "
+    "run a single process, unset the variables that an earlier launch left behind";
 
 std::optional<int> parse_number(std::string_view text) {
   int number = 0;
@@ -68,7 +68,7 @@ class Variables {
     const std::optional<int> value = parse_number(text(name));
     if (!value || *value < 0) {
       throw EnvironmentError(fmt::format("the variable {}={} is not a number", name, text(name)),
-                             "it is set by the launcher: unset it where there is none");
+                             "launchers set it: unset it if there is no launcher");
     }
     return *value;
   }
@@ -77,7 +77,7 @@ class Variables {
     if (value < 1 || value > kTcpPortMax) {
       throw EnvironmentError(
           fmt::format("the variable {}={} is not a port (1 to {})", name, value, kTcpPortMax),
-          "it is set by the launcher: unset it where there is none");
+          "launchers set it: unset it if there is no launcher");
     }
     return value;
   }
@@ -94,7 +94,7 @@ void check_launch(const LaunchEnvironment& launch) {
                         launch.local_size <= launch.size;
   if (is_sound) return;
   throw EnvironmentError(
-      fmt::format("{} says that this is rank {} of {}, and {} of {} on this host", launch.source_is,
+      fmt::format("{} says that this is rank {} of {}, but {} of {} on this host", launch.source_is,
                   launch.rank, launch.size, launch.local_rank, launch.local_size),
       "unset the variables that an earlier launch left behind");
 }
@@ -113,7 +113,7 @@ void refuse_half(const Variables& variables, const Names& names) {
     }
   }
   throw EnvironmentError(
-      fmt::format("{} says that {} has started several processes, and {} is not set",
+      fmt::format("{} says that {} has started several processes, but {} is not set",
                   fmt::join(there, " "), names.is, fmt::join(missing, ", ")),
       kUnsetHalf);
 }
@@ -123,7 +123,8 @@ void refuse_rank_alone(const Variables& variables) {
     if (!variables.is_above(0, name)) continue;
     throw EnvironmentError(
         fmt::format(
-            "{} says that this is one of several processes, and no variable says of how many",
+            "{} says that this is one of several processes, but no variable says how many there "
+            "are",
             variables.line(name)),
         kUnsetHalf);
   }
@@ -180,7 +181,7 @@ std::optional<LaunchEnvironment> by_slurm(const Variables& variables) {
   // A shell of `srun --pty` looks like one of the step's tasks.
   if (launch.size > 1) {
     launch.doubt = fmt::format(
-        "srun says that there are {} ranks; in a shell of srun --pty only one is started: use srun "
+        "srun says that there are {} ranks, but a shell of srun --pty starts only one: use srun "
         "for the command itself, or unset SLURM_STEP_ID to run one rank",
         launch.size);
   }
@@ -199,8 +200,8 @@ LaunchEnvironment by_launcher(const Variables& variables) {
   const std::optional<int> tasks = parse_number(variables.text("SLURM_NTASKS"));
   if (tasks.value_or(1) > 1) {
     single.doubt = fmt::format(
-        "this is the shell of a Slurm allocation of {} tasks, and one process: srun starts them "
-        "all",
+        "this shell belongs to a Slurm allocation of {} tasks, but runs only one process: srun "
+        "starts all of them",
         *tasks);
   }
   return single;
@@ -242,9 +243,9 @@ LaunchEnvironment detect_launch(const EnvironmentVariables& variables,
   LaunchEnvironment launch = by_launcher(all);
   if (local_ranks) {
     if (launch.size > 1) {
-      throw ConfigError(fmt::format("--local-ranks {} was given, and {} has started {} ranks",
+      throw ConfigError(fmt::format("--local-ranks {} was given, but {} has started {} ranks",
                                     *local_ranks, launch.source_is, launch.size),
-                        "use one of them");
+                        "use only one of the two");
     }
     launch = {};
     launch.source = LaunchSource::kLocalRanks;
@@ -260,7 +261,8 @@ LaunchEnvironment detect_launch(const EnvironmentVariables& variables,
 void check_mpi_world(const LaunchEnvironment& launch, const MpiWorldFacts& found) {
   if (found.size == launch.size && found.rank == launch.rank) return;
   throw EnvironmentError(
-      fmt::format("by {} this is process {} of {} of {}, and MPI ({}) finds that it is {} of {}",
+      fmt::format("according to {} this is process {} of {} of {}, but MPI ({}) reports process {} "
+                  "of {}",
                   launch.variables, launch.rank, launch.size, launch.source_is, found.library,
                   found.rank, found.size),
       fmt::format("start with the mpirun of {}, or unset these variables to train with one process",

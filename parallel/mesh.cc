@@ -16,7 +16,7 @@ MeshShape mesh_of(int ranks, int tensor, int pipeline) {
         fmt::format("{} ranks cannot be divided into tensor-parallel groups of {} and {} pipeline "
                     "stages",
                     ranks, tensor, pipeline),
-        "start a multiple of tensor-parallel ranks x pipeline stages");
+        "start a number of ranks that is a multiple of tensor-parallel ranks x pipeline stages");
   }
   return {.data = ranks / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
 }

@@ -51,15 +51,15 @@ void check_pipeline_shape(const PipelineShape& shape) {
   TERRACE_CHECK_LT(0, shape.virtual_stages);
   const bool interleaved = shape.schedule == PipelineSchedule::kInterleaved;
   if (!interleaved && shape.virtual_stages != 1) {
-    throw ConfigError(fmt::format("{} virtual stages were asked for, and only the interleaved "
-                                  "schedule has more than one",
+    throw ConfigError(fmt::format("{} virtual stages were requested, but only the interleaved "
+                                  "schedule can have more than one",
                                   shape.virtual_stages),
                       "use the interleaved schedule");
   }
   if (interleaved && shape.micro_batches % shape.stages != 0) {
     throw ConfigError(
-        fmt::format("the interleaved schedule needs a number of micro-batches that {} stages "
-                    "divide, not {}",
+        fmt::format("the interleaved schedule needs a number of micro-batches that is a multiple "
+                    "of the {} stages, not {}",
                     shape.stages, shape.micro_batches),
         "change the number of micro-batches (gradient accumulation steps), or use the schedule "
         "1f1b");
@@ -90,7 +90,8 @@ std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces) 
   const auto runs = static_cast<std::size_t>(pieces);
   if (units < runs) {
     throw ConfigError(
-        fmt::format("the pipeline has {} pieces, and the model has only {} units to put into them",
+        fmt::format("the pipeline has {} pieces, but the model has only {} units to divide among "
+                    "them",
                     pieces, units),
         "use fewer pipeline stages, or fewer virtual stages");
   }

@@ -14,7 +14,8 @@
 namespace terrace {
 
 struct RendezvousOptions {
-  std::string address = "127.0.0.1";  // the same on all ranks, as are the next ones
+  // The address, the port, the job and the size are the same on all ranks.
+  std::string address = "127.0.0.1";
   int port = 29500;
   bool port_is_taken = false;  // the launcher listens there itself
   std::string job;             // tells jobs apart that use the same address and port

@@ -108,13 +108,13 @@ std::optional<RendezvousGuest::Place> RendezvousGuest::judge(const Answer& answe
 bool RendezvousGuest::stay(const Place& place) {
   const std::optional<Answer> answer = receive_answer(place.socket, place.until);
   if (!answer.has_value()) {
-    news_ = "the process that had the rendezvous has gone, or says nothing";
+    news_ = "the process that hosted the rendezvous has ended or does not answer";
     return false;
   }
   check_version(*answer);
   if (answer->kind != AnswerKind::kBlob) fail(answer->text());
   if (answer->bytes.size() != blob_.size()) {
-    fail(fmt::format("the rendezvous gave {} bytes, and {} are wanted", answer->bytes.size(),
+    fail(fmt::format("the rendezvous sent {} bytes, but {} are expected", answer->bytes.size(),
                      blob_.size()));
   }
   std::ranges::copy(answer->bytes, blob_.begin());
@@ -127,7 +127,8 @@ void RendezvousGuest::end(const Place& place) const {
   place.socket.send_all(std::span(&kConfirmation, 1), place.until);
   const std::optional<Answer> answer = receive_answer(place.socket, place.until);
   if (!answer.has_value()) {
-    fail("the process that had the rendezvous has gone before it said that all ranks have met");
+    fail(
+        "the process that hosted the rendezvous ended before it confirmed that all ranks have met");
   }
   check_version(*answer);
   if (answer->kind != AnswerKind::kDone) fail(answer->text());
@@ -136,15 +137,15 @@ void RendezvousGuest::end(const Place& place) const {
 void RendezvousGuest::check_version(const Answer& answer) const {
   if (answer.version == kRendezvousVersion) return;
   fail(
-      fmt::format("the host of the rendezvous is another version of Terrace: its rendezvous is "
-                  "version {}, this is {}",
+      fmt::format("the host of the rendezvous runs another version of Terrace: its rendezvous has "
+                  "version {}, this one has {}",
                   answer.version, kRendezvousVersion));
 }
 
 void RendezvousGuest::fail(const std::string& what) const {
   throw CommError(fmt::format("rank {}: {}", options_.rank, what),
-                  "see whether all ranks were started and what they printed; the address must be "
-                  "one of a host of the job, with these ports open between its hosts");
+                  "check that all ranks were started, and read what they printed; the address must "
+                  "belong to a host of the job, and these ports must be open between its hosts");
 }
 
 }  // namespace terrace

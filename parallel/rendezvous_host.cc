@@ -44,8 +44,8 @@ RendezvousHost::RendezvousHost(const RendezvousOptions& options, std::span<std::
     if (!listeners_.empty()) return;
   }
   throw EnvironmentError(
-      fmt::format("the ports {} to {}, where the ranks would meet, are all in use", ports.front(),
-                  ports.back()),
+      fmt::format("the ports {} to {}, on which the ranks would meet, are all in use",
+                  ports.front(), ports.back()),
       "start the job with another master port or rendezvous endpoint");
 }
 
@@ -74,13 +74,12 @@ std::string RendezvousHost::absence() const {
   never.erase(seen.begin(), seen.end());
   const double seconds = std::chrono::duration<double>(options_.timeout).count();
   if (never.empty()) {
-    return fmt::format(
-        "{} came to the rendezvous and left it, and did not come again within {:g} s",
-        name_ranks(left), seconds);
+    return fmt::format("{} joined the rendezvous, left it, and did not come back within {:g} s",
+                       name_ranks(left), seconds);
   }
   std::string text =
-      fmt::format("{} did not come to the rendezvous within {:g} s", name_ranks(never), seconds);
-  if (!left.empty()) text += fmt::format("; {} came and left", name_ranks(left));
+      fmt::format("{} did not join the rendezvous within {:g} s", name_ranks(never), seconds);
+  if (!left.empty()) text += fmt::format("; {} joined and left", name_ranks(left));
   return text;
 }
 
@@ -89,7 +88,7 @@ void RendezvousHost::run() {
     gather();
   } catch (const EnvironmentError&) {
     const std::string why = fmt::format(
-        "rank {}, which serves the rendezvous, has failed: see what it printed", options_.rank);
+        "rank {}, which hosts the rendezvous, has failed: see what it printed", options_.rank);
     tell_all(AnswerKind::kMissing, std::as_bytes(std::span(why)));
     throw;
   }
@@ -102,8 +101,8 @@ void RendezvousHost::gather() {
       give_up(
           absence() +
               (last_objection_.empty() ? "" : fmt::format("; turned away: {}", last_objection_)),
-          "see whether they were started, what they printed, and whether they reach this "
-          "host's ports after that of the launcher");
+          "check whether they were started, what they printed, and whether they can reach the "
+          "ports of this host that follow the launcher's port");
     }
     wait_for_news();
     accept_guests();
@@ -152,7 +151,8 @@ void RendezvousHost::hear(Guest& guest) {
       return;
     }
     if (guest.rank >= 0 && *got > 0) {  // it should have sent nothing more
-      dismiss(guest, AnswerKind::kRefused, fmt::format("rank {} went on talking", guest.rank));
+      dismiss(guest, AnswerKind::kRefused,
+              fmt::format("rank {} sent more than expected", guest.rank));
       return;
     }
     guest.received.insert(guest.received.end(), bytes.begin(), bytes.begin() + *got);
@@ -199,7 +199,7 @@ void RendezvousHost::replace(const Hello& hello) {
   for (Guest& other : guests_) {
     if (other.is_gone || other.rank != static_cast<int>(hello.rank)) continue;
     dismiss(other, AnswerKind::kRefused,
-            fmt::format("another process has come as rank {} (attempt {}, and this is attempt {})",
+            fmt::format("another process has joined as rank {} (attempt {}; this is attempt {})",
                         hello.rank, hello.attempt, other.attempt));
   }
 }
@@ -212,15 +212,15 @@ std::optional<std::string> RendezvousHost::objection(const Hello& hello, AnswerK
   kind = AnswerKind::kRefused;
   if (hello.version != own_.version) {
     return fmt::format(
-        "a rank is another version of Terrace: its rendezvous is version {}, this is {}",
+        "a rank runs another version of Terrace: its rendezvous has version {}, this one has {}",
         hello.version, own_.version);
   }
   if (hello.size != own_.size || hello.rank >= own_.size || hello.rank == own_.rank) {
-    return fmt::format("a process says that it is rank {} of {}, and this is rank {} of {}",
+    return fmt::format("a process says that it is rank {} of {}, but this is rank {} of {}",
                        hello.rank, hello.size, own_.rank, own_.size);
   }
   if (hello.blob_bytes != own_.blob_bytes) {
-    return fmt::format("rank {} wants {} bytes, and there are {}", hello.rank, hello.blob_bytes,
+    return fmt::format("rank {} expects {} bytes, but there are {}", hello.rank, hello.blob_bytes,
                        own_.blob_bytes);
   }
   return std::nullopt;
@@ -246,7 +246,7 @@ void RendezvousHost::pass_blob_on() {
   }
   if (gone.empty()) return tell_all(AnswerKind::kDone, {});
   std::ranges::sort(gone);
-  give_up(fmt::format("{} left the rendezvous before its end", name_ranks(gone)),
+  give_up(fmt::format("{} left the rendezvous before it ended", name_ranks(gone)),
           "see what they printed");
 }
 

@@ -49,7 +49,7 @@ class SelfCommunicator final : public Communicator {
   void fail_if_aborted(const CollectiveCall& call) const {
     const std::lock_guard lock(state_->mutex);
     if (!state_->reason) return;
-    throw CommError(fmt::format("{} on communicator '{}' (rank 0 of 1) was ended: {}",
+    throw CommError(fmt::format("{} on communicator '{}' (rank 0 of 1) was aborted: {}",
                                 describe(call), name(), *state_->reason),
                     "");
   }

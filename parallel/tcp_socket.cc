@@ -25,8 +25,8 @@ constexpr int kBacklog = 1024;
 
 [[noreturn]] void fail(const std::string& what, int error) {
   throw EnvironmentError(fmt::format("{}: {}", what, std::strerror(error)),
-                         "the ranks meet over TCP: see the limits (ulimit -n) and the permissions "
-                         "of this process");
+                         "the ranks meet over TCP: check the limits (ulimit -n) and the "
+                         "permissions of this process");
 }
 
 int milliseconds_until(TcpDeadline deadline) {
@@ -49,7 +49,7 @@ bool wait_for(int descriptor, bool to_send, TcpDeadline deadline) {
 int make_socket(int family, TcpSocket& socket) {
   socket = TcpSocket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!socket.is_open()) {
-    if (errno != EAFNOSUPPORT) fail("a socket cannot be made", errno);
+    if (errno != EAFNOSUPPORT) fail("cannot create a socket", errno);
     return errno;
   }
   const int on = 1;  // small messages would wait for each other otherwise
@@ -170,7 +170,7 @@ TcpAddress at_port(const TcpAddress& address, int port) {
 bool is_own_address(const TcpAddress& address) {
   if (is_loopback(as_sockaddr(address))) return true;
   ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) fail("the addresses of this machine cannot be listed", errno);
+  if (::getifaddrs(&first) != 0) fail("cannot list the addresses of this machine", errno);
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, ::freeifaddrs);
   for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
     if (one->ifa_addr != nullptr && are_same_host(one->ifa_addr, as_sockaddr(address))) return true;
@@ -219,7 +219,7 @@ TcpSocket TcpSocket::accept() const {
   for (;;) {
     TcpSocket socket(::accept4(descriptor_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.is_open() || errno == EAGAIN || errno == EWOULDBLOCK) return socket;
-    if (!is_of_one_connection(errno)) fail("a connection cannot be accepted", errno);
+    if (!is_of_one_connection(errno)) fail("cannot accept a connection", errno);
   }
 }
 
@@ -273,10 +273,10 @@ std::vector<TcpSocket> listen_on(int port) {
     } else if (error == EAFNOSUPPORT || error == EADDRNOTAVAIL) {
       last_error = error;  // the machine has one kind of addresses only
     } else {
-      fail(fmt::format("port {} cannot be listened on", port), error);
+      fail(fmt::format("cannot listen on port {}", port), error);
     }
   }
-  if (sockets.empty()) fail(fmt::format("port {} cannot be listened on", port), last_error);
+  if (sockets.empty()) fail(fmt::format("cannot listen on port {}", port), last_error);
   return sockets;
 }
 
@@ -287,7 +287,7 @@ void wait_for_any(std::span<TcpWait> waits, TcpDeadline deadline) {
   }
   const int ready = ::poll(waited.data(), waited.size(), milliseconds_until(deadline));
   if (ready < 0 && errno != EINTR) {
-    fail(fmt::format("{} connections cannot be waited for", waits.size()), errno);
+    fail(fmt::format("cannot wait for {} connections", waits.size()), errno);
   }
   for (std::size_t i = 0; i < waits.size(); ++i) {
     waits[i].is_ready = ready > 0 && waited[i].revents != 0;

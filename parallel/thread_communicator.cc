@@ -264,7 +264,7 @@ std::string ThreadCommunicator::absent(bool that_left) const {
 
 void ThreadCommunicator::fail(const CollectiveCall& call) {
   group_->wait_until_nobody_works();
-  throw CommError(fmt::format("{} on communicator '{}' (rank {} of {}) was ended: {}",
+  throw CommError(fmt::format("{} on communicator '{}' (rank {} of {}) was aborted: {}",
                               describe(call), name(), rank(), size(), group_->world()->reason()),
                   "");
 }

@@ -5,8 +5,8 @@
 #   tools/gpu_build.sh BUNDLE.tar.gz TARGET...
 #
 # BUNDLE.tar.gz is from tools/pack_gpu_programs.sh, and has the programs, or it is from tools/make_bundle.sh.
-# Then the programs are built, which needs g++, cmake, ninja, pkg-config, the CUDA toolkit and NCCL. Either
-# way there must be a GPU with its driver. If something is missing, names it and exits with 4.
+# With the latter the programs are built, which needs g++, cmake, ninja, pkg-config, the CUDA toolkit and
+# NCCL. Either way there must be a GPU with its driver. If something is missing, names it and exits with 4.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

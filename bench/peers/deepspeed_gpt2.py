@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Trains GPT-2 124M with DeepSpeed's ZeRO-Infinity on the CPU and prints seconds per step as JSON.
 
-The peer of `terrace train --model gpt2-124m --nvme DIR --place-parameters nvme --place-optimizer nvme`: the model and the
-batches of pytorch_gpt2.py, ZeRO stage 3, bf16, clipping to norm 1, and AdamW by DeepSpeed's CPU kernel, with the
-optimizer state and the parameters in files under --nvme. Needs torch, deepspeed, a C++ compiler, ninja and libaio-dev; it builds its kernels at the first run. LD_PRELOAD chooses the allocator.
+The peer of `terrace train --model gpt2-124m --nvme DIR --place-parameters nvme --place-optimizer nvme`. It has the
+model and the batches of pytorch_gpt2.py, ZeRO stage 3, bf16, clipping to norm 1, and AdamW by DeepSpeed's CPU kernel,
+with the optimizer state and the parameters in files under --nvme. Needs torch, deepspeed, a C++ compiler, ninja and
+libaio-dev; DeepSpeed builds its kernels at the first run. LD_PRELOAD chooses the allocator.
 """
 
 import argparse
@@ -51,7 +52,8 @@ def configuration(options):
 
 
 def set_environment(options):
-    """For one rank without a launcher. Starts the program again, as threads are counted when torch is loaded."""
+    """Sets the environment of one rank without a launcher. Then starts the program again, because torch counts its
+    threads when it is loaded."""
     wanted = {"OMP_NUM_THREADS": str(options.threads), "DS_ACCELERATOR": "cpu", "RANK": "0", "LOCAL_RANK": "0",
               "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29511")}
     if all(os.environ.get(name) == value for name, value in wanted.items()):

@@ -34,7 +34,7 @@ def parse_arguments():
 
 
 def seconds_of(torch, calls, call):
-    """Seconds of one call, by the GPU's clock."""
+    """Returns the seconds of one call, by the GPU's clock."""
     begin = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     begin.record()

@@ -196,7 +196,7 @@ def measure(options, torch, model, optimizer, micro_batches, ranks):
 
 
 def join_ranks(torch):
-    """The ranks of torchrun, or this process alone."""
+    """Makes the group of torchrun's ranks, or of this process alone."""
     for name, value in {
         "RANK": "0",
         "WORLD_SIZE": "1",

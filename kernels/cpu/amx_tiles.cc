@@ -17,7 +17,8 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-// Only these functions are compiled so: the rest of the program must run without AMX and AVX-512.
+// Marks the functions that are compiled for these instructions. The rest of the program must run
+// without AMX and AVX-512.
 #define TERRACE_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl")))
 #define TERRACE_AMX_INLINE TERRACE_AMX __attribute__((always_inline)) inline
 

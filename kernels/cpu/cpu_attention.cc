@@ -251,8 +251,8 @@ struct BackwardPlan {
   std::size_t dkey = 0, dvalue = 0, partials = 0;
 };
 
-// Some blocks of the queries of one head: computes the gradients of those queries and their share
-// of the gradients of the head's keys and values, over blocks in order.
+// The backward of some blocks of the queries of one head. It computes the gradients of those
+// queries and their share of the gradients of the head's keys and values, over blocks in order.
 class BackwardPart {
  public:
   BackwardPart(const AttentionBackward& op, const HeadRows& rows, const BackwardPlan& plan,

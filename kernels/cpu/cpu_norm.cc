@@ -213,7 +213,7 @@ void layer_forward(const LayerNormForward& op, std::int64_t begin, std::int64_t 
   layer_forward_rows<false, Bf16>(op, begin, end);
 }
 
-// One row of a LayerNorm's backward; the row's weight gradients are added to dweight and dbias.
+// One row of a LayerNorm's backward. Its weight gradients are added to dweight and dbias.
 // dx = dresidual + rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight, xhat = (x - mean) rstd.
 template <typename T>
 struct LayerNormRow {
@@ -314,16 +314,16 @@ void check_compute_type(DType dtype) {
   TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
 }
 
-// Returns the number of units of x, after checking that its rows are whole groups of the weight's
-// compute type.
+// Returns the number of units of x, after checking that its rows are whole groups of weight's
+// width, and that it has weight's dtype, which is a compute type.
 std::int64_t checked_units(const StridedRows& x, const TensorView& weight) {
   check_compute_type(x.dtype);
   TERRACE_CHECK(weight.dtype == x.dtype);
   return terrace::checked_units(x, weight.elements());
 }
 
-// Returns the number of rows of x, after checking that x has whole rows of weight's width and a
-// compute type.
+// Returns the number of rows of x, after checking that x has whole rows of weight's width and
+// weight's dtype, which is a compute type.
 std::int64_t checked_rows(const TensorView& x, const TensorView& weight) {
   check_compute_type(x.dtype);
   TERRACE_CHECK(weight.dtype == x.dtype);

@@ -57,11 +57,13 @@ class HeadChunks {
   // now.
   void join_weight_gradient() const;
 
-  // By row of the chunk: its logits, and the gradients that replace them.
+  // These functions work on a row of the chunk: on its logits, or on the gradients that replace
+  // them.
   float* logits_row(std::int64_t row) const;
   void clear_dlogits(std::int64_t row) const;
   void set_dlogits(std::int64_t row, float factor) const;  // factor * logits, which are gone then
-  // For a soft cap: factor * exp(logit - max) * the logit's slope; the logits are gone then.
+  // The same for a soft cap: factor * exp(logit - max) * the logit's slope. The logits are gone
+  // then.
   void set_capped_dlogits(std::int64_t row, float max, float factor) const;
   void set_dlogit(std::int64_t row, std::int64_t column, float value) const;
 

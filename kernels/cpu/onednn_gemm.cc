@@ -130,8 +130,8 @@ ThreadGemms& thread_gemms() {
 [[noreturn]] void throw_failure(const GemmShape& shape, const dnnl::error& error) {
   throw DeviceError(fmt::format("oneDNN failed on a {} matrix product of {} x {} x {}: {}",
                                 name_of(shape.input), shape.m, shape.k, shape.n, error.what()),
-                    "check that the process may allocate memory and that the library fits this "
-                    "processor");
+                    "check that the process may allocate memory and that the oneDNN library fits "
+                    "this processor");
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 #include "kernels/cpu/onednn_gemm.h"
 #include "kernels/cpu/pair_strips.h"
 
-// Only these functions are compiled so: the rest of the program must run without AVX-512.
+// Marks the functions that are compiled for these instructions. The rest of the program must run
+// without AVX-512.
 #define TERRACE_PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define TERRACE_PAIRS_INLINE TERRACE_PAIRS __attribute__((always_inline)) inline
 

@@ -11,7 +11,8 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-// Only these functions are compiled so: the rest of the program must run without AVX-512.
+// Marks the functions that are compiled for these instructions. The rest of the program must run
+// without AVX-512.
 #define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
 #define TERRACE_AVX512_INLINE TERRACE_AVX512 __attribute__((always_inline)) inline
 

@@ -11,8 +11,8 @@
 namespace terrace {
 namespace {
 
-// With more rows than this, the sums leave no room for the panel in a second-level cache, and
-// packed elements are reused often enough.
+// The most rows of a product that is computed in panels. With more rows, the sums leave no room for
+// the panel in a second-level cache, and packing pays because packed elements are reused often.
 constexpr std::int64_t kRowsMax = 512;
 // Columns of a task: their sums and their panel must stay in the cache, and there must be enough
 // tasks to keep the workers busy.

@@ -24,11 +24,11 @@ std::string refusal_of(const AttentionShape& s, const AttentionRule& rule,
     return fmt::format("heads of {} elements", s.head_width);
   }
   if (s.queries != s.keys) return "fewer queries than keys";
-  if (rule.soft_cap > 0.0F) return "a cap of scores";
+  if (rule.soft_cap > 0.0F) return "a soft cap on scores";
   if (!rule.first_keys.empty()) return "several documents in a sequence";
   for (const StridedRows& rows : matrices) {
     if (rows.dtype != DType::kBF16 && rows.dtype != DType::kF16) return "neither bf16 nor fp16";
-    if (rows.stride % kHeadWidthStep != 0) return "rows not on boundaries";
+    if (rows.stride % kHeadWidthStep != 0) return "rows that are not aligned";
   }
   return {};
 }
@@ -47,8 +47,8 @@ AttentionChoice attention_choice(const char* value) {
   const std::string_view text = value == nullptr ? "" : value;
   if (text.empty() || text == "cudnn") return AttentionChoice::kCudnn;
   if (text == "own") return AttentionChoice::kOwn;
-  throw ConfigError(fmt::format("TERRACE_ATTENTION={}: not a choice of attention kernels", text),
-                    "set it to own or cudnn, or leave it out");
+  throw ConfigError(fmt::format("TERRACE_ATTENTION={}: not an attention kernel", text),
+                    "set it to own or cudnn, or unset it");
 }
 
 std::string cudnn_refusal(const AttentionForward& op) {

@@ -22,7 +22,7 @@ namespace {
 void check_cublas(cublasStatus_t status, std::string_view call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw DeviceError(fmt::format("{}: {}", call, cublasLtGetStatusString(status)),
-                    "an earlier operation may be at fault: run again with CUDA_LAUNCH_BLOCKING=1");
+                    "an earlier operation may be the cause: run again with CUDA_LAUNCH_BLOCKING=1");
 }
 
 // A descriptor of cuBLASLt that is destroyed with its scope.

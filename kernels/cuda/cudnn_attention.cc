@@ -217,7 +217,7 @@ void build(cudnnHandle_t handle, const Shape& s, std::size_t most_bytes, Plan& p
   } else if (const fe::error_t sized = graph->get_workspace_size(bytes); sized.is_bad()) {
     plan.refusal = sized.err_msg;
   } else if (static_cast<std::size_t>(bytes) > most_bytes) {
-    plan.refusal = fmt::format("cuDNN wants {} bytes of workspace", bytes);
+    plan.refusal = fmt::format("cuDNN needs {} bytes of workspace", bytes);
   } else {
     plan.workspace_bytes = static_cast<std::size_t>(bytes);
     plan.graph = std::move(graph);
@@ -301,12 +301,13 @@ Plan CudnnAttention::State::make(const Shape& s) {
     return std::move(plan);
   };
   if (choice == AttentionChoice::kOwn) return refuse("TERRACE_ATTENTION=own");
-  if (!is_cudnn_there()) return refuse(fmt::format("{} is not there", library_name()));
+  if (!is_cudnn_there()) return refuse(fmt::format("{} is not installed", library_name()));
   plan.part = {s.batch, s.key_value_heads};
   std::size_t most_bytes = kForwardWorkspace;
   if (s.backward) {
     const auto part = attention_part(dimensions_of(s), score_bytes);
-    if (!part) return refuse("gradients of scores are too large, or rows not on boundaries");
+    if (!part)
+      return refuse("the gradients of the scores are too large, or the rows are not aligned");
     plan.part = *part;
     most_bytes = cudnn_part_bytes(dimensions_of(s), plan.part);
   }

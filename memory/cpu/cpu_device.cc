@@ -144,7 +144,7 @@ class CpuStream final : public Stream {
       thread_ = std::thread([this] { work(); });
     } catch (const std::system_error& error) {
       throw EnvironmentError(
-          fmt::format("the thread of stream '{}' does not start: {}", name, error.what()),
+          fmt::format("cannot start the thread of stream '{}': {}", name, error.what()),
           remedy_for_threads());
     }
     // The kernel keeps only 15 characters.

@@ -27,8 +27,9 @@ class CudaAnchor {
 };
 
 // A clock for events. CUDA reports the milliseconds between two events as an fp32 number, whose
-// last place is a quarter of a microsecond at two seconds and grows. So an anchor older than that
-// is renewed, by the thread that asks for a time and never by one that records. Thread-safe.
+// last place is a quarter of a microsecond at two seconds and grows. So an anchor older than two
+// seconds is renewed, by the thread that asks for a time and never by one that records.
+// Thread-safe.
 class CudaClock {
  public:
   explicit CudaClock(int ordinal);

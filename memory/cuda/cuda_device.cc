@@ -54,17 +54,16 @@ void open_device(int ordinal) {
   if (counted != cudaSuccess) throw_cuda_environment_error("cudaGetDeviceCount", counted);
   if (ordinal < 0 || ordinal >= count) {
     throw EnvironmentError(
-        fmt::format("there is no GPU {}: {} can be seen", ordinal, count),
-        "name one of these as device cuda:N; CUDA_VISIBLE_DEVICES hides the others");
+        fmt::format("there is no GPU {}: the number of visible GPUs is {}", ordinal, count),
+        "name one of the visible GPUs as device cuda:N; CUDA_VISIBLE_DEVICES hides the others");
   }
   if (const int capability = capability_of(ordinal);
       0 < capability && capability < kCapabilityMin) {
     throw EnvironmentError(
-        fmt::format("GPU {} is of compute capability {}: the kernels were compiled for {} and "
-                    "newer",
+        fmt::format("GPU {} has compute capability {}: the kernels were compiled for {} and newer",
                     ordinal, capability_text(capability), capability_text(kCapabilityMin)),
-        "use another GPU (device cuda:N), or the device cpu; from 8.0 on, kernels for it can be "
-        "built (CMAKE_CUDA_ARCHITECTURES)");
+        "use another GPU (device cuda:N), or the device cpu; for a GPU of capability 8.0 or newer "
+        "the kernels can be built (CMAKE_CUDA_ARCHITECTURES)");
   }
   const cudaError_t error = cudaSetDevice(ordinal);
   if (error != cudaSuccess) throw_cuda_environment_error("cudaSetDevice", error);
@@ -99,7 +98,7 @@ class CudaDeviceMemory final : public DeviceMemory {
       cudaGetLastError();
       throw OutOfMemory(
           fmt::format("GPU {} does not have {} free", ordinal_, format_size(size_bytes)),
-          "make the budget of device memory smaller, or end what else uses the GPU");
+          "lower the device memory budget, or end other programs that use the GPU");
     }
     check_cuda(error, "cudaMalloc");
   }

@@ -10,7 +10,7 @@
 // driver or a GPU, the functions below throw EnvironmentError saying what is missing.
 namespace terrace {
 
-// Whether CUDA was asked for when this build was configured.
+// Returns whether CUDA was asked for when this build was configured.
 bool is_cuda_built();
 
 // Returns the number of GPUs that this process may use (CUDA_VISIBLE_DEVICES counts); 0 where there

@@ -25,7 +25,7 @@ void check_cuda(cudaError_t error, std::string_view call, std::string_view where
   cudaGetLastError();  // an error that is not sticky is reported once
   const std::string text = text_of(call, error);
   throw DeviceError(where.empty() ? text : fmt::format("{}: {}", where, text),
-                    "an earlier operation may be at fault: run again with CUDA_LAUNCH_BLOCKING=1 "
+                    "an earlier operation may be the cause: run again with CUDA_LAUNCH_BLOCKING=1 "
                     "or under compute-sanitizer");
 }
 
@@ -33,9 +33,9 @@ void throw_cuda_environment_error(std::string_view call, cudaError_t error) {
   cudaGetLastError();
   throw EnvironmentError(text_of(call, error),
                          lacks_driver(error)
-                             ? "install the NVIDIA driver, and see that this process may open "
-                               "/dev/nvidia*; terrace doctor tells what is there"
-                             : "terrace doctor tells what GPUs are there");
+                             ? "install the NVIDIA driver, and make sure that this process may "
+                               "open /dev/nvidia*; terrace doctor lists the GPUs"
+                             : "terrace doctor lists the GPUs");
 }
 
 void use_cuda_device(int ordinal) { check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); }

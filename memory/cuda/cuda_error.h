@@ -11,7 +11,7 @@ namespace terrace {
 // Throws DeviceError naming the call and `where` (a stream, an op), unless `error` is cudaSuccess.
 void check_cuda(cudaError_t error, std::string_view call, std::string_view where = {});
 
-// Throws for calls before a run, where the driver or a GPU is missing.
+// Throws the error of a call that is made before a run: the driver, or a GPU, is missing.
 [[noreturn]] void throw_cuda_environment_error(std::string_view call, cudaError_t error);
 
 // Makes later calls of this thread use GPU `ordinal`.

@@ -27,9 +27,9 @@ constexpr unsigned kDisableTiming = 2;
 constexpr unsigned kPortable = 1;
 
 constexpr const char* kDriverRemedy =
-    "install NVIDIA's driver, let the process see the GPU, or keep the memory on the host";
+    "install NVIDIA's driver, make the GPU visible to the process, or keep the memory on the host";
 constexpr const char* kCallRemedy =
-    "errors of earlier work on the GPU show here too: look at what the process ran on it last "
+    "errors of earlier work on the GPU also appear here: check what the process last ran on it "
     "(CUDA_LAUNCH_BLOCKING=1 shows where)";
 
 DriverAddress address_of(const std::byte* data) {
@@ -41,7 +41,7 @@ void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
   if (function != nullptr) return;
   throw EnvironmentError(fmt::format("the CUDA driver has no {}", name),
-                         "install a driver of CUDA 11 or newer");
+                         "install a driver for CUDA 11 or newer");
 }
 
 DriverFunctions functions_in(void* library) {
@@ -79,7 +79,7 @@ CudaDriver::CudaDriver(const std::string& library) {
   functions_ = functions_in(loaded);
   const int result = functions_.init(0);
   if (result == kDriverSuccess) return;
-  throw EnvironmentError(fmt::format("the CUDA driver does not start: {}", text_of(result)),
+  throw EnvironmentError(fmt::format("the CUDA driver cannot be initialised: {}", text_of(result)),
                          kDriverRemedy);
 }
 
@@ -115,8 +115,8 @@ class DriverCopies::Current {
 DriverCopies::DriverCopies(std::shared_ptr<const CudaDriver> driver, int device)
     : driver_(std::move(driver)), functions_(driver_->functions()), ordinal_(device) {
   if (functions_.device_get(&device_, device) != kDriverSuccess) {
-    throw EnvironmentError(fmt::format("the CUDA driver shows no GPU {}", device),
-                           "give the number that cudaGetDevice() has for it in this process");
+    throw EnvironmentError(fmt::format("the CUDA driver does not show GPU {}", device),
+                           "give the number that cudaGetDevice() returns for it in this process");
   }
   const std::string name = fmt::format("GPU {}", device);
   driver_->check(functions_.context_retain(&context_, device_), "cuDevicePrimaryCtxRetain", name);
@@ -158,8 +158,8 @@ std::string DriverCopies::refusal_of(std::span<const std::byte> bytes,
     unsigned type = 0;
     const int known = functions_.pointer_attribute(&type, kMemoryType, address_of(byte));
     if (known == kInvalidValue) {
-      return byte == bytes.data() ? "is no memory that CUDA knows"
-                                  : "ends behind the memory that CUDA knows";
+      return byte == bytes.data() ? "is not memory that CUDA knows"
+                                  : "ends beyond the memory that CUDA knows";
     }
     driver_->check(known, "cuPointerGetAttribute", name);
     if (type == kHostMemory) return "is memory of the host";
@@ -213,9 +213,9 @@ void DriverCopies::lock(std::span<std::byte> memory) {
   const Current current(*this, "page-locked memory");
   const int result = functions_.host_register(memory.data(), memory.size(), kPortable);
   if (result == kOutOfMemory || result == kOperatingSystem) {
-    throw OutOfMemory(fmt::format("the system does not lock {} of host memory for the GPU",
+    throw OutOfMemory(fmt::format("the system cannot lock {} of host memory for the GPU",
                                   format_size(memory.size())),
-                      "raise the limit of locked memory (ulimit -l unlimited)");
+                      "raise the limit on locked memory (ulimit -l unlimited)");
   }
   driver_->check(result, "cuMemHostRegister", "page-locked memory");
 }

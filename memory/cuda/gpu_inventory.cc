@@ -112,7 +112,7 @@ GpuInventory read_gpu_inventory(const std::string& library, const std::string& p
     return inventory;
   }
   if (!nvml.is_open()) {
-    inventory.remark = "there is a CUDA driver, and it does not start";
+    inventory.remark = "there is a CUDA driver, but it does not start";
     return inventory;
   }
   std::array<char, 80> version = {};

@@ -16,10 +16,10 @@ HostRegistration::HostRegistration(std::span<std::byte> memory) : memory_(memory
   if (error == cudaSuccess) return;
   cudaGetLastError();  // not sticky
   if (error == cudaErrorMemoryAllocation || error == cudaErrorOperatingSystem) {
-    throw OutOfMemory(fmt::format("the system does not lock {} of host memory for the GPU",
+    throw OutOfMemory(fmt::format("the system cannot lock {} of host memory for the GPU",
                                   format_size(memory_.size())),
-                      "make the budget of host memory smaller, or raise the limit of locked "
-                      "memory where the driver goes by it (ulimit -l unlimited)");
+                      "lower the host memory budget, or, if the driver obeys it, raise the limit "
+                      "on locked memory (ulimit -l unlimited)");
   }
   throw_cuda_environment_error("cudaHostRegister", error);
 }

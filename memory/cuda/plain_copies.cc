@@ -23,7 +23,7 @@ class AllocatedMemory {
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // not sticky
       throw OutOfMemory(
-          fmt::format("the system does not lock {} of host memory", format_size(size_bytes)),
+          fmt::format("the system cannot lock {} of host memory", format_size(size_bytes)),
           "measure a smaller size");
     }
     check_cuda(error, "cudaHostAlloc");

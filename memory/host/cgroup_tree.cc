@@ -18,18 +18,18 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kUp = "/..";
 
-// A line of /proc/self/cgroup: "number:controllers:path". Version 2 has no controllers there.
+// A line of /proc/self/cgroup: "number:controllers:path". In version 2 the controllers are empty.
 struct Membership {
   std::string controllers;
-  std::string path;  // "/" or "/a/b", from the root of the cgroup namespace; "/../a" outside of it
+  std::string path;  // "/a/b": from the root of the cgroup namespace; "/../a": outside of it
 };
 
 // A line of /proc/self/mountinfo.
 struct Mount {
-  std::string root;  // the cgroup that is mounted, as Membership::path
+  std::string root;  // the cgroup that is mounted, written as in Membership::path
   std::string point;
   std::string type;
-  std::string options;  // of the file system
+  std::string options;  // the file system's
 };
 
 bool is_in_list(std::string_view list, std::string_view name) {
@@ -119,9 +119,9 @@ bool has_process(const fs::path& directory, pid_t process) {
   return false;
 }
 
-// Returns the directory that is `depth` levels below the mount, whose path ends in `tail` and that
-// has the process, as a path from the mount. Returns nothing where it is not found, or the tree is
-// very large.
+// Finds the directory that contains this process. It is `depth` levels below the mount, and its
+// path ends in `tail`. Returns its path relative to the mount, or nothing if it is not found or if
+// the tree is very large.
 std::optional<std::string> find_process(const std::string& mount, int depth,
                                         const std::string& tail) {
   constexpr std::size_t kDirectoriesMax = 20'000;
@@ -147,9 +147,10 @@ std::optional<std::string> find_process(const std::string& mount, int depth,
   return std::nullopt;
 }
 
-// Returns our cgroup as a path from the mount; empty for the mount itself, and where it is not
-// found. In a container the path may be the host's, which does not exist there: then the
-// container's own cgroup is the root of the mount.
+// Returns the path of our cgroup relative to the mount. It is empty if our cgroup is the mount's
+// root, or if it is not found. In a container, the path that the kernel reports may be a path on
+// the host that does not exist in the container; the container's own cgroup is then the mount's
+// root.
 std::string path_in_mount(const Mount& mount, const Membership& in) {
   if (in.path == mount.root) return "";
   if (in.path.starts_with(mount.root + "/") &&

@@ -6,16 +6,16 @@
 
 namespace terrace {
 
-// The cgroups of one controller and one mount whose limits hold for this process.
+// The cgroups of one controller, in one mount, whose limits apply to this process.
 struct CgroupPath {
-  std::vector<std::string> directories;  // from the process's own up to the root of the mount
+  std::vector<std::string> directories;  // from the process's own up to the mount's root
   bool is_v2 = false;
 };
 
-// Finds them from /proc/self/cgroup and /proc/self/mountinfo below `root`. A process in a cgroup
-// namespace of its own is told that it is in "/", even where the mounted tree is the host's; then
-// its cgroup is looked for in the tree, by its process number. Where the mounts are not listed, the
-// usual places are taken.
+// Returns these cgroups, one entry for each mount, according to /proc/self/cgroup and
+// /proc/self/mountinfo below `root`. A process in its own cgroup namespace is told that it is in
+// "/", even if the mounted tree is the host's; its cgroup is then found by searching the tree for
+// its process number. If the mounts are not listed, looks in the usual places.
 std::vector<CgroupPath> cgroup_paths(const std::string& root, std::string_view controller);
 
 }  // namespace terrace

@@ -28,7 +28,7 @@ struct CpuMask {
 
 }  // namespace
 
-// The kernel answers EINVAL until the mask is as large as its own.
+// Tries larger and larger masks: the kernel returns EINVAL if the mask is smaller than its own.
 std::optional<std::vector<int>> affinity_of_thread() {
   for (int cpus = 1024; cpus <= 1024 * 1024; cpus *= 2) {
     const CpuMask mask(cpus);

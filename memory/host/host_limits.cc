@@ -33,7 +33,7 @@ std::optional<std::string> first_word(const std::string& path) {
   return word;
 }
 
-// Returns nothing where the file is missing, or says "max" or "-1".
+// Returns the number in a file; nothing if the file is missing or contains "max" or "-1".
 std::optional<std::size_t> number_in(const std::string& path) {
   const std::optional<std::string> word = first_word(path);
   return word ? parse_number(*word) : std::nullopt;
@@ -156,7 +156,7 @@ int HostLimits::usable_cpus() const {
 }
 
 HostLimits read_host_limits(const std::string& root) {
-  // Paths are made by appending "/proc": "/" itself becomes the empty string.
+  // Paths are made by appending texts such as "/proc", so "/" itself becomes the empty string.
   std::string prefix = root;
   while (!prefix.empty() && prefix.back() == '/') prefix.pop_back();
   HostLimits limits;

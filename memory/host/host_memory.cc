@@ -18,7 +18,7 @@
 #include "memory/host/host_limits.h"
 #include "memory/host/hwloc_topology.h"
 
-// Came with Linux 5.14; older headers do not have it, and older kernels answer EINVAL.
+// Added in Linux 5.14: older headers do not define it, and older kernels return EINVAL.
 #if !defined(MADV_POPULATE_WRITE)
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -32,14 +32,14 @@ std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZ
 
 [[noreturn]] void refuse(std::size_t size_bytes, const std::string& why) {
   const HostLimits limits = read_host_limits();
-  throw OutOfMemory(fmt::format("host memory: {} asked, {}{}", format_size(size_bytes),
+  throw OutOfMemory(fmt::format("host memory: {} requested, {}{}", format_size(size_bytes),
                                 describe_free(limits), why),
                     "lower the host budget, or " + remedy_for_memory(limits));
 }
 
 std::string reason(int error_number) { return fmt::format(": {}", std::strerror(error_number)); }
 
-// madvise() accepts the request even where the administrator has turned huge pages off.
+// madvise() accepts the request even if the administrator has turned huge pages off.
 bool kernel_allows_huge_pages() {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string modes;
@@ -64,8 +64,9 @@ void bind_to_nodes(std::span<std::byte> bytes, const std::vector<int>& nodes) {
     const hwloc_obj_t object =
         hwloc_get_numanode_obj_by_os_index(topology.get(), static_cast<unsigned>(node));
     if (object == nullptr) {
-      throw ConfigError(fmt::format("this machine has no NUMA node {}", node),
-                        std::string("see 'lstopo' for those it has, or ") + kLeaveUnset);
+      throw ConfigError(
+          fmt::format("this machine has no NUMA node {}", node),
+          std::string("'lstopo' lists the nodes that it has; name one of them or ") + kLeaveUnset);
     }
     hwloc_bitmap_or(set.get(), set.get(), object->nodeset);
   }
@@ -92,7 +93,8 @@ void fault_in(std::span<std::byte> bytes) {
 
 HostMemory::HostMemory(std::size_t size_bytes, const HostMemoryOptions& options) {
   if (size_bytes == 0) return;
-  // The kernel may promise memory that it does not have, and kill the process that writes to it.
+  // The kernel may grant memory that it does not have, and later kill the process that writes to
+  // it.
   if (size_bytes > std::numeric_limits<std::size_t>::max() / 2 ||
       (options.touch && size_bytes > read_host_limits().usable_bytes())) {
     refuse(size_bytes, "");
@@ -141,9 +143,9 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
 
 void HostMemory::give_pages_back() noexcept {
   if (mapping_ == nullptr || ::madvise(mapping_, mapped_bytes_, MADV_DONTNEED) == 0) return;
-  // The system refuses this for a private mapping only where mlock() or mlockall() keep its pages.
-  // Such pages are unlocked here, and locked again when they are taken. Where that is refused too,
-  // the pages stay: their memory is not given back, and their contents are not used any more.
+  // For a private mapping, the system refuses this only if mlock() or mlockall() has locked the
+  // pages. Such pages are unlocked here, and locked again in take_pages(). If unlocking is refused
+  // too, the memory is not given back, although its contents are no longer used.
   was_locked_ = ::munlock(mapping_, mapped_bytes_) == 0;
   if (was_locked_) ::madvise(mapping_, mapped_bytes_, MADV_DONTNEED);
 }
@@ -155,11 +157,11 @@ void HostMemory::take_pages() {
     fault_in(pages());
   } catch (const OutOfMemory&) {
     give_pages_back();
-    throw OutOfMemory(fmt::format("{} of host memory are taken again, and {} are free",
+    throw OutOfMemory(fmt::format("{} of host memory are needed again, but only {} are free",
                                   format_size(mapped_bytes_), format_size(free)),
                       "free memory on this machine, and resume again");
   }
-  // Beyond the user's limit of locked memory, the pages stay unlocked like other memory.
+  // If this exceeds the user's limit on locked memory, the pages stay unlocked.
   if (std::exchange(was_locked_, false)) ::mlock(mapping_, mapped_bytes_);
 }
 

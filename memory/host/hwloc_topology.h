@@ -4,7 +4,7 @@
 
 #include <memory>
 
-// hwloc's view of the machine, for the files that query it directly. All other files use
+// hwloc's view of the machine, for the files that query hwloc directly. All other files use
 // topology.h.
 namespace terrace {
 
@@ -13,7 +13,7 @@ struct DestroyHwlocTopology {
 };
 using HwlocTopology = std::unique_ptr<hwloc_topology, DestroyHwlocTopology>;
 
-// Throws EnvironmentError if the topology cannot be read.
+// Returns the topology of this machine. Throws EnvironmentError if it cannot be read.
 HwlocTopology load_hwloc_topology();
 
 }  // namespace terrace

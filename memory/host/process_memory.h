@@ -4,8 +4,8 @@
 
 namespace terrace {
 
-// Returns the largest number of bytes that this process has had resident at once (VmHWM of
-// /proc/self/status), or 0 where the system does not say. Any thread.
+// Returns the peak resident memory of this process so far, in bytes (VmHWM of /proc/self/status),
+// or 0 if the system does not report it. Any thread may call it.
 std::size_t peak_resident_bytes();
 
 }  // namespace terrace

@@ -16,10 +16,10 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kAhead = 512;  // distance of the prefetch, in bytes
+constexpr std::size_t kAhead = 512;  // the prefetch distance, in bytes
 constexpr std::size_t kSmall = 256 * kKiB;
 
-// Writes a line of the target whole, so that it leaves as one transfer.
+// Writes a whole cache line of the target, so that it goes to memory in one transfer.
 void copy_line(std::byte* target, const std::byte* source) {
   auto* to = reinterpret_cast<__m128i*>(target);
   const auto* from = reinterpret_cast<const __m128i*>(source);
@@ -46,7 +46,7 @@ void streaming_copy(std::span<std::byte> target, std::span<const std::byte> sour
   std::memcpy(target.data(), source.data(), head);
   std::size_t at = head;
   for (; at + kLine <= target.size(); at += kLine) {
-    // Prefetching an address after the end is not an access.
+    // A prefetch does not count as an access, so it may go beyond the end of the source.
     _mm_prefetch(reinterpret_cast<const char*>(source.data() + at) + kAhead, _MM_HINT_NTA);
     copy_line(target.data() + at, source.data() + at);
   }

@@ -5,10 +5,10 @@
 
 namespace terrace {
 
-// Copies source to target, which have equal sizes and do not overlap, past the caches: for bytes
-// that this core will not touch soon. Uses one thread. It is much faster than memcpy() for some
-// megabytes that are not in cache, because lines of the target are not read first. Small copies use
-// memcpy().
+// Copies source to target, which have equal sizes and do not overlap, and bypasses the caches.
+// Meant for bytes that this core will not touch soon. Uses one thread. For a few megabytes that are
+// not in a cache it is much faster than memcpy(), because it does not read the target's cache lines
+// first. Small copies use memcpy().
 void streaming_copy(std::span<std::byte> target, std::span<const std::byte> source);
 
 }  // namespace terrace

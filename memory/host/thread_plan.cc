@@ -7,11 +7,12 @@
 namespace terrace {
 namespace {
 
-// One thread was measured to stream 15 to 30 GB/s through an update; the memory of a node gives at
-// most some 250.
+// In measurements, one thread streams 15 to 30 GB/s through an update; the memory of a node
+// delivers about 250 GB/s at most.
 constexpr int kUpdateThreadsPerNode = 12;
 
-// Returns the nodes with processors that the mask allows.
+// Returns the nodes that have usable processors. Each lists only the processors that the mask
+// allows.
 std::vector<NumaNode> usable_nodes(const HostLimits& limits, const Topology& topology) {
   std::vector<NumaNode> nodes;
   for (NumaNode node : topology.numa_nodes) {
@@ -24,7 +25,7 @@ std::vector<NumaNode> usable_nodes(const HostLimits& limits, const Topology& top
   return nodes;
 }
 
-// Sets this rank's nodes, and its processors if those are not all.
+// Sets this rank's nodes. Also sets its processors, unless it has all the nodes.
 void take_nodes(ThreadPlan& plan, const std::vector<NumaNode>& nodes, const RanksOnHost& ranks) {
   const auto count = nodes.size();
   const std::size_t first =
@@ -44,8 +45,8 @@ ThreadPlan plan_threads(std::optional<int> asked, const HostLimits& limits,
                         const Topology& topology, const RanksOnHost& ranks) {
   ThreadPlan plan;
   plan.usable_cpus = limits.usable_cpus();
-  // A launcher that binds its ranks has already shared out the processors. A quota is for all ranks
-  // together.
+  // If the launcher has bound the ranks to processors, these are already divided. A quota, however,
+  // applies to all ranks together.
   const bool is_shared_out =
       ranks.count > 1 && limits.affinity_cpus * ranks.count <= topology.hardware_threads;
   const int by_mask = is_shared_out ? limits.affinity_cpus : limits.affinity_cpus / ranks.count;
@@ -56,7 +57,8 @@ ThreadPlan plan_threads(std::optional<int> asked, const HostLimits& limits,
   if (topology.numa_nodes.size() > 1 && !nodes.empty()) {
     take_nodes(plan, nodes, is_shared_out ? RanksOnHost() : ranks);
   }
-  // If there are more threads than processors, only the processors can be shared.
+  // If the user asked for more threads than there are processors, only the processors can be
+  // divided.
   const int own = std::min(plan.compute, share);
   const int of_nodes = kUpdateThreadsPerNode * std::max<int>(1, static_cast<int>(nodes.size()));
   const int most = std::max(1, is_shared_out ? of_nodes : of_nodes / ranks.count);
@@ -72,7 +74,7 @@ std::string to_text(const ThreadPlan& plan) {
   }
   return fmt::format("threads: {} for compute, {} for updates; {} processor{} may be used, on {}{}",
                      plan.compute, plan.update, plan.usable_cpus, plan.usable_cpus == 1 ? "" : "s",
-                     nodes, plan.cpus.empty() ? "" : ", whose processors they are kept on");
+                     nodes, plan.cpus.empty() ? "" : ", pinned to the processors of these nodes");
 }
 
 }  // namespace terrace

@@ -37,7 +37,8 @@ std::size_t l2_of_one_core(hwloc_topology_t topology) {
   return cache != nullptr ? cache->attr->cache.size : 0;
 }
 
-// Returns the sum of the L3 caches of a package, which may have several, one per group of cores.
+// Returns the total size of the L3 caches of the first package. It may have several, one for each
+// group of cores.
 std::size_t l3_of_first_package(hwloc_topology_t topology) {
   hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
   if (package == nullptr) package = hwloc_get_root_obj(topology);
@@ -62,13 +63,13 @@ NumaNode numa_node_of(hwloc_obj_t object) {
   return node;
 }
 
-// Returns what the C library reports about the system, or 0 where it does not know.
+// Returns a number that the C library reports about the system, or 0 if it does not know.
 std::size_t system_number(int name) {
   const long value = ::sysconf(name);
   return value > 0 ? static_cast<std::size_t>(value) : 0;
 }
 
-// Reads the model of the processors and the number of their cores.
+// Reads the processors' model name and the number of cores from /proc/cpuinfo.
 void read_cpuinfo(Topology& topology) {
   std::ifstream file("/proc/cpuinfo");
   std::set<std::pair<std::string, std::string>> cores;
@@ -106,7 +107,7 @@ Topology topology_without_hwloc() {
 HwlocTopology load_hwloc_topology() {
   if (!affinity_of_thread()) {
     throw EnvironmentError(
-        "the system refuses sched_getaffinity, without which NUMA nodes cannot be told apart",
+        "the system refuses sched_getaffinity, which Terrace needs to tell NUMA nodes apart",
         "allow it in the container's seccomp profile");
   }
   hwloc_topology_t raw = nullptr;

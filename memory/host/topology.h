@@ -21,9 +21,9 @@ struct Topology {
   std::vector<NumaNode> numa_nodes;
 };
 
-// Reads the topology by hwloc. Where the system refuses sched_getaffinity, for which hwloc would
-// then ask for ever, reads it from the C library and /proc/cpuinfo; all memory is one node then.
-// Throws EnvironmentError if the topology cannot be read.
+// Reads the topology with hwloc. If the system refuses sched_getaffinity, hwloc would repeat that
+// call forever, so the topology is read from the C library and /proc/cpuinfo instead; all memory
+// then counts as one node. Throws EnvironmentError if the topology cannot be read.
 Topology read_topology();
 
 }  // namespace terrace

@@ -23,18 +23,18 @@
 namespace terrace {
 namespace {
 
-// oneTBB lends out no more workers than the machine has cores, over all arenas together. The limit
-// in force is the smallest of the limits alive, so every arena states this one, which is large
-// enough not to matter.
+// By default oneTBB provides no more workers than the machine has cores, over all arenas together.
+// A global_control can raise this limit. If several exist, the smallest of their limits applies, so
+// every arena uses this one, which is so large that it never matters.
 constexpr std::size_t kThreadsMax = 256;
 
-// Indices are handed out in chunks: small enough to even out the load, large enough that short
-// bodies do not contend for the counter.
+// Indices are handed out in chunks. Chunks are small enough to balance the load, and large enough
+// that short bodies do not contend for the counter.
 constexpr std::int64_t kChunksPerWorker = 16;
 
-// ThreadSanitizer does not see how oneTBB, which is not built with it, orders the caller's writes
-// before the bodies and the bodies' writes before the caller's return. These two functions tell it.
-// They are keyed by the loop's address and do nothing in other builds.
+// oneTBB is not built with ThreadSanitizer. So ThreadSanitizer does not see that oneTBB orders the
+// caller's writes before the bodies, and the bodies' writes before the caller's return. These two
+// functions tell it so, with the loop's address as the key. They do nothing in other builds.
 #if defined(__SANITIZE_THREAD__)
 #define TERRACE_TSAN_UNSEEN_ __attribute__((no_sanitize("thread"), noinline))
 void tell_release(void* key) { __tsan_release(key); }
@@ -46,26 +46,27 @@ void tell_acquire(void*) {}
 #endif
 
 // The processors on which the threads of an arena run. oneTBB's own threads go from arena to arena.
-// A thread that comes to an arena is moved if the arena names processors or another arena had moved
-// it before, and stays there until the next one.
+// A thread that joins an arena is moved to the arena's processors if the arena names any, or if
+// another arena has moved the thread before. It stays on them until it joins the next arena.
 class Confinement {
  public:
-  // With no processors named, uses the processors of the calling thread, and leaves threads alone
-  // that no arena has moved.
+  // If `cpus` is empty, uses the processors of the calling thread, and leaves threads that no arena
+  // has moved where they are.
   explicit Confinement(const std::vector<int>& cpus)
       : is_named_(!cpus.empty()),
         id_(next_id.fetch_add(1)),
         before_(cpus_of_thread()),
         cpus_(is_named_ ? cpus : before_) {}
 
-  // Called by each thread that joins a loop.
+  // Moves the calling thread to the arena's processors. Called by each thread that joins a loop.
   void move_here() const {
     if (moved_by == id_ || (moved_by == kNone && !is_named_)) return;
     confine_thread(cpus_);
     moved_by = id_;
   }
-  // Called by the caller of a loop, which is not a thread of oneTBB. It had the processors of the
-  // arena's maker, whose threads inherit them.
+  // Moves the calling thread back after a loop. Called by the thread that called the loop, which is
+  // not one of oneTBB's threads. Before the loop it had the processors of the arena's creator,
+  // because the threads that the creator starts inherit them.
   void move_back() const {
     if (moved_by != id_) return;
     confine_thread(before_);
@@ -83,8 +84,8 @@ class Confinement {
   const std::vector<int> cpus_;
 };
 
-// One loop. It is on the caller's stack; the caller leaves it when all threads that joined are
-// done.
+// One loop. It lives on the caller's stack. The caller returns only when all threads that have
+// joined the loop are done.
 struct Loop {
   Loop(FunctionRef<void(std::int64_t, int)> body_of_loop, std::int64_t index_count,
        std::int64_t chunk_size, const Confinement& confinement_of_workers)
@@ -117,8 +118,8 @@ struct Loop {
   }
 };
 
-// The function object that oneTBB copies and calls, once for each worker of the loop. A thread may
-// be several workers, one after the other.
+// The function object that oneTBB copies and calls, once for each worker of the loop. One thread
+// may act as several workers, one after the other.
 struct JoinLoop {
   Loop* loop;
   TERRACE_TSAN_UNSEEN_ void operator()(int worker) const {
@@ -128,17 +129,17 @@ struct JoinLoop {
   }
 };
 
-// oneTBB's arenas by their number of threads. They are kept until the end of the process, for the
-// next user that wants as many threads. For each arena that is destroyed shortly after its last
-// loop, oneTBB 2021.8 may keep one thread more, up to kThreadsMax of them, and those look for work
-// without a pause.
+// oneTBB's arenas, by their number of threads. They are kept until the process ends, and reused by
+// the next user that wants the same number of threads. They are not destroyed because, for each
+// arena that is destroyed shortly after its last loop, oneTBB 2021.8 may keep one more thread, up
+// to kThreadsMax threads, and such threads look for work without ever pausing.
 class KeptArenas {
  public:
   tbb::task_arena& take(int threads) {
     const std::scoped_lock lock(mutex_);
     Arenas& arenas = arenas_[threads];
     if (arenas.free.empty()) {
-      arenas.free.reserve(arenas.all.size() + 1);  // so that give_back() allocates nothing
+      arenas.free.reserve(arenas.all.size() + 1);  // so that give_back() need not allocate
       return *arenas.all.emplace_back(std::make_unique<tbb::task_arena>(threads, 1));
     }
     tbb::task_arena& arena = *arenas.free.back();
@@ -150,8 +151,8 @@ class KeptArenas {
     arenas_.at(threads).free.push_back(&arena);
   }
 
-  // The arenas belong to the whole process, as oneTBB's threads do. Never destroyed: a user of an
-  // arena may outlive the static objects of a process that ends.
+  // The arenas of the process, which all users share, as they share oneTBB's threads. Never
+  // destroyed: when the process ends, a user of an arena may outlive the static objects.
   static KeptArenas& of_process() {
     static KeptArenas& arenas = *new KeptArenas;
     return arenas;
@@ -188,8 +189,8 @@ class WorkerArena::Impl {
               confinement_);
     const CallerReturns caller(confinement_);
     tell_release(&loop);
-    // Makes the arena's threads round, and treat denormals, as the caller does. Otherwise they
-    // would do so as the arena's maker does.
+    // Makes the arena's threads round and treat denormals in the same way as the caller. Otherwise
+    // they would use the settings of the thread that created the arena.
     tbb::task_group_context context(
         tbb::task_group_context::isolated,
         tbb::task_group_context::default_traits | tbb::task_group_context::fp_settings);

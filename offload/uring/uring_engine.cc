@@ -121,9 +121,9 @@ UringEngine::UringEngine(std::vector<const DirectFile*> files, const InFlight& l
   try {
     reactor_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
-    throw EnvironmentError(fmt::format("the thread of io_uring for {} does not start: {}",
-                                       files_[0]->path(), error.what()),
-                           remedy_for_threads());
+    throw EnvironmentError(
+        fmt::format("cannot start the io_uring thread for {}: {}", files_[0]->path(), error.what()),
+        remedy_for_threads());
   }
   std::unique_lock lock(mutex_);
   answered_.wait(lock, [this] { return opened_; });
@@ -166,7 +166,7 @@ void UringEngine::register_memory(std::span<std::byte> memory) {
   any_registered_ = any_registered_ || error_number == 0;
   if (error_number != 0 && remark_.empty()) {
     remark_ =
-        fmt::format("memory is not registered with io_uring: {}{}", std::strerror(error_number),
+        fmt::format("memory cannot be registered with io_uring: {}{}", std::strerror(error_number),
                     error_number == ENOMEM || error_number == EPERM
                         ? " (the limit on locked memory, ulimit -l, is too small)"
                         : "");

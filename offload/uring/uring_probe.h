@@ -7,7 +7,7 @@ struct UringFacts {
   // Whether registered memory counts towards the limit on locked memory. It does not with the
   // capability CAP_IPC_LOCK.
   bool counts_locked_memory = false;
-  // The errno with which not even a page can be registered within the limit; 0 where one can.
+  // Why not even one page can be registered within the limit, as an errno; 0 where one can.
   int register_error = 0;
 };
 

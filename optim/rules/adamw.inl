@@ -14,9 +14,9 @@ struct AdamW {
   static constexpr std::string_view kName = "adamw";
   static constexpr std::array<Slot, 2> kSlots = {{{"exp_avg"}, {"exp_avg_sq", false}}};
   static constexpr std::array<Hyperparameter, 3> kHyperparameters = {{
-      {"adam-beta1", "Of adamw: decay of the first moment (0.9)", 0.9},
-      {"adam-beta2", "Of adamw: decay of the second moment (0.95)", 0.95},
-      {"adam-epsilon", "Of adamw: added to the root of the second moment (1e-8)", 1e-8,
+      {"adam-beta1", "adamw: decay rate of the first moment (0.9)", 0.9},
+      {"adam-beta2", "adamw: decay rate of the second moment (0.95)", 0.95},
+      {"adam-epsilon", "adamw: added to the square root of the second moment (1e-8)", 1e-8,
        Hyperparameter::Range::kPositive},
   }};
 

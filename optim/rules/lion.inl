@@ -11,8 +11,8 @@ struct Lion {
   static constexpr std::string_view kName = "lion";
   static constexpr std::array<Slot, 1> kSlots = {{{"exp_avg"}}};
   static constexpr std::array<Hyperparameter, 2> kHyperparameters = {{
-      {"lion-beta1", "Of lion: decay of the mean whose sign is the step (0.9)", 0.9},
-      {"lion-beta2", "Of lion: decay of the mean that is kept (0.99)", 0.99},
+      {"lion-beta1", "lion: decay rate of the mean whose sign gives the step (0.9)", 0.9},
+      {"lion-beta2", "lion: decay rate of the mean that is kept (0.99)", 0.99},
   }};
 
   static std::array<float, kMostRuleScalars> step_scalars(const RuleOptions& /*options*/,

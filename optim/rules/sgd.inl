@@ -9,7 +9,7 @@ struct Sgd {
   static constexpr std::string_view kName = "sgd";
   static constexpr std::array<Slot, 1> kSlots = {{{"momentum_buffer"}}};
   static constexpr std::array<Hyperparameter, 1> kHyperparameters = {{
-      {"sgd-momentum", "Of sgd: what is kept of the last step's direction (0.9)", 0.9},
+      {"sgd-momentum", "sgd: share of the last step's direction that is kept (0.9)", 0.9},
   }};
 
   static std::array<float, kMostRuleScalars> step_scalars(const RuleOptions& /*options*/,

@@ -13,9 +13,9 @@ struct TorchAdamW {
   static constexpr std::string_view kName = "torch_adamw";
   static constexpr std::array<Slot, 2> kSlots = {{{"exp_avg"}, {"exp_avg_sq", false}}};
   static constexpr std::array<Hyperparameter, 3> kHyperparameters = {{
-      {"adam-beta1", "Decay of the first moment (0.9)", 0.9},
-      {"adam-beta2", "Decay of the second moment (0.999)", 0.999},
-      {"adam-epsilon", "Added to the root of the second moment (1e-8)", 1e-8,
+      {"adam-beta1", "Decay rate of the first moment (0.9)", 0.9},
+      {"adam-beta2", "Decay rate of the second moment (0.999)", 0.999},
+      {"adam-epsilon", "Added to the square root of the second moment (1e-8)", 1e-8,
        Hyperparameter::Range::kPositive},
   }};
 
@@ -31,8 +31,8 @@ struct TorchAdamW {
 
   static RuleConstants constants(const RuleOptions& options) {
     const auto& [beta1, beta2, epsilon, none] = options.values;
-    return {static_cast<float>(1 - beta1), static_cast<float>(1 - beta2),
-            static_cast<float>(beta2), static_cast<float>(epsilon)};
+    return {static_cast<float>(1 - beta1), static_cast<float>(1 - beta2), static_cast<float>(beta2),
+            static_cast<float>(epsilon)};
   }
 
   struct Factors {

@@ -89,7 +89,7 @@ ReduceExchange::Step ReduceExchange::step_of(std::uint64_t round) const {
   return {true, round / 2 - 1};
 }
 
-// No part is larger than rank 0's.
+// Returns the part of the data that a rank reduces. No part is larger than rank 0's.
 ReduceExchange::Extent ReduceExchange::part_of(int rank) const {
   const std::size_t width = size_of(setting_.call.dtype);
   if (gathers_) {

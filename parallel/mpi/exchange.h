@@ -30,9 +30,10 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual std::uint64_t rounds() const = 0;
-  // Whether the piece of the next round may be given before the piece of this round is consumed.
+  // Returns whether the piece of the next round may be given before the piece of this round is
+  // consumed.
   virtual bool gives_ahead() const = 0;
-  // Whether all ranks are given the same piece in a round.
+  // Returns whether all ranks are given the same piece in a round.
   virtual bool is_shared(std::uint64_t round) const = 0;
   // Returns the gather slot into which consume() of an earlier round has already written the piece
   // of this round; nothing if the piece is still to be given.

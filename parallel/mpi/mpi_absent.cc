@@ -11,8 +11,8 @@ struct MpiSession::State {};
 
 MpiSession::MpiSession() {
   throw EnvironmentError(
-      "this was started as a rank of an MPI job, and was built without MPI",
-      "install MPI (libopenmpi-dev on Debian and Ubuntu), configure and build again");
+      "this process was started as a rank of an MPI job, but Terrace was built without MPI",
+      "install MPI (libopenmpi-dev on Debian and Ubuntu), then configure and build again");
 }
 
 MpiSession::~MpiSession() = default;

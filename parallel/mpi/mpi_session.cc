@@ -383,11 +383,11 @@ struct MpiSession::State {
 MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
-    throw EnvironmentError("MPI does not start", "see what mpirun says");
+    throw EnvironmentError("MPI cannot be initialised", "read the messages of mpirun");
   }
   if (provided != MPI_THREAD_MULTIPLE) {
     throw EnvironmentError("this MPI does not allow calls from several threads",
-                           "use one with MPI_THREAD_MULTIPLE");
+                           "use an MPI with MPI_THREAD_MULTIPLE");
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, &state_->rank);

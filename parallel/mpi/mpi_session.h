@@ -9,7 +9,7 @@
 // without MPI a session throws EnvironmentError.
 namespace terrace {
 
-// Whether MPI was found when this build was configured.
+// Returns whether MPI was found when this build was configured.
 bool is_mpi_built();
 
 struct MpiPlacement {

@@ -387,7 +387,7 @@ void StagedCommunicator::fail_with_locals(const CollectiveCall& call) {
 void StagedCommunicator::fail(const CollectiveCall& call) {
   head(rank()).has_failed.store(1);
   transport_->drop();
-  throw CommError(fmt::format("{} on communicator '{}' (rank {} of {}) was ended: {}",
+  throw CommError(fmt::format("{} on communicator '{}' (rank {} of {}) was aborted: {}",
                               describe(call), name(), rank(), size(), transport_->abort_reason()),
                   "");
 }

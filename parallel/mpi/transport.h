@@ -43,7 +43,7 @@ class Transport {
   // Makes progress, and returns whether every message of the set has left or arrived. A message of
   // kPairCall has left when the receiver has asked for it.
   virtual bool all_done(MessageSet set) = 0;
-  // Whether a message of the set from or to that rank was not done at the last all_done().
+  // Returns whether a message of the set from or to that rank was not done at the last all_done().
   virtual bool is_pending(MessageSet set, int rank) const = 0;
   // Forgets the messages of all sets, after an abort.
   virtual void drop() = 0;

@@ -9,7 +9,7 @@ std::string nccl_version() { return {}; }
 namespace {
 
 [[noreturn]] void refuse() {
-  throw EnvironmentError("this program was built without CUDA, and so without NCCL",
+  throw EnvironmentError("this program was built without CUDA and therefore without NCCL",
                          "install the CUDA toolkit and NCCL, and build the preset cuda");
 }
 

@@ -61,7 +61,7 @@ class NcclCommunicator final : public Communicator {
   // If this rank leaves with an error, the other ranks must not wait for calls that it will not
   // make.
   ~NcclCommunicator() override {
-    if (std::uncaught_exceptions() > 0) group_->abort_here("this rank has left with an error");
+    if (std::uncaught_exceptions() > 0) group_->abort_here("this rank ended with an error");
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -78,7 +78,7 @@ class NcclCommunicator final : public Communicator {
   void refuse_what_nccl_cannot(const CollectiveCall& call) const {
     if (!reduces(call)) return;
     if (call.op == ReduceOp::kSum && !nccl_adds(call.dtype, size())) {
-      throw CommError(what(call) + ": NCCL rounds after every addition of narrow numbers",
+      throw CommError(what(call) + ": NCCL rounds narrow numbers after every addition",
                       "reduce in fp32");
     }
     if (call.op == ReduceOp::kMax && call.dtype != DType::kI32) {

@@ -15,8 +15,8 @@ namespace terrace {
 // communicator when it is first used. An estimate.
 inline constexpr std::size_t kNcclMarginBytes = std::size_t{1} << 30;
 
-// Whether NCCL adds numbers of this type over `ranks` ranks as parallel/communicator.h says, apart
-// from the order. It rounds narrow types after every addition.
+// Returns whether NCCL adds numbers of this type over `ranks` ranks as parallel/communicator.h
+// says, apart from the order. NCCL rounds narrow types after every addition.
 constexpr bool nccl_adds(DType type, int ranks) {
   return ranks <= 2 || (type != DType::kBF16 && type != DType::kF16);
 }

@@ -188,7 +188,7 @@ ncclComm_t NcclGroup::split(ncclComm_t communicator, int color, int key, ncclCon
 }
 
 void NcclGroup::throw_reason(const std::string& what) const {
-  if (reason_) throw CommError(fmt::format("{} was ended: {}", what, *reason_), "");
+  if (reason_) throw CommError(fmt::format("{} was aborted: {}", what, *reason_), "");
 }
 
 void NcclGroup::throw_if_aborted(const std::string& what) const {
@@ -281,7 +281,7 @@ std::optional<std::string> NcclGroup::trouble() {
     Pending& pending = ring_[at % kPendingMax];
     if (!pending.is_late(timeout_)) continue;
     return fmt::format(
-        "{} on communicator '{}' is not complete after the timeout: a rank is missing",
+        "{} on communicator '{}' did not complete within the timeout: a rank is missing",
         describe(pending.call), pending.name);
   }
   return meeting_ == nullptr ? std::nullopt : meeting_->abort_reason();

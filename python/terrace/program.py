@@ -1,4 +1,4 @@
-"""Runs the program `terrace` that a wheel contains: the command of that name, which pip installs, becomes it."""
+"""Runs the program `terrace` that a wheel contains. Pip installs a command of that name, which calls main()."""
 
 import os
 import sys

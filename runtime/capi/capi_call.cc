@@ -17,8 +17,8 @@ terrace_error check_owner(const void* handle, pid_t owner) noexcept {
   }
   if (owner == getpid()) return TERRACE_OK;
   return report(TERRACE_ERROR_FORKED,
-                "this process was forked from the one that made the session, and has none of its "
-                "threads; start processes by \"spawn\", or make the session in this one");
+                "this process was forked from the one that made the session, and does not have its "
+                "threads; start processes by \"spawn\", or make the session in this process");
 }
 
 void check_result(const terrace_step_result* result) {

@@ -43,7 +43,7 @@ std::optional<int> threads_of(std::int32_t threads) {
   const int most = most_threads();
   if (threads < 0 || threads > most) {
     refuse(fmt::format("threads is {}", threads),
-           fmt::format("it is 0 to {}: no more compute in a process here", most));
+           fmt::format("it must be 0 to {}: a process here computes with no more threads", most));
   }
   return threads > 0 ? std::optional<int>(threads) : std::nullopt;
 }
@@ -52,7 +52,7 @@ std::vector<NvmeDirectory> directories_of(const terrace_nvme_directory* given,
                                           std::uint32_t count) {
   if (count > kDirectoriesMost) {
     refuse(fmt::format("nvme_count is {}", count),
-           fmt::format("it is {} at most", kDirectoriesMost));
+           fmt::format("it must be at most {}", kDirectoriesMost));
   }
   if (count > 0) check_pointer(given, "nvme");
   std::vector<NvmeDirectory> directories;
@@ -94,9 +94,10 @@ void check_struct(const void* given, std::size_t known_bytes, const char* what) 
   if (std::all_of(bytes + known_bytes, bytes + size, [](unsigned char c) { return c == 0; })) {
     return;
   }
-  throw SessionError(SessionProblem::kUnsupported,
-                     fmt::format("{} has fields that this library does not know", what),
-                     "use the header of this library's version, or a newer library");
+  throw SessionError(
+      SessionProblem::kUnsupported,
+      fmt::format("{} has fields that this version of the library does not know", what),
+      "use the header of this library's version, or a newer library");
 }
 
 SessionOptions session_options_of(const terrace_session_options& options) {
@@ -116,15 +117,15 @@ DType dtype_of(std::int32_t dtype, const char* what) {
   if (dtype == TERRACE_DTYPE_BF16) return DType::kBF16;
   if (dtype == TERRACE_DTYPE_FP16) return DType::kF16;
   throw SessionError(SessionProblem::kDType, fmt::format("the dtype of {} is {}", what, dtype),
-                     "it is TERRACE_DTYPE_FP32, TERRACE_DTYPE_BF16 or TERRACE_DTYPE_FP16");
+                     "it must be TERRACE_DTYPE_FP32, TERRACE_DTYPE_BF16 or TERRACE_DTYPE_FP16");
 }
 
 TensorView view_of(const terrace_buffer& buffer, const char* what) {
   if (place_of(buffer, what).is_gpu()) {
     throw SessionError(SessionProblem::kUnsupported,
                        fmt::format("{} is in the memory of a GPU (TERRACE_DEVICE_CUDA)", what),
-                       "copy it to the host: only a session's parameters and gradients may be a "
-                       "GPU's");
+                       "copy it to the host: only the parameters and gradients of a session may be "
+                       "in GPU memory");
   }
   return elements_of(buffer, what);
 }
@@ -142,7 +143,7 @@ GpuPlace place_of(const terrace_buffer& buffer, const char* what) {
            "name a terrace_device_type");
   }
   if (buffer.device_id != 0 || buffer.stream != nullptr) {
-    refuse(fmt::format("{} is in the memory of the CPU, and names a device or a stream", what),
+    refuse(fmt::format("{} is in the memory of the CPU, but names a device or a stream", what),
            "set device_id to 0 and stream to NULL");
   }
   return {};
@@ -155,12 +156,12 @@ TensorView elements_of(const terrace_buffer& buffer, const char* what) {
     refuse(buffer.element_count == 0
                ? fmt::format("{} has no elements", what)
                : fmt::format("{} has {} elements", what, buffer.element_count),
-           "leave out what is empty; else element_count is 1 at least");
+           "leave out empty buffers; otherwise element_count must be at least 1");
   }
   check_pointer(buffer.data, what);
   if (reinterpret_cast<std::uintptr_t>(buffer.data) % size_of(dtype) != 0) {
     refuse(fmt::format("the memory of {} is not aligned", what),
-           fmt::format("its address is a multiple of {}", size_of(dtype)));
+           fmt::format("its address must be a multiple of {}", size_of(dtype)));
   }
   return view(static_cast<std::byte*>(buffer.data), dtype, buffer.element_count);
 }
@@ -177,7 +178,7 @@ SessionTensor tensor_of(const terrace_tensor_options& options, std::int32_t grou
   const TensorView parameter = elements_of(options.parameter, what.c_str());
   if (options.dimension_count < 0 || options.dimension_count > kDimensionsMost) {
     refuse(fmt::format("dimension_count of {} is {}", what, options.dimension_count),
-           fmt::format("it is 0 to {}", kDimensionsMost));
+           fmt::format("it must be 0 to {}", kDimensionsMost));
   }
   SessionTensor tensor = {.name = options.name,
                           .group = group,
@@ -272,7 +273,7 @@ SessionUnit unit_of(const terrace_unit_options& options) {
   }
   if (options.saved_bytes > kSavedBytesMost) {
     refuse(fmt::format("unit {} saves {} bytes", options.name, options.saved_bytes),
-           fmt::format("{} at most", kSavedBytesMost));
+           fmt::format("give at most {}", kSavedBytesMost));
   }
   return {.name = options.name,
           .elements = options.element_count,

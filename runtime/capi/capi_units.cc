@@ -37,16 +37,17 @@ terrace_error with_units(terrace_units* units, Body body) noexcept {
 }
 
 void fill_from(UnitSession& units, std::int64_t steps, terrace_state_source source, void* user) {
-  units.fill(steps, [&](StateField field, std::int32_t unit, std::int64_t begin,
-                        std::span<float> out) {
-    const std::string name(units.name_of(field));
-    const terrace_state_range range = {
-        unit, 0, name.c_str(), begin, static_cast<std::int64_t>(out.size()), out.data()};
-    if (source(user, &range) == 0) return;
-    throw SessionError(SessionProblem::kArgument,
-                       "the source of state refuses " + name + " of unit " + units.unit(unit).name,
-                       "make another session");
-  });
+  units.fill(steps,
+             [&](StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out) {
+               const std::string name(units.name_of(field));
+               const terrace_state_range range = {
+                   unit, 0, name.c_str(), begin, static_cast<std::int64_t>(out.size()), out.data()};
+               if (source(user, &range) == 0) return;
+               throw SessionError(
+                   SessionProblem::kArgument,
+                   "the source of the state refuses " + name + " of unit " + units.unit(unit).name,
+                   "make another session");
+             });
 }
 
 void read_field(UnitSession& units, std::int32_t unit, std::string_view field, std::int64_t begin,
@@ -57,7 +58,8 @@ void read_field(UnitSession& units, std::int32_t unit, std::string_view field, s
   }
   const TensorView elements = view_of(out, "out");
   if (elements.dtype != units.compute_type()) {
-    throw SessionError(SessionProblem::kDType, "parameters are read that the units have in bf16",
+    throw SessionError(SessionProblem::kDType,
+                       "parameters are read as another type, but the units keep them in bf16",
                        "set the dtype of out to TERRACE_DTYPE_BF16");
   }
   units.read_parameters(unit, begin,
@@ -146,8 +148,8 @@ terrace_error terrace_unit_lease(terrace_units* units, int32_t unit, int32_t par
     check_pointer(lease, "lease");
     if (part != TERRACE_PART_PARAMETERS && part != TERRACE_PART_GRADIENT) {
       throw terrace::SessionError(terrace::SessionProblem::kArgument,
-                                  "a unit has no part " + std::to_string(part),
-                                  "give one of terrace_unit_part");
+                                  "a unit does not have the part " + std::to_string(part),
+                                  "give a value of terrace_unit_part");
     }
     auto loan = own.lend(unit, part == TERRACE_PART_GRADIENT ? terrace::Role::kGradient
                                                              : terrace::Role::kParameters);

@@ -117,12 +117,12 @@ DLManagedTensorVersioned* make_dlpack_lease(std::unique_ptr<MemoryLoan> loan) {
 
 DLManagedTensor* unversioned(DLManagedTensorVersioned* lease) {
   if (lease->deleter != delete_versioned) {
-    throw SessionError(SessionProblem::kArgument, "the lease is none of Terrace's",
-                       "give what terrace_gradient_lease() or terrace_unit_lease() made");
+    throw SessionError(SessionProblem::kArgument, "the lease was not made by Terrace",
+                       "give a lease from terrace_gradient_lease() or terrace_unit_lease()");
   }
   if ((lease->flags & kDlReadOnly) != 0) {
     throw SessionError(SessionProblem::kUnsupported,
-                       "memory that is to be read only is asked for as DLPack was before 1.0",
+                       "read-only memory cannot be exported in the form of DLPack before 1.0",
                        "use a consumer of DLPack 1.0 or later");
   }
   return &static_cast<Lease*>(lease->manager_ctx)->plain;

@@ -15,7 +15,7 @@
  *   terrace_save(session, "state");
  *   terrace_session_destroy(session);
  *
- * docs/embedding.md describes its use, and examples/c_trainer.c is a whole training.
+ * docs/embedding-c.md describes its use, and examples/c_trainer.c is a whole training.
  *
  * Errors. Every function that can fail returns a terrace_error, and terrace_last_error() then says
  * what happened, where, and what to do. A function that fails has changed nothing, unless its

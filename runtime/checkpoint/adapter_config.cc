@@ -43,7 +43,8 @@ constexpr auto kAdapterKeys = std::to_array<std::string_view>({
 });
 
 constexpr const char* kAdapterRemedy =
-    "train it without that, or merge it into its base with PEFT (merge_and_unload) and train that";
+    "train it without that, or merge it into its base with PEFT (merge_and_unload) and train the "
+    "result";
 
 class AdapterKeys {
  public:
@@ -55,7 +56,7 @@ class AdapterKeys {
                       kAdapterRemedy);
   }
   double number(const char* key, double least) const {
-    if (!keys_.contains(key) || !keys_.at(key).is_number()) refuse(key, "is no number");
+    if (!keys_.contains(key) || !keys_.at(key).is_number()) refuse(key, "is not a number");
     const auto value = keys_.at(key).get<double>();
     if (!std::isfinite(value) || value < least) refuse(key, fmt::format("is below {}", least));
     return value;
@@ -74,7 +75,7 @@ class AdapterKeys {
   }
   std::string text(const char* key) const {
     if (is_nothing(key)) return "";
-    if (!keys_.at(key).is_string()) refuse(key, "is no text");
+    if (!keys_.at(key).is_string()) refuse(key, "is not a string");
     return keys_.at(key).get<std::string>();
   }
 
@@ -86,7 +87,7 @@ class AdapterKeys {
 std::int64_t read_rank(const AdapterKeys& keys) {
   constexpr double kMost = 1 << 24;
   const double rank = keys.number("r", 1);
-  if (rank > kMost || rank != std::floor(rank)) keys.refuse("r", "is no rank");
+  if (rank > kMost || rank != std::floor(rank)) keys.refuse("r", "is not a valid rank");
   return static_cast<std::int64_t>(rank);
 }
 
@@ -106,16 +107,16 @@ AdapterConfig parse_adapter_config(const std::string& text, const std::string& o
   json all;
   if (!nests_deeper(text)) all = json::parse(text, nullptr, false);
   if (!all.is_object()) {
-    throw ConfigError(fmt::format("{} is no JSON object", origin), "fetch the adapter again");
+    throw ConfigError(fmt::format("{} is not a JSON object", origin), "fetch the adapter again");
   }
   const AdapterKeys keys(all, origin);
-  if (keys.text("peft_type") != "LORA") keys.refuse("peft_type", "is not built; \"LORA\" is");
+  if (keys.text("peft_type") != "LORA") keys.refuse("peft_type", "is not built; only \"LORA\" is");
   for (const auto& [key, value] : all.items()) {
     const bool is_known = std::ranges::find(kAdapterKeys, key) != kAdapterKeys.end();
     if (!is_known && !keys.is_nothing(key.c_str())) keys.refuse(key, "is not built");
   }
   const std::string bias = keys.text("bias");
-  if (bias != "none" && !bias.empty()) keys.refuse("bias", "is not built; \"none\" is");
+  if (bias != "none" && !bias.empty()) keys.refuse("bias", "is not built; only \"none\" is");
   check_start(keys, all);
   AdapterConfig config;
   config.options.rank = read_rank(keys);

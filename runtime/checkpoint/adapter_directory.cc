@@ -31,16 +31,17 @@ std::string name_in_peft(const std::string& weight, std::string_view part) {
 ConfigError other_model(const std::string& directory, const std::string& what,
                         const ModelConfig& config) {
   return {fmt::format("{}: {}", directory, what),
-          fmt::format("is it an adapter of {}? Adapters are built of the linear layers of blocks",
+          fmt::format("is it an adapter of {}? Only adapters of the linear layers of blocks are "
+                      "built",
                       config.name)};
 }
 
 std::string read_adapter_text(const std::string& directory) {
   const std::string path = (fs::path(directory) / kAdapterConfig).string();
   if (!system_files().exists(path)) {
-    throw ConfigError(fmt::format("{} is no adapter: it has no {}", directory, kAdapterConfig),
-                      "give a directory as PEFT saves it, or the final directory of a run with "
-                      "--lora-rank");
+    throw ConfigError(fmt::format("{} is not an adapter: it has no {}", directory, kAdapterConfig),
+                      "give an adapter directory as PEFT saves it, or the final directory of a run "
+                      "with --lora-rank");
   }
   return read_whole_file(system_files(), path);
 }
@@ -87,7 +88,8 @@ ModelConfig AdapterDirectory::adapted(const ModelConfig& config) const {
   for (const std::string& weight : adaptable_weights(model)) {
     if (locate(name_in_peft(weight, "lora_A")) != nullptr) weights.insert(weight);
   }
-  if (weights.empty()) throw other_model(directory_, "no tensor is of a layer of the model", model);
+  if (weights.empty())
+    throw other_model(directory_, "no tensor belongs to a layer of the model", model);
   AdapterOptions options = options_;
   options.targets = targets_of(model, weights);
   model.adapter = std::move(options);
@@ -110,7 +112,7 @@ void AdapterDirectory::check_tensors(const ModelConfig& config) const {
       if (!tensor.is_vector) wanted.push_back(static_cast<std::uint64_t>(tensor.columns));
       if (stored->shape != wanted) {
         throw other_model(directory_,
-                          fmt::format("tensor {} is [{}], and should be [{}]", stored->name,
+                          fmt::format("tensor {} is [{}], but should be [{}]", stored->name,
                                       fmt::join(stored->shape, ", "), fmt::join(wanted, ", ")),
                           config);
       }
@@ -122,7 +124,7 @@ void AdapterDirectory::check_tensors(const ModelConfig& config) const {
   }
   for (const SafetensorsTensor& tensor : file_->header().tensors) {
     if (used.contains(tensor.name)) continue;
-    throw other_model(directory_, fmt::format("tensor {} is of no such layer", tensor.name),
+    throw other_model(directory_, fmt::format("tensor {} belongs to no such layer", tensor.name),
                       config);
   }
 }
@@ -135,7 +137,7 @@ void AdapterDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
   if (all_finite(out)) return;
   throw CorruptData(
       fmt::format("{}: {} has values that are not finite", file_->path(), stored->name),
-      "fetch the adapter again, or take another");
+      "download the adapter again, or use another one");
 }
 
 void AdapterDirectory::read(StateField field, const UnitLayout& unit, std::int64_t begin,
@@ -155,8 +157,7 @@ std::string doubt_about_base(const AdapterDirectory& adapter, const std::string&
   if (!fs::is_directory(adapter.base_model(), failed)) return "";
   if (fs::equivalent(adapter.base_model(), base, failed) || failed) return "";
   return fmt::format(
-      "{} was trained on {}, and not on {}: only where both have the same weights "
-      "does it mean the same",
+      "{} was trained on {}, not on {}: it has the same effect only if both have the same weights",
       adapter.directory(), adapter.base_model(), base);
 }
 

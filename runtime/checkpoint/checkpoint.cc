@@ -166,7 +166,7 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
   const std::string schema = has_schema ? manifest["schema"].get<std::string>() : "";
   const bool is_known = schema == kFirstSchema || schema == kSecondSchema;
   if (!is_known && schema.starts_with(kSchemas)) {
-    throw ConfigError(fmt::format("{} is written as {}, and this version reads {} and {}",
+    throw ConfigError(fmt::format("{} is written as {}, but this version reads only {} and {}",
                                   directory, schema, kFirstSchema, kSecondSchema),
                       "resume with the version of Terrace that saved it, or a newer one");
   }
@@ -176,8 +176,8 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
   const json hash = manifest.value(kHash, json());
   manifest.erase(kHash);
   if (hash != hash_of(manifest)) {
-    throw CorruptData(fmt::format("{} is not as it was written: its checksum differs", path),
-                      kRemedy);
+    throw CorruptData(
+        fmt::format("{} is not the file that was written: its checksum differs", path), kRemedy);
   }
   return manifest;
 }
@@ -280,7 +280,7 @@ void check_room(const std::string& run_dir, const std::string& path, const Check
   const std::optional<std::uint64_t> free = disk.free_bytes(run_dir);
   if (free.value_or(needed) >= needed) return;
   throw IoError({.operation = "write", .path = path, .size = needed, .error_number = ENOSPC},
-                fmt::format("{} are free; {}", format_size(*free), kFullDiskRemedy));
+                fmt::format("only {} are free; {}", format_size(*free), kFullDiskRemedy));
 }
 
 json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& model) {
@@ -491,7 +491,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   const std::string name = name_of_directory(directory);
   if (step_of(name).value_or(progress_.step) != progress_.step) {
     throw CorruptData(fmt::format("{} is the checkpoint of step {}", directory, progress_.step),
-                      "give it its name back, or one that names no step");
+                      "rename it back, or to a name without a step");
   }
   const std::string config = path_in(directory, kConfig);
   const auto listed = std::ranges::find(listed_, kConfig, &ListedFile::name);
@@ -526,9 +526,9 @@ std::unique_ptr<SafetensorsFile> Checkpoint::checked(std::unique_ptr<OpenFile> o
   const auto count =
       std::ranges::count_if(unit.tensors, [&](const auto& tensor) { return !is_frozen(tensor); });
   if (std::ssize(file->header().tensors) != count) {
-    throw ConfigError(fmt::format("{} has {} tensors, and the model has {} there", path,
+    throw ConfigError(fmt::format("{} has {} tensors, but the model has {} there", path,
                                   file->header().tensors.size(), count),
-                      "resume with the model that the checkpoint was made of");
+                      "resume with the model of the checkpoint");
   }
   for (const ParameterTensor& tensor : unit.tensors) {
     if (is_frozen(tensor)) continue;
@@ -536,7 +536,7 @@ std::unique_ptr<SafetensorsFile> Checkpoint::checked(std::unique_ptr<OpenFile> o
     if (stored == nullptr || stored->shape != shape_of(tensor)) {
       throw ConfigError(fmt::format("{} has no tensor {} of {} x {}", path, tensor.name,
                                     tensor.rows, tensor.columns),
-                        "resume with the model that the checkpoint was made of");
+                        "resume with the model of the checkpoint");
     }
   }
   return file;
@@ -559,7 +559,7 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout, const FrozenSearch&
       const auto found = verified.find(name);
       if (found == verified.end()) {
         throw ConfigError(fmt::format("{} has no {}", directory_, name),
-                          "resume with the model that the checkpoint was made of");
+                          "resume with the model of the checkpoint");
       }
       files_[{unit.index, field}] = checked(std::move(found->second), found->first, unit);
     }

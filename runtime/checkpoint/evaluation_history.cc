@@ -43,7 +43,8 @@ EvaluationHistory parse_evaluation_history(const std::string& json) {
       .without_better = whole_number<std::int64_t>(listed.at("without_better"))};
   const bool is_in_order = 0 < history.lowest_step && history.lowest_step <= history.last_step &&
                            history.without_better >= 0 && std::isfinite(history.lowest_loss);
-  if (!is_in_order) throw std::invalid_argument(fmt::format("no history of evaluations: {}", json));
+  if (!is_in_order)
+    throw std::invalid_argument(fmt::format("not a history of evaluations: {}", json));
   return history;
 }
 

@@ -166,8 +166,8 @@ void remove_file(const std::string& path) {
   fs::remove(path, error);
   if (!error) return;
   throw IoError({.operation = "remove", .path = path, .error_number = error.value()},
-                "see whether the file or its directory may not be changed, or write to another "
-                "directory");
+                "check whether the file or its directory is protected against changes, or write to "
+                "another directory");
 }
 
 void read_fully(OpenFile& file, const std::string& path, std::uint64_t offset,

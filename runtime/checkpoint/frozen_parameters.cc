@@ -25,7 +25,7 @@ constexpr const char* kFolder = "frozen";
 constexpr std::int64_t kFrozenPartElements = 1 << 20;
 constexpr std::size_t kCachedFrozenPieces = 16;
 constexpr const char* kFilesRemedy =
-    "bring back the folder as it was, or start another run from the model's weights";
+    "restore the directory as it was, or start another run from the model's weights";
 
 std::string file_name(const UnitLayout& unit) {
   return fmt::format("frozen-{:05}.safetensors", unit.index);
@@ -96,7 +96,7 @@ class FrozenFiles final : public StateSource {
 };
 
 std::string remedy_for(const std::string& directory) {
-  return fmt::format("bring {} back as it was when the run began, or give a copy of it as --model",
+  return fmt::format("restore {} as it was when the run began, or give a copy of it as --model",
                      directory);
 }
 
@@ -105,7 +105,7 @@ void verify_weights(const FrozenReference& reference, const FrozenSearch& search
   std::int32_t number = 0;
   for (const auto& [name, hash] : reference.tensors) {
     if (number++ % search.ranks != search.rank || weights.hash_of(name) == hash) continue;
-    throw CorruptData(fmt::format("{}: the frozen tensor {} is not what it was when {} was saved",
+    throw CorruptData(fmt::format("{}: the frozen tensor {} has changed since {} was saved",
                                   weights.file_of(name), name, search.checkpoint),
                       remedy_for(reference.directory));
   }
@@ -126,7 +126,7 @@ std::unique_ptr<StateSource> open_weights(const std::string& directory, const Ve
     weights = std::make_unique<HfDirectory>(directory, as.config, parameter_layout(as.config), log,
                                             as.disk);
   } catch (const ConfigError& problem) {
-    throw CorruptData(fmt::format("the frozen parameters of {} are not what they were: {}",
+    throw CorruptData(fmt::format("the frozen parameters of {} have changed: {}",
                                   as.search.checkpoint, problem.what()),
                       remedy_for(as.reference.directory));
   }
@@ -253,7 +253,7 @@ std::unique_ptr<StateSource> open_frozen(FrozenReference& reference, const Froze
   }
   if (damage) throw CorruptData(*damage);
   throw EnvironmentError(
-      fmt::format("the frozen parameters of {} are the weights in {}, and these are gone",
+      fmt::format("the frozen parameters of {} are the weights in {}, which no longer exist",
                   search.checkpoint, reference.directory),
       remedy_for(reference.directory));
 }

@@ -83,12 +83,12 @@ class Companions {
     try {
       found_.push_back({name, read_whole_file(system_files(), path.string())});
     } catch (const IoError& problem) {
-      log_.warning(fmt::format("{}: the result will be without it", problem.what()));
+      log_.warning(fmt::format("{}: the result will not contain it", problem.what()));
     }
   }
 
   void leave_out(const fs::path& path, const std::string& why) {
-    log_.warning(fmt::format("{} {}: the result will be without it", path.string(), why));
+    log_.warning(fmt::format("{} {}: the result will not contain it", path.string(), why));
   }
 
   fs::path directory_;

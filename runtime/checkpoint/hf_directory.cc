@@ -51,9 +51,9 @@ void check_tensor(const std::string& directory, const SafetensorsTensor& stored,
   const std::vector<std::uint64_t> wanted = shape_on_disk(tensor);
   if (stored.shape != wanted) {
     throw ConfigError(
-        fmt::format("{}: tensor {} is [{}], and config.json makes it [{}]", directory, stored.name,
-                    fmt::join(stored.shape, ", "), fmt::join(wanted, ", ")),
-        "weights and config.json are not of one model");
+        fmt::format("{}: tensor {} is [{}], but according to config.json it should be [{}]",
+                    directory, stored.name, fmt::join(stored.shape, ", "), fmt::join(wanted, ", ")),
+        "the weights and config.json belong to different models");
   }
 }
 
@@ -64,14 +64,13 @@ std::string why_bytes_are_foreign(const std::string& directory, const ModelConfi
   std::error_code ignored;
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
     if (!fs::exists(fs::path(directory) / name, ignored)) continue;
-    return fmt::format(
-        "text is taken as bytes, ids 0 to 255, and {} has a tokenizer of its own, {}", directory,
-        name);
+    return fmt::format("text is read as bytes, with ids 0 to 255, but {} has its own tokenizer, {}",
+                       directory, name);
   }
   if (config.vocabulary == kByteIds) return "";
   return fmt::format(
-      "text is taken as bytes, ids 0 to 255, and the vocabulary of {} is {}: unless "
-      "it was trained on bytes, they mean something else to it",
+      "text is read as bytes, with ids 0 to 255, but the vocabulary of {} is {}: unless the model "
+      "was trained on bytes, these ids mean something else to it",
       directory, config.vocabulary);
 }
 
@@ -92,15 +91,15 @@ void HfDirectory::open(Log& log) {
     open_file(kHfSingleFile);
     if (!has_hf_index(directory_)) return;
     check_stale_index(directory_, *files_.front());
-    return log.info(fmt::format("{}: {} is used, and {}, which does not contradict it, is not",
+    return log.info(fmt::format("{}: {} is used; {} is not used, but does not contradict it",
                                 directory_, kHfSingleFile, kHfIndexFile));
   }
   if (fs::is_symlink(single, ignored)) {
     throw ConfigError(
-        fmt::format("{}: {} is a link to {}, which is not there, and {} names other files",
+        fmt::format("{}: {} is a link to {}, which does not exist, and {} names other files",
                     directory_, kHfSingleFile, fs::read_symlink(single, ignored).string(),
                     kHfIndexFile),
-        "remove the link to load what the index names, or fetch the model again");
+        "remove the link to load the files that the index names, or download the model again");
   }
   open_indexed();
 }
@@ -111,7 +110,7 @@ void HfDirectory::open_indexed() {
   for (const auto& [tensor, file] : index.file_of) {
     const auto found = stored_.find(tensor);
     if (found == stored_.end() || fs::path(found->second.file->path()).filename() != file) {
-      throw CorruptData(fmt::format("{}: tensor {} is not in {}, where the index has it",
+      throw CorruptData(fmt::format("{}: tensor {} is not in {}, although the index says so",
                                     directory_, tensor, file),
                         "fetch the files again");
     }
@@ -127,9 +126,9 @@ void HfDirectory::find_parameters(const std::vector<UnitLayout>& layout) {
         const bool head = tensor.kind == ParameterKind::kHeadWeight;
         throw ConfigError(
             fmt::format("{}: tensor {} is not in the files", directory_, tensor.stored_name),
-            head ? "if the head is the embedding, config.json must say "
+            head ? "if the head is the embedding, config.json must contain "
                    "\"tie_word_embeddings\": true"
-                 : "the files are incomplete, or not of the model in config.json");
+                 : "the files are incomplete, or belong to another model than config.json");
       }
       check_tensor(directory_, *place.tensor, tensor);
       StoredTensor& stored = parameters_[tensor.stored_name];
@@ -143,7 +142,7 @@ void HfDirectory::open_file(const std::string& name) {
   const fs::path path = fs::path(directory_) / name;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
-    throw ConfigError(fmt::format("{}: is not there, and the index names it", path.string()),
+    throw ConfigError(fmt::format("{} does not exist, but the index names it", path.string()),
                       "the download is incomplete, or the index is older than the files: fetch "
                       "them again");
   }
@@ -152,7 +151,7 @@ void HfDirectory::open_file(const std::string& name) {
   for (const SafetensorsTensor& tensor : file.header().tensors) {
     const auto [place, added] = stored_.try_emplace(tensor.name, Place{&file, &tensor});
     if (!added) {
-      throw CorruptData(fmt::format("tensor {} is in {} and in {}", tensor.name,
+      throw CorruptData(fmt::format("tensor {} is in both {} and {}", tensor.name,
                                     place->second.file->path(), file.path()),
                         "remove the files that do not belong to the model");
     }
@@ -177,7 +176,7 @@ void HfDirectory::check_tied_head(const ModelConfig& config) const {
   const Place embedding = locate(stored_name_of(config, ParameterKind::kTokenEmbedding));
   if (same_bytes(*head.file, *head.tensor, *embedding.file, *embedding.tensor)) return;
   throw ConfigError(
-      fmt::format("{}: config.json ties the head to the embedding, and {} differs from {}",
+      fmt::format("{}: config.json ties the head to the embedding, but {} differs from {}",
                   directory_, head.tensor->name, embedding.tensor->name),
       "write \"tie_word_embeddings\": false to config.json to keep the head, or remove the tensor "
       "from the file to drop it");

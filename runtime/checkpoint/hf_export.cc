@@ -182,7 +182,7 @@ class PieceWriter {
   void expect_held(std::span<const float> values) const {
     for (const float value : values) {
       if (std::isfinite(to_float(to_parameter<T>(value))) || !std::isfinite(value)) continue;
-      throw ConfigError(fmt::format("tensor {} has the value {}, which {} does not hold", name_,
+      throw ConfigError(fmt::format("tensor {} has the value {}, which {} cannot represent", name_,
                                     value, torch_name_of(dtype_)),
                         "write it as fp32 or bf16: --save-dtype of terrace train, --dtype of "
                         "terrace export");
@@ -273,8 +273,8 @@ void write_hf_directory(const HfExportOptions& options, const ModelConfig& confi
                         const std::vector<UnitLayout>& layout, FetchParameter fetch) {
   if (config.adapter.is_there()) {
     throw ConfigError(
-        fmt::format("{} is a model with an adapter, which is no model of itself", config.name),
-        "take the adapter, the final directory of its run, and merge it: terrace merge");
+        fmt::format("{} has an adapter and cannot be written as a model", config.name),
+        "use the adapter, the final directory of its run, and merge it with terrace merge");
   }
   write_all(options, config, plan_shards(options, layout), fetch);
 }

@@ -74,10 +74,10 @@ bool same_samples(TensorPair pair) {
 }
 
 [[noreturn]] void refuse_both(const std::string& directory, const std::string& why) {
-  throw ConfigError(fmt::format("{}: {} and {} are of two models: {}", directory, kHfSingleFile,
+  throw ConfigError(fmt::format("{}: {} and {} belong to two models: {}", directory, kHfSingleFile,
                                 kHfIndexFile, why),
-                    fmt::format("remove {} and its files to load {}, or that one to load what the "
-                                "index names",
+                    fmt::format("remove {} and its files to load {}, or remove the latter to load "
+                                "the files that the index names",
                                 kHfIndexFile, kHfSingleFile));
 }
 
@@ -85,7 +85,7 @@ void check_names(const std::string& directory, const SafetensorsFile& single,
                  const HfIndex& index) {
   for (const auto& [tensor, file] : index.file_of) {
     if (single.find(tensor) == nullptr) {
-      refuse_both(directory, fmt::format("tensor {} is in the index alone", tensor));
+      refuse_both(directory, fmt::format("tensor {} is only in the index", tensor));
     }
   }
   for (const SafetensorsTensor& tensor : single.header().tensors) {

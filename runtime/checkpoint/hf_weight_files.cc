@@ -25,12 +25,12 @@ struct WeightKind {
 };
 
 constexpr const char* kConvert =
-    "convert once: transformers' from_pretrained(...).save_pretrained(..., "
+    "convert them once: transformers' from_pretrained(...).save_pretrained(..., "
     "safe_serialization=True)";
 constexpr const char* kFetchInterrupted = "fetch the model again: its download was interrupted";
 constexpr const char* kOtherName =
-    "if it is the whole model, name it model.safetensors; if it is a part, fetch "
-    "model.safetensors.index.json, which says what is where";
+    "if it is the whole model, name it model.safetensors; if it is a part, download "
+    "model.safetensors.index.json, which says which file has which tensor";
 
 // All kinds. If a name fits several, the first one counts.
 constexpr auto kKinds = std::to_array<WeightKind>({
@@ -43,21 +43,20 @@ constexpr auto kKinds = std::to_array<WeightKind>({
     {"adapter_model",
      "name the model that the adapter was made for, and the adapter's directory as --adapter"},
     {"consolidated",
-     "fetch the files of transformers' form: consolidated ones name the tensors "
-     "in another way"},
+     "download the files in transformers' format: consolidated files use other tensor names"},
     {".safetensors", kOtherName},
     {".safetensors.index.json", "fetch the files that the index names"},
     {".gguf", "fetch the safetensors that it was made from"},
     {".ggml", "fetch the safetensors that it was made from"},
-    {".h5", "convert once: from_pretrained(..., from_tf=True).save_pretrained(...)"},
-    {".msgpack", "convert once: from_pretrained(..., from_flax=True).save_pretrained(...)"},
+    {".h5", "convert it once: from_pretrained(..., from_tf=True).save_pretrained(...)"},
+    {".msgpack", "convert it once: from_pretrained(..., from_flax=True).save_pretrained(...)"},
     {".bin", kConvert},
     {".bin.index.json", kConvert},
     {".pt", kConvert},
     {".pth", kConvert},
     {".ckpt", kConvert},
     {".onnx", kConvert},
-    {"model.ckpt", "convert once: from_pretrained(..., from_tf=True).save_pretrained(...)"},
+    {"model.ckpt", "convert it once: from_pretrained(..., from_tf=True).save_pretrained(...)"},
     {"safetensors", kOtherName},
 });
 
@@ -98,13 +97,13 @@ FoundFile describe(const fs::directory_entry& entry, const std::string& folder,
   const std::string name = folder + entry.path().filename().string();
   const fs::file_status target = entry.status(ignored);
   if (entry.is_symlink(ignored) && !fs::exists(target)) {
-    return {fmt::format("{} (a link to {}, which is not there)", name,
+    return {fmt::format("{} (a link to {}, which does not exist)", name,
                         fs::read_symlink(entry.path(), ignored).string()),
-            "fetch the model again, or copy it with the files that its links lead to"};
+            "download the model again, or copy it together with the files that its links lead to"};
   }
   if (fs::is_directory(target)) return {name + " (a directory)", kConvert};
   if (!folder.empty()) {
-    return {name, fmt::format("if {} is a model of its own, name that directory", folder)};
+    return {name, fmt::format("if {} is a separate model, name that directory", folder)};
   }
   return {name, kind.remedy};
 }

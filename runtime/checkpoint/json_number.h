@@ -19,7 +19,7 @@ T whole_number(const Json& value) {
       std::in_range<T>(value.template get<std::int64_t>())) {
     return static_cast<T>(value.template get<std::int64_t>());
   }
-  throw std::invalid_argument(value.dump() + " is no whole number that is possible here");
+  throw std::invalid_argument(value.dump() + " is not a whole number that is valid here");
 }
 
 }  // namespace terrace

@@ -49,7 +49,7 @@ PieceHashes parse_pieces(const json& listed, std::uint64_t size_bytes) {
       pieces.piece_bytes > kPieceBytesMax ||
       text.size() !=
           kHashDigits * PieceHashes::count(pieces.header_bytes, pieces.piece_bytes, size_bytes)) {
-    throw std::invalid_argument("the pieces of a file are not all of it");
+    throw std::invalid_argument("the pieces of a file do not cover the whole file");
   }
   for (std::size_t at = 0; at < text.size(); at += kHashDigits) {
     pieces.hashes.push_back(from_hex(text, at));
@@ -61,7 +61,7 @@ FileHashes parse_hashes(const json& listed) {
   FileHashes hashes;
   hashes.size_bytes = whole_number<std::uint64_t>(listed.at("size"));
   const auto text = listed.at(kHash).get<std::string>();
-  if (text.size() != kHashDigits) throw std::invalid_argument(text + " is no checksum");
+  if (text.size() != kHashDigits) throw std::invalid_argument(text + " is not a checksum");
   hashes.hash = from_hex(text);
   if (listed.contains(kPieces)) hashes.pieces = parse_pieces(listed.at(kPieces), hashes.size_bytes);
   return hashes;
@@ -86,7 +86,7 @@ std::uint64_t from_hex(const std::string& text, std::size_t at) {
   const char* const end = begin + std::min(kHashDigits, text.size() - at);
   if (static_cast<std::size_t>(end - begin) != kHashDigits ||
       std::from_chars(begin, end, value, 16).ptr != end) {
-    throw std::invalid_argument(fmt::format("{} is no checksum", text.substr(at, kHashDigits)));
+    throw std::invalid_argument(fmt::format("{} is not a checksum", text.substr(at, kHashDigits)));
   }
   return value;
 }
@@ -110,7 +110,8 @@ ListedFile parse_listed_file(const std::string& text) {
 
 std::unique_ptr<OpenFile> open_listed(const ListedFile& file, const ListedPlace& place) {
   const std::string path = (std::filesystem::path(place.directory) / file.name).string();
-  if (!place.disk.exists(path)) throw CorruptData(fmt::format("{} is gone", path), place.remedy);
+  if (!place.disk.exists(path))
+    throw CorruptData(fmt::format("{} does not exist any more", path), place.remedy);
   FileSystem::Opened opened = place.disk.open(path);
   if (opened.file == nullptr) {
     throw IoError({.operation = "open", .path = path, .error_number = opened.error_number});
@@ -122,7 +123,7 @@ std::unique_ptr<OpenFile> open_listed(const ListedFile& file, const ListedPlace&
   const FileHashes& written = file.hashes;
   if (static_cast<std::uint64_t>(size) != written.size_bytes) {
     throw CorruptData(
-        fmt::format("{} has {} bytes, written were {}", path, size, written.size_bytes),
+        fmt::format("{} has {} bytes, but {} were written", path, size, written.size_bytes),
         place.remedy);
   }
   if (!written.pieces.hashes.empty()) {
@@ -132,8 +133,8 @@ std::unique_ptr<OpenFile> open_listed(const ListedFile& file, const ListedPlace&
   const std::uint64_t hash = hash_file(*opened.file, path, written.size_bytes);
   if (hash != written.hash) {
     throw CorruptData(
-        fmt::format("{}: the {} bytes at offset 0 have checksum {:016x}, written were bytes with "
-                    "{:016x}",
+        fmt::format("{}: the {} bytes at offset 0 have checksum {:016x}, but the bytes that were "
+                    "written had {:016x}",
                     path, size, hash, written.hash),
         place.remedy);
   }

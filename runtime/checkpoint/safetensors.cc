@@ -40,16 +40,17 @@ void SafetensorsFile::load_header() {
     throw IoError({.operation = "stat", .path = path_, .error_number = static_cast<int>(-found)});
   }
   const auto size = static_cast<std::uint64_t>(found);
-  if (size < 8) throw CorruptData(fmt::format("{}: only {} bytes", path_, size), kFetchAgain);
+  if (size < 8) throw CorruptData(fmt::format("{}: has only {} bytes", path_, size), kFetchAgain);
   std::uint64_t length = 0;
   read_fully(*file_, path_, 0, std::as_writable_bytes(std::span(&length, 1)));
   if (std::memcmp(&length, kLfsPointer.data(), sizeof(length)) == 0) {
-    throw ConfigError(fmt::format("{}: a Git LFS pointer in place of the file", path_),
+    throw ConfigError(fmt::format("{}: a Git LFS pointer instead of the file", path_),
                       "fetch the file itself: git lfs pull");
   }
   if (length > kSafetensorsHeaderLimit || length > size - 8) {
     throw CorruptData(
-        fmt::format("{}: a header of {} bytes in a file of {}: cut short, or not safetensors",
+        fmt::format("{}: has a header of {} bytes, but only {} bytes in all: it is cut short, or "
+                    "not a safetensors file",
                     path_, length, size),
         kFetchAgain);
   }

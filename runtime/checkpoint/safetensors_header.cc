@@ -76,7 +76,7 @@ Json parse_object(std::string_view text, const Refusal& refuse) {
   // The format demands the brace first; JSON would allow spaces before it.
   if (!text.starts_with('{')) refuse.header("the header does not begin with {");
   DuplicateKeys duplicates;
-  if (nests_deeper(text)) refuse.header("has too many lists and objects within each other");
+  if (nests_deeper(text)) refuse.header("the header nests lists and objects too deeply");
   Json object = Json::parse(text, std::ref(duplicates), /*allow_exceptions=*/false);
   if (object.is_discarded() || !object.is_object()) refuse.header("the header is not JSON");
   if (duplicates.found()) refuse.header(fmt::format("key {} is there twice", *duplicates.found()));
@@ -111,12 +111,12 @@ void check_size(const SafetensorsTensor& tensor, const Refusal& refuse) {
   std::optional<std::uint64_t> bits = bits_of(tensor.type);
   for (const std::uint64_t dimension : tensor.shape) {
     bits = multiply(*bits, dimension);
-    if (!bits) refuse.tensor(tensor.name, "its shape overflows 64 bits");
+    if (!bits) refuse.tensor(tensor.name, "its number of elements overflows 64 bits");
   }
-  if (*bits % 8 != 0) refuse.tensor(tensor.name, "its elements are not whole bytes");
-  if (tensor.end < tensor.begin) refuse.tensor(tensor.name, "its end lies before its begin");
+  if (*bits % 8 != 0) refuse.tensor(tensor.name, "its elements do not fill whole bytes");
+  if (tensor.end < tensor.begin) refuse.tensor(tensor.name, "its end lies before its beginning");
   if (tensor.size_bytes() != *bits / 8) {
-    refuse.tensor(tensor.name, fmt::format("its data_offsets hold {} bytes and its shape {}",
+    refuse.tensor(tensor.name, fmt::format("its data_offsets hold {} bytes, but its shape needs {}",
                                            tensor.size_bytes(), *bits / 8));
   }
 }
@@ -159,13 +159,13 @@ void check_cover(const std::vector<SafetensorsTensor>& tensors, std::uint64_t da
   std::uint64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {
     if (tensor.begin != end) {
-      refuse.tensor(tensor.name, fmt::format("begins at {}, and the bytes before it end at {}",
+      refuse.tensor(tensor.name, fmt::format("begins at {}, but the bytes before it end at {}",
                                              tensor.begin, end));
     }
     end = tensor.end;
   }
   if (end != data_bytes) {
-    refuse.header(fmt::format("has {} bytes of data, and its tensors take {}", data_bytes, end));
+    refuse.header(fmt::format("has {} bytes of data, but its tensors take {}", data_bytes, end));
   }
 }
 

@@ -87,8 +87,8 @@ std::vector<std::byte> VerifiedFile::load(const PieceHashes::Piece& piece) {
   const std::uint64_t written = hashes_.pieces.hashes[piece.index];
   if (hash == written) return bytes;
   throw CorruptData(
-      fmt::format("{}: the {} bytes at offset {} have checksum {:016x}, written were bytes with "
-                  "{:016x}",
+      fmt::format("{}: the {} bytes at offset {} have checksum {:016x}, but the bytes that were "
+                  "written had {:016x}",
                   path_, bytes.size(), piece.begin, hash, written),
       remedy_);
 }

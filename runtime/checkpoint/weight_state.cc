@@ -22,7 +22,7 @@ void WeightState::read(StateField field, const UnitLayout& unit, std::int64_t be
         if (all_finite(part)) return;
         throw CorruptData(
             fmt::format("the weights of {} have values that are not finite", tensor.stored_name),
-            "fetch them again, or start from others");
+            "download them again, or start from other weights");
       });
 }
 

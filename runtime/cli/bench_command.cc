@@ -43,10 +43,10 @@ const Bench& find_bench(std::string_view name) {
 // Refuses a benchmark of one process that a launcher has started more than once.
 void refuse_ranks(const Bench& bench, const LaunchEnvironment& launch) {
   if (bench.name == "collective" || !launch.is_mpi_job || launch.size == 1) return;
-  throw ConfigError(fmt::format("terrace bench {}: {} has started {} of it, and it measures with "
-                                "one process",
+  throw ConfigError(fmt::format("terrace bench {}: {} has started {} processes of it, but it "
+                                "measures with one process",
                                 bench.name, launch.source_is, launch.size),
-                    "start it alone; of several processes is bench collective");
+                    "start it alone; terrace bench collective measures several processes");
 }
 
 // Returns the arguments without places. Results are published: they say how they were made, but not
@@ -94,14 +94,14 @@ std::vector<DrivePlace> look_at_drives(const Bench& bench, const BenchOptions& o
     places.push_back(drive_place(directory));
     if (options.nvme.empty()) {
       log.info(
-          fmt::format("bench {}: no --nvme DIR is given, so it uses {} ($TMPDIR names "
-                      "another); its files there have no names and are gone when it ends",
+          fmt::format("bench {}: no --nvme DIR is given, so it uses {} (set $TMPDIR for another "
+                      "directory); its files there have no names and disappear when it ends",
                       bench.name, directory));
     }
     if (places.back().is_memory) {
       log.warning(
-          fmt::format("bench {}: {} is memory ({}), and no drive; name a directory on a "
-                      "drive with --nvme DIR",
+          fmt::format("bench {}: {} is in memory ({}), not on a drive; name a directory on a drive "
+                      "with --nvme DIR",
                       bench.name, directory, places.back().file_system));
     }
   }

@@ -43,35 +43,37 @@ struct BenchFlag {
 };
 
 constexpr auto kBenchFlags = std::to_array<BenchFlag>({
-    {{"device", "Machine", "auto|cpu|cuda[:N]", "What is measured (auto: the CPU)"}},
+    {{"device", "Machine", "auto|cpu|cuda[:N]", "The device to measure (auto: the CPU)"}},
     {{"nvme", "Machine", "DIR",
-      "A directory on the drive to measure; repeated: striped ($TMPDIR, else /var/tmp)",
+      "A directory on the drive to measure; several are striped ($TMPDIR, else /var/tmp)",
       FlagArity::kRepeated},
      &BenchTakes::drives},
-    {{"threads", "Machine", "N", "Threads that compute (auto: the affinity mask and cgroup limit)"},
+    {{"threads", "Machine", "N",
+      "Number of compute threads (auto: from the affinity mask and cgroup limit)"},
      &BenchTakes::threads},
     {{"time-limit", "Measurement", "SECONDS",
-      "Ends by then with what it has measured, and says what is missing"}},
-    {{"repetitions", "Measurement", "N", "Interleaved rounds (7); figures are their medians"}},
-    {{"seconds", "Measurement", "S", "Length of one measurement, about (1)"}, &BenchTakes::seconds},
-    {{"size", "Measurement", "SIZE", "The working set (as large as the benchmark needs)"},
+      "Ends within this time, prints what it has measured and says what is missing"}},
+    {{"repetitions", "Measurement", "N", "Interleaved rounds (7); results are their medians"}},
+    {{"seconds", "Measurement", "S", "Approximate length of one measurement (1)"},
+     &BenchTakes::seconds},
+    {{"size", "Measurement", "SIZE", "Size of the working set (what the benchmark needs)"},
      &BenchTakes::bytes},
-    {{"no-grid", "Measurement", "", "Do not try every block size with every queue depth first",
-      FlagArity::kSwitch},
+    {{"no-grid", "Measurement", "",
+      "Skip the search over block sizes and queue depths at the start", FlagArity::kSwitch},
      &BenchTakes::grid},
     {{"zero-stage", "Measurement", "0..3",
-      "What data-parallel ranks share out (0 with one rank, else 1)"},
+      "What data-parallel ranks shard (0 with one rank, else 1)"},
      &BenchTakes::ranks},
-    {{"local-ranks", "Measurement", "N", "Data-parallel ranks as threads (1)"}, &BenchTakes::ranks},
+    {{"local-ranks", "Measurement", "N", "Data-parallel ranks, run as threads (1)"},
+     &BenchTakes::ranks},
     {{"tokens", "Measurement", "N",
-      "Steps of so many tokens only; bench overlap: a multiple of 512; bench step: with --device "
-      "cuda"},
+      "Only steps of N tokens; bench overlap: a multiple of 512; bench step: with --device cuda"},
      &BenchTakes::tokens},
-    {{"preset", "Measurement", "NAME", "With --device cuda: steps of this model only"},
+    {{"preset", "Measurement", "NAME", "With --device cuda: only steps of this model"},
      &BenchTakes::preset},
     {{"only", "Measurement", "NAME",
-      "Only results of this name; several, and patterns with * and ?", FlagArity::kList}},
-    {{"small", "Measurement", "", "As little as can be, to see that it runs", FlagArity::kSwitch}},
+      "Only results with these names; patterns with * and ? are allowed", FlagArity::kList}},
+    {{"small", "Measurement", "", "The smallest sizes, to check that it runs", FlagArity::kSwitch}},
     {{"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch}},
     {{"csv", "Output", "", "Comma-separated values instead of a table", FlagArity::kSwitch}},
     {{"compare", "Output", "OLD.json [NEW.json]",
@@ -126,7 +128,7 @@ void read_measurement(const FlagValues& values, BenchOptions& options) {
   }
   const auto seconds_of = [&](std::size_t flag) {
     const double seconds = values[flag]->positive_number();
-    if (seconds > kSecondsMax) values[flag]->refuse("is too long", "a day is the most");
+    if (seconds > kSecondsMax) values[flag]->refuse("too long", "give at most a day");
     return seconds;
   };
   if (values[kSeconds]) options.seconds = seconds_of(kSeconds);
@@ -160,21 +162,20 @@ void refuse_flags(const std::string& name, const BenchTakes& takes, const FlagVa
   for (std::size_t flag = 0; flag < kBenchFlags.size(); ++flag) {
     if (!values[flag] || is_taken(kBenchFlags[flag], takes)) continue;
     if (!on_device && (flag == kNvme || flag == kNoGrid)) continue;
-    throw ConfigError(
-        fmt::format("{}: --{} means nothing there", name, kBenchFlags[flag].spec.name),
-        fmt::format("leave it out; it is of {}", takers_of(flag)));
+    throw ConfigError(fmt::format("{}: --{} has no effect here", name, kBenchFlags[flag].spec.name),
+                      fmt::format("leave it out; it is a flag of {}", takers_of(flag)));
   }
 }
 
 void check_tokens(const std::string& name, const BenchOptions& options) {
   if (options.tokens == 0) return;
   if (options.small) {
-    throw ConfigError(fmt::format("{}: --tokens means nothing with --small", name),
-                      "leave one of them out");
+    throw ConfigError(fmt::format("{}: --tokens has no effect with --small", name),
+                      "leave one of the two out");
   }
   if (options.tokens % kOverlapSequence == 0) return;
   throw ConfigError(
-      fmt::format("{}: --tokens {}: no multiple of {}", name, options.tokens, kOverlapSequence),
+      fmt::format("{}: --tokens {}: not a multiple of {}", name, options.tokens, kOverlapSequence),
       fmt::format("use {}", round_up(static_cast<std::size_t>(options.tokens),
                                      static_cast<std::size_t>(kOverlapSequence))));
 }
@@ -183,8 +184,9 @@ DeviceChoice read_device_of(const Bench& bench, const FlagValues& values) {
   if (!values[kDevice]) return {};
   const DeviceChoice choice = read_device(*values[kDevice]);
   if (choice.kind == DeviceKind::kCuda && !bench.on_device) {
-    throw ConfigError(fmt::format("terrace bench {} --device {}: it measures the host", bench.name,
-                                  device_text(choice)),
+    throw ConfigError(fmt::format("terrace bench {} --device {}: this benchmark measures the host "
+                                  "only",
+                                  bench.name, device_text(choice)),
                       "leave --device out");
   }
   return choice;
@@ -194,8 +196,8 @@ BenchOutput read_output(const std::string& name, const FlagValues& values) {
   const bool as_json = is_on(values, kJson);
   const bool as_csv = is_on(values, kCsv);
   if (as_json && as_csv) {
-    throw ConfigError(fmt::format("{}: --json and --csv both say what is printed", name),
-                      "give one of them");
+    throw ConfigError(fmt::format("{}: --json and --csv are both given", name),
+                      "give only one of them");
   }
   return as_json ? BenchOutput::kJson : as_csv ? BenchOutput::kCsv : BenchOutput::kTable;
 }
@@ -218,21 +220,25 @@ BenchCommand read_bench_command(const Bench& bench, const std::vector<std::strin
   if (values[kCompare]) command.compare = values[kCompare]->texts();
   if (command.compare.size() > 2) {
     throw ConfigError(fmt::format("--compare has {} documents", command.compare.size()),
-                      "give the earlier one, or that and a later one");
+                      "give the earlier document, or the earlier one and a later one");
   }
   return command;
 }
 
 std::string bench_help() {
   std::string text =
-      "Measures a part of Terrace beside what the machine can do, in interleaved rounds.\n"
-      "Usage: terrace bench KIND [FLAGS]\n\nKinds:\n";
+      "Measures a part of Terrace against the limits of the machine, in interleaved rounds.\n"
+      "Usage: terrace bench KIND [FLAGS]\n"
+      "\n"
+      "Kinds:\n";
   for (const Bench& bench : benches()) {
     text += fmt::format("  {:<12}{}\n", bench.name, bench.summary);
   }
   return text +
-         "\nterrace bench KIND --help has the flags of a kind; all have --time-limit, "
-         "--repetitions, --only,\n--small, --json, --csv and --compare.\n";
+         "\n"
+         "terrace bench KIND --help lists the flags of a kind; all have --time-limit, "
+         "--repetitions, --only,\n"
+         "--small, --json, --csv and --compare.\n";
 }
 
 std::string bench_help(const Bench& bench) {

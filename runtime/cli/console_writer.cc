@@ -83,7 +83,8 @@ void ConsoleWriter::Queue::run() {
     drops = false;
     lock.unlock();
     if (dropped > 0) {
-      taken += fmt::format("terrace: {} lines were dropped here: nobody read them\n", dropped);
+      taken +=
+          fmt::format("terrace: {} lines were dropped here because nobody read them\n", dropped);
     }
     if (!is_gone) is_gone = !write_all(taken);
     lock.lock();

@@ -47,7 +47,7 @@ std::optional<MachineCheck> check_presence(const std::string& directory) {
   std::error_code problem;
   if (std::filesystem::is_directory(directory, problem)) return std::nullopt;
   return MachineCheck{"directory", kFail, problem ? problem.message() : "not a directory",
-                      "name an existing directory on the drive that is to hold offloaded state"};
+                      "name an existing directory on the drive for the offloaded state"};
 }
 
 MachineCheck check_direct(const DirectFile& file) {
@@ -61,13 +61,13 @@ MachineCheck check_direct(const DirectFile& file) {
 void add_file_checks(const std::string& directory, std::vector<MachineCheck>& checks) {
   try {
     const ProbeFile probe(directory);
-    checks.push_back({"directory", kOk, "files can be made", ""});
+    checks.push_back({"directory", kOk, "files can be created", ""});
     checks.push_back(check_direct(probe.file()));
   } catch (const Error& error) {
     MachineCheck refused = stopped_by(error, "directory");
     refused.status = kFail;
     checks.push_back(refused);
-    checks.push_back({"direct_io", kWarn, "not known: no file can be made", error.remedy()});
+    checks.push_back({"direct_io", kWarn, "unknown: no file can be created", error.remedy()});
   }
 }
 
@@ -75,13 +75,14 @@ MachineCheck check_file_system(const std::string& directory) {
   const FileSystemType type = file_system_of(directory);
   switch (type.kind) {
     case FileSystemKind::kMemory:
-      return {"file_system", kWarn, type.name + ", which is memory and no drive", kLocalDrive};
+      return {"file_system", kWarn, type.name + ", which is memory, not a drive", kLocalDrive};
     case FileSystemKind::kOverlay:
       return {"file_system", kWarn,
-              type.name + ", the layers of a container: they may be memory or a slow drive",
+              type.name + ", the layers of a container: may be memory or a slow drive",
               kLocalDrive};
     case FileSystemKind::kNetwork:
-      return {"file_system", kWarn, type.name + ", over a network or by another program",
+      return {"file_system", kWarn,
+              type.name + ", which reaches its drive over a network or through another program",
               kLocalDrive};
     case FileSystemKind::kLocal:
       break;
@@ -91,20 +92,21 @@ MachineCheck check_file_system(const std::string& directory) {
 
 MachineCheck check_drive(const std::string& directory) {
   const std::optional<BlockDevice> device = block_device_of(directory);
-  if (!device) return {"drive", kOk, "the system names no block device", ""};
+  if (!device) return {"drive", kOk, "the system does not name the block device", ""};
   const std::string name =
       device->model.empty() ? device->name : fmt::format("{} ({})", device->name, device->model);
   switch (device->kind) {
     case DriveKind::kSolidState:
-      return {"drive", kOk, name + ", does not turn", ""};
+      return {"drive", kOk, name + ", a solid-state drive", ""};
     case DriveKind::kVirtual:
-      return {"drive", kOk, name + ", virtual: what is behind it is not told", ""};
+      return {"drive", kOk, name + ", a virtual drive: the system does not say what is behind it",
+              ""};
     case DriveKind::kMemory:
       return {"drive", kWarn, name + ", which is memory", kLocalDrive};
     case DriveKind::kTurns:
       break;
   }
-  return {"drive", kWarn, name + ", which turns, as the system says", kLocalDrive};
+  return {"drive", kWarn, name + ", a rotating drive according to the system", kLocalDrive};
 }
 
 // Returns the sum of the SIZEs of all directories on this one's file system; nothing where none has
@@ -133,7 +135,7 @@ MachineCheck check_free_space(const std::string& directory, std::span<const Nvme
   if (asked) {
     const bool fits = *asked <= free_bytes;
     return {"free_space", fits ? kOk : kWarn,
-            fmt::format("{}; {} asked for on this file system", free, format_size(*asked)),
+            fmt::format("{}; the SIZEs on this file system sum to {}", free, format_size(*asked)),
             fits ? "" : "free some space, lower SIZE, or name a larger drive with --nvme"};
   }
   const bool enough = free_bytes >= kFreeSpaceEnough;
@@ -168,7 +170,8 @@ std::vector<MachineCheck> check_directories(std::span<const NvmeDirectory> direc
       checks.push_back(std::move(check));
     }
   }
-  checks.push_back({"drive_speed", kOk, "not measured here; terrace bench io --nvme DIR does", ""});
+  checks.push_back(
+      {"drive_speed", kOk, "not measured by doctor; terrace bench io --nvme DIR measures it", ""});
   return checks;
 }
 

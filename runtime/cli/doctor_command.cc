@@ -21,15 +21,16 @@ namespace terrace {
 namespace {
 
 constexpr CommandSpec kDoctorCommand = {
-    "terrace doctor", "Tells what of this machine training can use, and how to get more."};
+    "terrace doctor",
+    "Reports which parts of this machine training can use, and how to make more of it usable."};
 
 enum : std::size_t { kDoctorNvme, kDoctorJson };
 constexpr auto kDoctorFlags = std::to_array<FlagSpec>({
     {"nvme", "Drives", "DIR[:SIZE]",
-     "A directory of a drive to look at, and what is to be free there; given again: several "
-     "(the current directory)",
+     "A directory on a drive to check, and the space that must be free there; may be given several "
+     "times (the current directory)",
      FlagArity::kRepeated},
-    {"json", "Output", "", "One JSON document instead of lines", FlagArity::kSwitch},
+    {"json", "Output", "", "Print one JSON document instead of lines", FlagArity::kSwitch},
 });
 
 const char* status_name(const MachineCheck& check) {

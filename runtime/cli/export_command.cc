@@ -18,19 +18,20 @@ namespace {
 constexpr auto kExportOperands = std::to_array<std::string_view>({"CHECKPOINT", "DIR"});
 constexpr CommandSpec kExportCommand = {
     "terrace export",
-    "Writes the weights of a checkpoint-N as a Hugging Face directory, which must be empty or not "
-    "there yet.",
+    "Writes the weights of a checkpoint-N as a Hugging Face directory DIR. DIR must be empty or "
+    "must not exist yet.",
     kExportOperands};
 
 enum : std::size_t { kExportDtype, kMaxShardSize, kCompanionsOf };
 constexpr auto kExportFlags = std::to_array<FlagSpec>({
     {"dtype", "Weights", "auto|fp32|bf16|fp16",
-     "Their type, also spelled float32, bfloat16, float16 (auto: as final/ of the run has them)"},
+     "Type of the weights; float32, bfloat16 and float16 work too (auto: the types in the run's "
+     "final/)"},
     {"max-shard-size", "Weights", "SIZE",
-     "The most of a file, larger tensors aside; not of an adapter (5GB)"},
+     "Largest size of a file; only a larger tensor exceeds it. Not for an adapter (5GB)"},
     {"model", "Other files", "DIR",
-     "The model directory whose tokenizer, licence and other files go along (the one that the run "
-     "started from)"},
+     "The model directory to copy the tokenizer, the licence and other files from (the one that "
+     "the run started from)"},
 });
 
 }  // namespace

@@ -22,8 +22,8 @@ std::string defect_text(const std::exception& error, std::string_view command) {
   const std::string kind = known == nullptr ? kind_of_failure(error) : known->kind();
   const std::string doing = known == nullptr ? "" : fmt::format(" while {}", known->doing());
   return fmt::format(
-      "a defect of Terrace ended {}{}: nothing takes care of an unexpected {}; please report it "
-      "with this line, the whole command line, and what terrace --version and terrace doctor say",
+      "a defect of Terrace ended {}{}: no code handles an unexpected {}; please report it with "
+      "this line, the whole command line, and the output of terrace --version and terrace doctor",
       command, doing, kind);
 }
 

@@ -18,15 +18,15 @@ using Document = nlohmann::ordered_json;
 
 constexpr auto kInspectOperands = std::to_array<std::string_view>({"PATH"});
 constexpr CommandSpec kInspectCommand = {"terrace inspect",
-                                         "Tells what a run directory, checkpoint, model or adapter "
-                                         "directory, safetensors file, trace or data file "
-                                         "holds. Reads headers, and changes nothing.",
+                                         "Describes a run directory, checkpoint, model or adapter "
+                                         "directory, safetensors file, trace or data file. Reads "
+                                         "only headers and changes nothing.",
                                          kInspectOperands};
 
 enum : std::size_t { kInspectFormat, kInspectJson };
 constexpr auto kInspectFlags = std::to_array<FlagSpec>({
-    {"data-format", "Data", "FORMAT", "What data is, as terrace train reads it (auto)"},
-    {"json", "Output", "", "One JSON document instead of lines", FlagArity::kSwitch},
+    {"data-format", "Data", "FORMAT", "Format of a data file, as for terrace train (auto)"},
+    {"json", "Output", "", "Print one JSON document instead of lines", FlagArity::kSwitch},
 });
 
 std::string text_of(const Document& value) {

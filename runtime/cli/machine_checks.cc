@@ -68,12 +68,13 @@ MachineCheck check_processor_features() {
   };
   std::vector<std::string_view> found;
   std::copy_if(kFeatures.begin(), kFeatures.end(), std::back_inserter(found), has);
-  MachineCheck check{
-      "cpu_features", ok_if(has("avx512_bf16") || has("amx_bf16")),
-      found.empty() ? "none of those known" : fmt::format("{}", fmt::join(found, " ")), ""};
+  MachineCheck check{"cpu_features", ok_if(has("avx512_bf16") || has("amx_bf16")),
+                     found.empty() ? "none of the features that Terrace uses"
+                                   : fmt::format("{}", fmt::join(found, " ")),
+                     ""};
   if (check.status != kOk) {
     check.remedy =
-        "matrix products in bf16 are slow on this processor; one with AVX-512 BF16 or AMX is fast";
+        "this processor is slow at bf16 matrix products; one with AVX-512 BF16 or AMX is fast";
   }
   return check;
 }
@@ -89,7 +90,7 @@ MachineCheck check_cores() {
       limits.cgroup_cpus ? fmt::format("{:.1f}", *limits.cgroup_cpus) : "none",
       limits.usable_cpus());
   if (check.status != kOk)
-    check.remedy = "widen the affinity mask or the cgroup's cpu.max to use all";
+    check.remedy = "widen the affinity mask or the cgroup's cpu.max to use all of them";
   return check;
 }
 
@@ -101,8 +102,8 @@ MachineCheck check_memory() {
   const HostLimits limits = read_host_limits();
   MachineCheck check{"memory", ok_if(limits.usable_bytes() >= limits.total_bytes / 2), "", ""};
   check.value = fmt::format(
-      "{} in all, {} available, cgroup limit {}, limit on addresses (ulimit -v) {}; {} "
-      "can be used",
+      "{} in total, {} available, cgroup limit {}, address-space limit (ulimit -v) {}; {} can be "
+      "used",
       format_size(limits.total_bytes), format_size(limits.available_bytes),
       size_or_none(limits.cgroup_limit_bytes), size_or_none(limits.addresses.limit_bytes),
       format_size(limits.usable_bytes()));
@@ -117,7 +118,7 @@ MachineCheck check_huge_pages() {
   const std::size_t open = setting.find('[');
   const std::size_t close = setting.find(']');
   if (open == std::string::npos || close == std::string::npos) {
-    return {"huge_pages", kWarn, "the kernel does not say",
+    return {"huge_pages", kWarn, "unknown: the kernel does not report it",
             "use a kernel with transparent huge pages"};
   }
   const std::string value = setting.substr(open + 1, close - open - 1);
@@ -131,7 +132,7 @@ MachineCheck check_memlock_limit() {
   try {
     return check_memlock(probe_uring(), limits);
   } catch (const UringRefused&) {
-    return {"memlock", kOk, "not used, as io_uring is not", ""};
+    return {"memlock", kOk, "not used, because io_uring cannot be used", ""};
   }
 }
 
@@ -152,8 +153,8 @@ MachineCheck check_threads() {
   for (std::thread& thread : threads) thread.join();
   if (refusal.empty()) return {"threads", kOk, fmt::format("{} can be started", wanted), ""};
   return {"threads", kFail,
-          fmt::format("{} of the {} that a rank has can be started: {}", threads.size(), wanted,
-                      refusal),
+          fmt::format("only {} of the {} threads of a rank can be started: {}", threads.size(),
+                      wanted, refusal),
           remedy_for_threads() + ", or the cgroup's pids.max"};
 }
 
@@ -175,7 +176,7 @@ MachineCheck check_uring() {
     return {"io_uring", kWarn, error.what(),
             std::string("threads with pread and pwrite are used instead; ") +
                 (error.where().error_number == ENOMEM
-                     ? "the rings of this user count towards ulimit -l, which is to be raised"
+                     ? "the rings of this user count towards ulimit -l; raise that limit"
                      : "containers need a seccomp profile that allows io_uring, and sysctl "
                        "kernel.io_uring_disabled must be 0")};
   }
@@ -205,10 +206,11 @@ MachineCheck check_peer_memory() {
   }
   return {"peer_memory", kWarn,
           fmt::format("cannot be read: {}", WIFEXITED(status) ? std::strerror(WEXITSTATUS(status))
-                                                              : "the system ends who tries"),
-          "ranks of one host exchange through shared windows instead; sysctl "
+                                                              : "the system ends a process that "
+                                                                "tries"),
+          "ranks on one host exchange data through shared windows instead; sysctl "
           "kernel.yama.ptrace_scope=0 and a seccomp profile that allows process_vm_readv let them "
-          "read each other"};
+          "read each other's memory"};
 }
 
 std::string describe_gpu(const GpuFacts& gpu) {
@@ -224,7 +226,8 @@ std::string describe_gpu(const GpuFacts& gpu) {
 // Checks the GPUs. No GPU is fine: then the CPU device computes.
 MachineCheck check_gpus() {
   const GpuInventory inventory = read_gpu_inventory();
-  const std::string built = is_cuda_built() ? "" : "; CUDA is not built in: the CPU device is used";
+  const std::string built =
+      is_cuda_built() ? "" : "; this build has no CUDA: the CPU device is used";
   if (inventory.gpus.empty()) return {"gpu", kOk, inventory.remark + built, ""};
   std::vector<std::string> gpus;
   bool narrow = false;
@@ -234,7 +237,7 @@ MachineCheck check_gpus() {
   }
   return {"gpu", ok_if(!narrow),
           fmt::format("driver {}: {}{}", inventory.driver_version, fmt::join(gpus, "; "), built),
-          narrow ? "a GPU has fewer PCIe lanes than it could: see how it is seated" : ""};
+          narrow ? "a GPU uses fewer PCIe lanes than it has: check how it is seated" : ""};
 }
 
 std::string built_with() {
@@ -265,8 +268,9 @@ std::string found_by(const std::exception& error, const std::string& remedy) {
 MachineCheck stopped_by(const std::exception& error, std::string_view name) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   const std::string remedy = ours == nullptr ? "" : ours->remedy();
-  return {std::string(name), kWarn, found_by(error, remedy),
-          remedy.empty() ? "lift the limit, or give the right, that this names" : remedy};
+  return {
+      std::string(name), kWarn, found_by(error, remedy),
+      remedy.empty() ? "raise the limit or grant the permission that the message names" : remedy};
 }
 
 MachineCheck checked(std::string_view name, const std::function<MachineCheck()>& look) {

@@ -38,19 +38,20 @@ struct Command {
 
 constexpr auto kCommands = std::to_array<Command>({
     {"train", "Training", "trains a model", run_train},
-    {"plan", "Training", "tells what a training run needs and what limits it (not built yet)",
+    {"plan", "Training", "reports what a training run needs and what limits it (not built yet)",
      nullptr},
-    {"tokenize", "Training", "turns text into token files", run_tokenize},
+    {"tokenize", "Training", "converts text into token files", run_tokenize},
     {"sample", "Results", "continues a text with a trained model", run_sample},
     {"export", "Results", "writes a checkpoint as a Hugging Face directory", run_export},
-    {"merge", "Results", "adds an adapter to its base", run_merge},
-    {"inspect", "Results", "tells what a checkpoint, model or data file holds", run_inspect},
-    {"report", "Results", "draws runs on one page (not built yet)", nullptr},
-    {"diff", "Results", "tells where two runs part (not built yet)", nullptr},
-    {"doctor", "Machine", "tells what of this machine can be used, and how to get more",
+    {"merge", "Results", "merges an adapter into its base model", run_merge},
+    {"inspect", "Results", "describes a checkpoint, model or data file", run_inspect},
+    {"report", "Results", "shows runs on one page (not built yet)", nullptr},
+    {"diff", "Results", "finds where two runs diverge (not built yet)", nullptr},
+    {"doctor", "Machine",
+     "reports which parts of this machine training can use, and how to make more usable",
      run_doctor},
     {"bench", "Machine", "measures parts of Terrace against the machine's limits", run_bench},
-    {"profile", "Machine", "measures the machine into a profile (not built yet)", nullptr},
+    {"profile", "Machine", "measures the machine and writes a profile (not built yet)", nullptr},
 });
 
 std::string help() {
@@ -64,12 +65,16 @@ std::string help() {
     text += fmt::format("  {:<10}{}\n", command.name, command.summary);
   }
   return text +
-         "\nHelp:\n"
-         "  --help    this text; COMMAND --help for a command's flags\n"
-         "  --version the version\n"
-         "\nExit codes: 0 done, 1 failed at run time, 2 usage or configuration, 3 does not fit, "
-         "4 the environment\nlacks something, 5 corrupt data or checkpoint, 6 loss or gradient "
-         "is not a number, 75 saved on a signal\n(run again), 128+N other signals.\n";
+         "\n"
+         "Help:\n"
+         "  --help    print this text; COMMAND --help lists the flags of a command\n"
+         "  --version print the version\n"
+         "\n"
+         "Exit codes: 0 success, 1 failed at run time, 2 usage or configuration error, 3 does not "
+         "fit, 4 the\n"
+         "environment lacks something, 5 corrupt data or checkpoint, 6 the loss or a gradient is "
+         "not a number,\n"
+         "75 saved after a signal (run again to go on), 128+N ended by another signal N.\n";
 }
 
 const Command& find_command(std::string_view name) {
@@ -100,7 +105,7 @@ int run(int argc, const char* const* argv) {
   const Command& command = find_command(name);
   if (command.run == nullptr) {
     throw ConfigError(fmt::format("terrace {} is not built yet", name),
-                      "terrace --help says which commands are");
+                      "terrace --help lists the commands that are built");
   }
   return command.run(argc, argv);
 }
@@ -204,7 +209,7 @@ int main(int argc, char** argv) {
   } catch (const std::system_error&) {
     return terrace::report_failure(
         terrace::EnvironmentError(
-            "a thread with a larger stack than the first one's does not start",
+            "a thread with a larger stack than the main thread's cannot be started",
             "raise the limit on stacks (ulimit -s), or " + terrace::remedy_for_threads()),
         "terrace");
   }

@@ -14,17 +14,18 @@ namespace {
 
 using enum CheckStatus;
 
-constexpr const char* kUnregistered = "training goes on without, at more processor time";
+constexpr const char* kUnregistered =
+    "otherwise training runs without registration and uses more processor time";
 
 MachineCheck check_counted_memlock(const std::string& limit, const HostLimits& limits) {
   if (limits.memlock_limit_bytes >= limits.usable_bytes()) {
     return {"memlock", kOk, limit + ": all usable memory can be registered with io_uring", ""};
   }
   return {"memlock", kWarn,
-          fmt::format("{} can be registered with io_uring by all runs of this user; a larger "
+          fmt::format("all runs of this user together can register {} with io_uring; a larger "
                       "--host-memory is used unregistered",
                       limit),
-          fmt::format("ulimit -l unlimited, or CAP_IPC_LOCK, lets all of it be registered; {}",
+          fmt::format("use ulimit -l unlimited or CAP_IPC_LOCK to register all of it; {}",
                       kUnregistered)};
 }
 
@@ -36,13 +37,16 @@ MachineCheck check_registration(const UringFacts& uring, const HostLimits& limit
     return {"memlock", kWarn,
             fmt::format("{}, but no memory can be registered with io_uring now: {}", limit,
                         std::strerror(uring.register_error)),
-            fmt::format("ulimit -l unlimited where the limit is used up, else Linux 5.19; {}",
+            fmt::format("use ulimit -l unlimited if the limit is used up, else Linux 5.19; {}",
                         kUnregistered)};
   }
   if (unlimited) return {"memlock", kOk, limit, ""};
   if (uring.counts_locked_memory) return check_counted_memlock(limit, limits);
   return {"memlock", kOk,
-          limit + ", which io_uring does not count here (CAP_IPC_LOCK): all can be registered", ""};
+          limit +
+              ", but io_uring does not count towards it here (CAP_IPC_LOCK): all memory can be "
+              "registered",
+          ""};
 }
 
 }  // namespace
@@ -50,7 +54,7 @@ MachineCheck check_registration(const UringFacts& uring, const HostLimits& limit
 MachineCheck check_memlock(const UringFacts& uring, const HostLimits& limits) {
   MachineCheck check = check_registration(uring, limits);
   // The driver pins that memory itself.
-  if (is_cuda_built()) check.value += "; what is page-locked for a GPU is not counted";
+  if (is_cuda_built()) check.value += "; memory that is page-locked for a GPU is not counted";
   return check;
 }
 

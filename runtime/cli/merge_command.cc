@@ -17,13 +17,13 @@ namespace {
 constexpr auto kMergeOperands = std::to_array<std::string_view>({"BASE", "ADAPTER", "DIR"});
 constexpr CommandSpec kMergeCommand = {
     "terrace merge",
-    "Writes the model BASE with an adapter of it in its matrices, in the types of BASE, as a "
-    "Hugging Face directory DIR, which must be empty or not there yet.",
+    "Merges an adapter into the matrices of its base model BASE and writes the result, in the "
+    "types of BASE, as a Hugging Face directory DIR. DIR must be empty or must not exist yet.",
     kMergeOperands};
 
 constexpr auto kMergeFlags = std::to_array<FlagSpec>({
     {"ignore-config-keys", "Model", "KEY",
-     "Keys of BASE's config.json that are not known here and do not change the model",
+     "Keys of BASE's config.json that Terrace does not know and that do not change the model",
      FlagArity::kList},
 });
 

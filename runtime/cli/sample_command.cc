@@ -26,11 +26,11 @@ namespace {
 
 constexpr CommandSpec kSampleCommand = {
     "terrace sample",
-    "Continues a text with a model. Prints the prompt and what follows it, as it is made: up to "
-    "--max-new-tokens, the end token or a stop text. A model with learned positions (gpt2) ends "
-    "at the last of them, with a warning; others go on past max_position_embeddings, with a "
-    "warning, and where their rotary type is dynamic each further token then costs as much as the "
-    "whole text."};
+    "Continues a text with a model. Prints the prompt and the tokens that follow it as they are "
+    "generated, until --max-new-tokens, the end token or a stop text. A model with learned "
+    "positions (gpt2) stops at its last position, with a warning. Other models go on past "
+    "max_position_embeddings, with a warning; if their rotary type is dynamic, each further token "
+    "then costs as much as the whole text."};
 
 enum : std::size_t {
   kModel,
@@ -55,34 +55,37 @@ enum : std::size_t {
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"model", "Model", "DIR",
      "A run's final/ or checkpoint-N, a Hugging Face directory, or an adapter"},
-    {"ignore-config-keys", "Model", "KEY", "Keys of its config.json that do not change the model",
+    {"ignore-config-keys", "Model", "KEY",
+     "Keys of its config.json that Terrace does not know and that do not change the model",
      FlagArity::kList},
     {"tokenizer", "Model", "auto|bytes|FILE",
-     "What makes tokens of text; auto: the directory's own, bytes where it has none (auto)"},
-    {"prompt", "Text", "TEXT", "What to continue"},
-    {"prompt-file", "Text", "FILE", "The same, from a file as it is; -: from standard input"},
-    {"max-new-tokens", "Text", "N", "How many tokens to add; there may be fewer (200)"},
-    {"stop", "Text", "TEXT", "Ends before the first of these texts", FlagArity::kList},
+     "The tokenizer; auto: the one in the model directory, or bytes if it has none (auto)"},
+    {"prompt", "Text", "TEXT", "The text to continue"},
+    {"prompt-file", "Text", "FILE",
+     "Read the prompt from this file, unchanged; -: from standard input"},
+    {"max-new-tokens", "Text", "N", "Largest number of tokens to add (200)"},
+    {"stop", "Text", "TEXT", "Stop before the first of these texts appears", FlagArity::kList},
     {"temperature", "Choice", "T",
-     "Divides the logits, first of all; 0: always the likeliest (1.0)"},
-    {"top-k", "Choice", "N", "Then draws from the N likeliest tokens alone; 0: from all (0)"},
+     "The logits are divided by this, before all else; 0: always the likeliest token (1.0)"},
+    {"top-k", "Choice", "N", "Then only the N likeliest tokens are kept; 0: all (0)"},
     {"top-p", "Choice", "P",
-     "Then from the likeliest that make up this part of the likelihood, 0 < P <= 1 (1.0)"},
+     "Then only the likeliest tokens that together have this probability, 0 < P <= 1 (1.0)"},
     {"seed", "Choice", "N",
-     "Of the random numbers; the text does not depend on the threads (1234)"},
-    {"threads", "Machine", "N", "Threads that compute (what the process may use)"},
+     "Seed of the random numbers; --threads does not change the text (1234)"},
+    {"threads", "Machine", "N", "Number of compute threads (as many as the process may use)"},
     {"host-memory", "Machine", "SIZE",
-     "Budget of memory for parameters, keys, values and activations; this and the flags below keep "
-     "parameters in tiers, as in a training (without them: all in memory)"},
+     "Memory budget for parameters, keys, values and activations; this flag and the ones below "
+     "keep parameters in tiers, as in training (without them: all in memory)"},
     {"nvme", "Machine", "DIR[:SIZE]",
-     "A directory of a drive that parameters are read from while others compute; given again: "
+     "A directory on a drive; parameters are read from it while others compute; several are "
      "striped",
      FlagArity::kRepeated},
     {"place-parameters", "Machine", "auto|host|nvme",
-     "Where parameters live between uses (auto: in memory as far as the budget goes)"},
+     "Where parameters live between uses (auto: in memory up to the budget)"},
     {"io-engine", "Machine", "auto|io_uring|posix", "How drives are read (auto)"},
-    {"lookahead", "Machine", "UNITS", "Units are read at most so many ahead (auto)"},
-    {"json", "Output", "", "One JSON document instead of the text", FlagArity::kSwitch},
+    {"lookahead", "Machine", "UNITS",
+     "Prefetch distance: how many units ahead parameters are read at most (auto)"},
+    {"json", "Output", "", "Print one JSON document instead of the text", FlagArity::kSwitch},
 });
 
 using SampleFlagValues = std::vector<std::optional<FlagValue>>;
@@ -122,7 +125,8 @@ std::string prompt_of(const SampleFlagValues& values) {
   }
   if (values[kPromptFile]) return text_of_file(*values[kPromptFile]);
   if (!values[kPrompt]) {
-    throw ConfigError("--prompt is missing", "give a text to continue, or --prompt-file");
+    throw ConfigError("--prompt is missing",
+                      "give a text to continue, or a file of it with --prompt-file");
   }
   return values[kPrompt]->name();
 }

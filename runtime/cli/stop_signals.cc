@@ -56,12 +56,13 @@ void request_stop(int number) {
   }
   stop.signal = number;
   if (!stop.is_heard && ends_at_once) {
-    write_from_handler("terrace: ended by a signal before the first step\n");
+    write_from_handler("terrace: a signal ended the run before its first step\n");
     _exit(kExitSavedOnSignal);
   }
   if (number == SIGINT) {
     write_from_handler(
-        "\nterrace: interrupted: saving after the step that runs; interrupt again to end at once, "
+        "\n"
+        "terrace: interrupted: saving after the current step; interrupt again to end at once, "
         "without saving\n");
   }
   errno = error_number;

@@ -31,10 +31,11 @@ constexpr auto kTokenizeOperands = std::to_array<std::string_view>({"PATH"});
 constexpr CommandSpec kTokenizeCommand = {
     .name = "terrace tokenize",
     .summary =
-        "Turns text files or JSON lines into a file of token ids. Each PATH is a file or a "
+        "Converts text files or JSON lines into a file of token ids. Each PATH is a file or a "
         "directory of files; each text, or each line of JSON, is one document. Writes raw ids of 2 "
-        "bytes, or 4 where the vocabulary has 65,536 ids or more, and beside them FILE.idx, where "
-        "documents end, and FILE.mask, what is trained on, where there are prompts or masks.",
+        "bytes, or of 4 bytes if the vocabulary has 65,536 ids or more. Beside them it writes "
+        "FILE.idx, which says where documents end, and, if there are prompts or masks, FILE.mask, "
+        "which says which tokens are trained on.",
     .operands = kTokenizeOperands,
     .repeats_last_operand = true};
 
@@ -43,9 +44,10 @@ constexpr auto kTokenizeFlags = std::to_array<FlagSpec>({
     {"tokenizer", "Text", "FILE",
      "A tokenizer.json, a SentencePiece .model, a directory with one, or bytes"},
     {"append-eos", "Text", "on|off",
-     "The end token behind each document (on, where the tokenizer names one)"},
-    {"output", "Result", "FILE", "The token file; the same command continues an interrupted run"},
-    {"threads", "Machine", "N", "Threads that compute (what the process may use)"},
+     "Add the end token after each document (on, if the tokenizer names one)"},
+    {"output", "Result", "FILE",
+     "The token file to write; run the same command again to continue after an interruption"},
+    {"threads", "Machine", "N", "Number of compute threads (as many as the process may use)"},
 });
 
 struct LoadedTokenizer {
@@ -70,7 +72,8 @@ std::string tokenize_summary(const TokenizeResult& result, const std::string& ou
     text += fmt::format("; {} tokens are trained on", *result.trained_tokens);
   }
   if (result.resumed_bytes > 0) {
-    text += fmt::format("; {} of it were there already", format_size(result.resumed_bytes));
+    text += fmt::format("; {} of the input had been tokenized before",
+                        format_size(result.resumed_bytes));
   }
   const double bytes = static_cast<double>(result.done.bytes - result.resumed_bytes);
   return text +
@@ -109,8 +112,8 @@ int run_tokenize(int argc, const char* const* argv) {
       load_with_hash(values[kTokenizerFlag]->name(), request.output, log);
   request.tokenizer_hash = loaded.hash;
   if (values[kAppendEosFlag] && request.append_end && !loaded.tokenizer->end_token()) {
-    throw ConfigError("--append-eos on: the tokenizer names no end token",
-                      "name it in tokenizer_config.json beside it (eos_token)");
+    throw ConfigError("--append-eos on: the tokenizer does not name an end token",
+                      "name it (eos_token) in a tokenizer_config.json beside the tokenizer");
   }
   const SystemClock clock;
   const std::int64_t begin_ns = clock.now_ns();

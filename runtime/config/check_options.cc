@@ -31,7 +31,7 @@ void check_learning_rate(const OptimizerFlags& optimizer) {
   if (optimizer.min_learning_rate.value_or(0) > optimizer.learning_rate) {
     throw ConfigError(fmt::format("--min-learning-rate {} is above --learning-rate {}",
                                   *optimizer.min_learning_rate, optimizer.learning_rate),
-                      "lower it, or leave it out for a tenth");
+                      "lower it, or leave it out: then it is a tenth of the learning rate");
   }
 }
 
@@ -39,14 +39,14 @@ void check_precision(const TrainOptions& options) {
   if (options.precision != Precision::kFp16) return;
   if (options.tiers.device.kind != DeviceKind::kCuda) {
     throw ConfigError(
-        "--precision fp16 computes on GPUs only, of which --device auto promises none: the CPU "
-        "device has no kernels for it",
+        "--precision fp16 computes on GPUs only: the CPU device has no kernels for it, and "
+        "--device auto may choose the CPU",
         "use --precision bf16, or --device cuda");
   }
   if (options.optimizer.master_weights == MasterChoice::kSplit) {
     throw ConfigError(
-        "--master-weights split with --precision fp16: 16 more bits do not make an "
-        "fp16 parameter the fp32 one",
+        "--master-weights split with --precision fp16: 16 more bits do not turn an fp16 parameter "
+        "into the fp32 one",
         "leave it out for whole masters, or compute with --precision bf16");
   }
 }
@@ -63,8 +63,9 @@ void check_validation(const TrainOptions& options,
                       FunctionRef<bool(std::string_view flag)> is_given) {
   const bool has_data = !options.data.validation_data.empty();
   if (has_data && is_given("validation-fraction")) {
-    throw ConfigError("--validation-data and --validation-fraction both name the validation split",
-                      "give one of them");
+    throw ConfigError(
+        "--validation-data and --validation-fraction both define the validation split",
+        "give one of them");
   }
   if (!has_data && options.data.validation_fraction == 0 && options.run.eval_every > 0) {
     throw ConfigError(fmt::format("--eval-every {} with --validation-fraction 0: there is nothing "
@@ -81,16 +82,17 @@ void check_best(const RunOptions& run) {
   const bool has_patience = run.early_stopping_patience > 0;
   if (!run.keep_best && !has_patience) return;
   throw ConfigError(
-      fmt::format("{} without --eval-every: the losses of evaluations say which state is the best",
+      fmt::format("{} without --eval-every: the best state is found by comparing the losses of "
+                  "evaluations",
                   run.keep_best ? "--keep-best" : "--early-stopping-patience"),
       "give --eval-every STEPS");
 }
 
 void check_weights(const DataOptions& data) {
   if (data.data_weights.empty() || data.data_weights.size() == data.data.size()) return;
-  throw ConfigError(fmt::format("--data-weights has {} numbers, and --data names {} paths",
+  throw ConfigError(fmt::format("--data-weights has {} numbers, but --data names {} paths",
                                 data.data_weights.size(), data.data.size()),
-                    "give a weight for each path");
+                    "give one weight for each path");
 }
 
 void check_places(const TierOptions& tiers) {
@@ -118,24 +120,25 @@ void check_lora(const ModelOptions& model) {
                             lora.is_rank_stabilized.has_value() || lora.has_magnitudes.has_value();
   if (has_settings && !is_there) {
     throw ConfigError(
-        "--lora-alpha, --lora-targets, --lora-type and --lora-rslora say what an adapter is, and "
-        "there is none",
+        "--lora-alpha, --lora-targets, --lora-type and --lora-rslora describe an adapter, but this "
+        "run has none",
         "give --lora-rank N for a new one, or --adapter DIR");
   }
   if (model.base_quantization && !is_there) {
-    throw ConfigError("--base-quantization is of what an adapter freezes, and there is no adapter",
-                      "give --lora-rank N for a new one, or --adapter DIR");
+    throw ConfigError(
+        "--base-quantization applies to the model under an adapter, but this run has no adapter",
+        "give --lora-rank N for a new one, or --adapter DIR");
   }
   if (is_there && !model.trainable.empty()) {
-    throw ConfigError("--trainable beside an adapter: all of the model is frozen there",
-                      "give one of the two; --lora-targets chooses the layers of an adapter");
+    throw ConfigError("--trainable with an adapter: an adapter freezes the whole model",
+                      "give only one of the two; --lora-targets chooses the layers of an adapter");
   }
 }
 
 void check_parallelism(const StepOptions& step) {
   if (step.sequence_parallel.value_or(false) && step.tensor_parallel == 1) {
     throw ConfigError(
-        "--sequence-parallel on: it is the tensor-parallel ranks that share the rows, and "
+        "--sequence-parallel on: the tensor-parallel ranks would share the rows, but "
         "--tensor-parallel is 1",
         "give --tensor-parallel, or leave --sequence-parallel out");
   }
@@ -162,7 +165,7 @@ void check_total_steps(const TrainOptions& options, std::int64_t total_steps) {
   }
   if (options.optimizer.warmup_steps > total_steps) {
     throw ConfigError(
-        fmt::format("--warmup-steps {} are more than {}", options.optimizer.warmup_steps, all),
+        fmt::format("--warmup-steps {} is more than {}", options.optimizer.warmup_steps, all),
         "warm up for fewer steps");
   }
 }
@@ -180,8 +183,9 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_parallelism(options.step);
   check_lora(options.model);
   if (options.run.json && !options.run.dry_run) {
-    throw ConfigError("--json is for --dry-run: a training writes its figures to metrics.jsonl",
-                      "give --dry-run too, or leave --json out");
+    throw ConfigError(
+        "--json works only with --dry-run: a training run writes its figures to metrics.jsonl",
+        "add --dry-run, or leave --json out");
   }
   if (options.run.resume == "auto" && options.run.run_dir.empty()) {
     throw ConfigError("--resume auto: a new run directory has nothing to resume from",

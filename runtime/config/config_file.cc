@@ -24,7 +24,7 @@ std::string read_text(const std::string& path) {
   const bool is_file = !std::filesystem::is_directory(path);
   if (!stream.is_open() || stream.bad() || !is_file) {
     throw ConfigError(fmt::format("--config {}: {}", path, std::strerror(is_file ? errno : EISDIR)),
-                      "name a TOML file that can be read");
+                      "name a readable TOML file");
   }
   return text.str();
 }

@@ -32,7 +32,7 @@ std::string read_ds_text(const std::string& path) {
   if (!stream.is_open() || stream.bad() || is_directory) {
     throw ConfigError(
         fmt::format("--ds-config {}: {}", path, std::strerror(is_directory ? EISDIR : errno)),
-        "name a DeepSpeed configuration that can be read");
+        "name a readable DeepSpeed configuration");
   }
   return text.str();
 }
@@ -45,22 +45,22 @@ Json parse_ds_text(const std::string& path, const std::string& text) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw ConfigError(fmt::format("{}: {} is there twice", path, value.get<std::string>()),
-                        "keep one of them");
+      throw ConfigError(fmt::format("{}: {} is given twice", path, value.get<std::string>()),
+                        "keep only one of the two");
     }
     return true;
   };
   if (nests_deeper(text)) {
-    throw ConfigError(fmt::format("{}: nested too deep", path), "name a DeepSpeed configuration");
+    throw ConfigError(fmt::format("{}: nested too deeply", path), "name a DeepSpeed configuration");
   }
   try {
     Json root = Json::parse(text, callback, true, true);
     if (root.is_object()) return root;
   } catch (const Json::exception& error) {  // also for a number beyond a double
     throw ConfigError(fmt::format("{}: {}", path, error.what()),
-                      "write it as JSON; comments may stay");
+                      "write it as JSON; comments are allowed");
   }
-  throw ConfigError(fmt::format("{}: not an object", path), "name a DeepSpeed configuration");
+  throw ConfigError(fmt::format("{}: not a JSON object", path), "name a DeepSpeed configuration");
 }
 
 // Returns a value as it would be written after a flag.
@@ -127,13 +127,13 @@ class DsKeys {
   // Adds notes about settings that nothing has asked for, such as settings of another type of
   // optimizer.
   void note_unused() {
-    for (const std::string& at : unused_) note("nothing in the file makes use of it", at);
+    for (const std::string& at : unused_) note("nothing in the file uses it", at);
   }
 
   [[noreturn]] void refuse(const std::string& at, const std::string& remedy) {
     const Json* value = find(at);
-    throw ConfigError(value == nullptr ? fmt::format("{} is not done here", where(at))
-                                       : fmt::format("{} is {}, which is not done here", where(at),
+    throw ConfigError(value == nullptr ? fmt::format("{} is not supported", where(at))
+                                       : fmt::format("{} is {}, which is not supported", where(at),
                                                      value->dump()),
                       remedy);
   }
@@ -272,7 +272,7 @@ class DsSettings {
 
   void precision() {
     if (is_on("bf16.enabled") && is_on("fp16.enabled")) {
-      keys_.refuse("bf16.enabled", "enable one of bf16 and fp16");
+      keys_.refuse("bf16.enabled", "enable only one of bf16 and fp16");
     }
     for (const char* type : {"bf16", "fp16"}) {
       const std::string at = fmt::format("{}.enabled", type);

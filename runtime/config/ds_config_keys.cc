@@ -6,12 +6,13 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kPlanned =
-    "what is fetched, kept and written when is planned from the budgets";
+    "the plan for the memory budgets decides what is fetched, kept and written, and when";
 constexpr std::string_view kChunks = "ranks exchange gradients and parameters unit by unit";
 constexpr std::string_view kScaler =
-    "the loss scale begins at 65536, doubles after 1000 steps and is halved by the second of two "
+    "the loss scale starts at 65536, doubles after 1000 steps and is halved at the second of two "
     "overflows";
-constexpr std::string_view kRequests = "the store sizes and queues its requests by itself";
+constexpr std::string_view kRequests =
+    "the store chooses the size and the queue depth of its requests itself";
 constexpr std::string_view kMean = "gradients are the mean over the global batch: leave it out";
 constexpr std::string_view kNotDone = "leave it out";
 
@@ -21,9 +22,10 @@ constexpr auto kKeys = std::to_array<DsKey>({
     {"gradient_accumulation_steps", DsEffect::kSetting},
     {"gradient_clipping", DsEffect::kSetting},
     {"steps_per_print", DsEffect::kSetting},
-    {"wall_clock_breakdown", DsEffect::kNote, "the end of a run says where its time went", "false"},
-    {"memory_breakdown", DsEffect::kNote, "the ledger is shown before every run", "false"},
-    {"dump_state", DsEffect::kNote, "the run directory has the configuration", "false"},
+    {"wall_clock_breakdown", DsEffect::kNote,
+     "the report at the end of a run shows where the time went", "false"},
+    {"memory_breakdown", DsEffect::kNote, "the memory ledger is printed before every run", "false"},
+    {"dump_state", DsEffect::kNote, "the run directory contains the configuration", "false"},
     {"prescale_gradients", DsEffect::kRefused, kMean, "false"},
     {"gradient_predivide_factor", DsEffect::kRefused, kMean, "1"},
     {"gradient_allreduce_op", DsEffect::kRefused, kMean, "\"mean\""},
@@ -31,16 +33,16 @@ constexpr auto kKeys = std::to_array<DsKey>({
     {"managed_gradient_accumulation", DsEffect::kRefused, kNotDone, "true"},
     {"communication_data_type", DsEffect::kSetting},
     {"seq_parallel_communication_data_type", DsEffect::kNote,
-     "hidden states are exchanged in the type of the compute", "\"fp32\""},
+     "hidden states are exchanged in the compute type", "\"fp32\""},
     {"data_types.grad_accum_dtype", DsEffect::kSetting},
-    {"data_types.param_dtype", DsEffect::kNote, "--precision is the type of the compute", "null"},
-    {"data_types.buffer_dtype", DsEffect::kNote, "--precision is the type of the compute", "null"},
+    {"data_types.param_dtype", DsEffect::kNote, "--precision sets the compute type", "null"},
+    {"data_types.buffer_dtype", DsEffect::kNote, "--precision sets the compute type", "null"},
     {"disable_allgather", DsEffect::kRefused, kNotDone, "false"},
     {"dataloader_drop_last"},
     {"zero_allow_untested_optimizer"},
     {"zero_force_ds_cpu_optimizer"},
     {"sequence_parallel_size", DsEffect::kRefused,
-     "leave it out: --tensor-parallel has sequence parallelism of its own", "1"},
+     "leave it out: --tensor-parallel includes sequence parallelism", "1"},
 
     {"bf16.enabled", DsEffect::kSetting},
     {"bf16.immediate_grad_update"},
@@ -68,23 +70,23 @@ constexpr auto kKeys = std::to_array<DsKey>({
     {"optimizer.params.momentum", DsEffect::kSetting},
     {"optimizer.params.torch_adam"},
     {"optimizer.params.fused"},
-    {"optimizer.params.adam_w_mode", DsEffect::kRefused, "weight decay is AdamW's: give true",
-     "true"},
+    {"optimizer.params.adam_w_mode", DsEffect::kRefused,
+     "weight decay is decoupled, as in AdamW: give true", "true"},
     {"optimizer.params.bias_correction", DsEffect::kRefused, "give true", "true"},
     {"optimizer.params.amsgrad", DsEffect::kRefused, "give false", "false"},
     {"optimizer.params.nesterov", DsEffect::kRefused, "give false", "false"},
     {"optimizer.params.dampening", DsEffect::kRefused, "give 0", "0"},
 
     {"scheduler.type", DsEffect::kSetting},
-    {"scheduler.params.warmup_min_lr", DsEffect::kNote, "the warm-up begins at 0", "0"},
+    {"scheduler.params.warmup_min_lr", DsEffect::kNote, "the warm-up starts at 0", "0"},
     {"scheduler.params.warmup_max_lr", DsEffect::kSetting},
     {"scheduler.params.warmup_num_steps", DsEffect::kSetting},
     {"scheduler.params.total_num_steps", DsEffect::kSetting},
     {"scheduler.params.warmup_type", DsEffect::kSetting},
     {"scheduler.params.cos_min_ratio", DsEffect::kSetting},
-    {"scheduler.params.warmup_min_ratio", DsEffect::kNote, "the warm-up begins at 0", "0"},
+    {"scheduler.params.warmup_min_ratio", DsEffect::kNote, "the warm-up starts at 0", "0"},
     {"scheduler.params.last_batch_iteration", DsEffect::kRefused,
-     "give -1: --resume goes on from a checkpoint", "-1"},
+     "give -1: --resume continues from a checkpoint", "-1"},
 
     {"zero_optimization.stage", DsEffect::kSetting},
     {"zero_optimization.cpu_offload", DsEffect::kSetting},
@@ -143,9 +145,9 @@ constexpr auto kKeys = std::to_array<DsKey>({
     {"zero_optimization.offload_optimizer.buffer_count", DsEffect::kNote, kPlanned, "4"},
     {"zero_optimization.offload_optimizer.ratio", DsEffect::kNote, kPlanned, "1"},
     {"zero_optimization.offload_optimizer.super_offload", DsEffect::kNote,
-     "updates overlap with compute in any case", "false"},
+     "updates always overlap with compute", "false"},
     {"zero_optimization.offload_optimizer.cpuadam_cores_perc", DsEffect::kNote,
-     "--threads says how many cores work", "0.8"},
+     "--threads sets the number of compute threads", "0.8"},
 
     {"aio.block_size", DsEffect::kNote, kRequests, "1048576"},
     {"aio.queue_depth", DsEffect::kNote, kRequests, "8"},
@@ -154,15 +156,14 @@ constexpr auto kKeys = std::to_array<DsKey>({
     {"aio.intra_op_parallelism", DsEffect::kNote, kRequests, "1"},
     {"aio.thread_count", DsEffect::kNote, kRequests},
     {"aio.num_threads", DsEffect::kNote, kRequests},
-    {"aio.use_gds", DsEffect::kRefused, "drives are read by way of host memory: give false",
-     "false"},
+    {"aio.use_gds", DsEffect::kRefused, "drives are read through host memory: give false", "false"},
 
     {"activation_checkpointing.cpu_checkpointing", DsEffect::kSetting},
     {"activation_checkpointing.partition_activations", DsEffect::kNote,
-     "with --tensor-parallel, ranks share activations where --sequence-parallel is on", "false"},
+     "with --tensor-parallel, ranks share activations if --sequence-parallel is on", "false"},
     {"activation_checkpointing.contiguous_memory_optimization"},
     {"activation_checkpointing.number_checkpoints", DsEffect::kNote,
-     "what is recomputed is planned from the budgets, or --recompute says it", "null"},
+     "the plan for the memory budgets, or --recompute, decides what is recomputed", "null"},
     {"activation_checkpointing.synchronize_checkpoint_boundary"},
     {"activation_checkpointing.profile"},
 
@@ -171,7 +172,7 @@ constexpr auto kKeys = std::to_array<DsKey>({
     {"checkpoint.checkpoint_serialization"},
     {"checkpoint.parallel_write.pipeline_stage"},
     {"checkpoint.use_node_local_storage", DsEffect::kRefused,
-     "all ranks have to see one run directory: give false", "false"},
+     "all ranks must see the same run directory: give false", "false"},
 
     {"tensor_parallel.autotp_size", DsEffect::kSetting},
     {"tensor_parallel.tp_size", DsEffect::kSetting},
@@ -182,7 +183,7 @@ constexpr auto kKeys = std::to_array<DsKey>({
     {"pipeline.partition", DsEffect::kNote, "stages have about equal work", "\"best\""},
     {"pipeline.seed_layers"},
     {"pipeline.activation_checkpoint_interval", DsEffect::kNote,
-     "what is recomputed is planned from the budgets, or --recompute says it", "0"},
+     "the plan for the memory budgets, or --recompute, decides what is recomputed", "0"},
     {"pipeline.pipe_partitioned"},
     {"pipeline.grad_partitioned"},
     {"timers.throughput.enabled"},
@@ -190,20 +191,23 @@ constexpr auto kKeys = std::to_array<DsKey>({
 });
 
 constexpr auto kBlocks = std::to_array<DsBlock>({
-    {"tensorboard", DsEffect::kNote, "the run directory has TensorBoard's events in any case"},
-    {"csv_monitor", DsEffect::kNote, "the run directory has metrics.jsonl"},
-    {"wandb", DsEffect::kNote, "nothing is reported to it; the run directory has metrics.jsonl"},
-    {"comet", DsEffect::kNote, "nothing is reported to it; the run directory has metrics.jsonl"},
+    {"tensorboard", DsEffect::kNote, "the run directory always contains TensorBoard events"},
+    {"csv_monitor", DsEffect::kNote, "the run directory contains metrics.jsonl"},
+    {"wandb", DsEffect::kNote,
+     "Terrace does not report to it; the run directory contains metrics.jsonl"},
+    {"comet", DsEffect::kNote,
+     "Terrace does not report to it; the run directory contains metrics.jsonl"},
     {"flops_profiler", DsEffect::kNote, "--trace-steps writes a trace"},
     {"comms_logger", DsEffect::kNote, "--trace-steps writes a trace"},
     {"nebula", DsEffect::kNote, "checkpoints go to the run directory"},
     {"datastates_ckpt", DsEffect::kNote, "checkpoints go to the run directory", {}},
-    {"checkpoint.writer", DsEffect::kNote, "checkpoints are written by Terrace's own writer", {}},
-    {"compile", DsEffect::kNote, "steps are compiled in any case", "deepcompile"},
-    {"autotuning", DsEffect::kRefused, "leave it out: steps are planned from the budgets"},
-    {"elasticity", DsEffect::kRefused, "leave it out: a checkpoint resumes on any number of ranks"},
-    {"amp", DsEffect::kRefused, "enable bf16 or fp16 in its place"},
-    {"torch_autocast", DsEffect::kRefused, "enable bf16 or fp16 in its place"},
+    {"checkpoint.writer", DsEffect::kNote, "Terrace writes checkpoints with its own writer", {}},
+    {"compile", DsEffect::kNote, "steps are always compiled", "deepcompile"},
+    {"autotuning", DsEffect::kRefused, "leave it out: the step is planned for the memory budgets"},
+    {"elasticity", DsEffect::kRefused,
+     "leave it out: a checkpoint can be resumed on any number of ranks"},
+    {"amp", DsEffect::kRefused, "enable bf16 or fp16 instead"},
+    {"torch_autocast", DsEffect::kRefused, "enable bf16 or fp16 instead"},
     {"compression_training", DsEffect::kRefused, kNotDone, {}},
     {"data_efficiency", DsEffect::kRefused, kNotDone},
     {"curriculum_learning", DsEffect::kRefused, kNotDone},
@@ -215,7 +219,7 @@ constexpr auto kBlocks = std::to_array<DsBlock>({
     {"expert_parallel", DsEffect::kRefused, kNotDone},
     {"tensor_parallel.partition_config",
      DsEffect::kNote,
-     "how layers are divided follows from the model",
+     "the model decides how layers are divided",
      {}},
     {"zero_optimization.zenflow", DsEffect::kRefused, kNotDone, {}},
     {"zero_optimization.zeropp_loco_param", DsEffect::kRefused, kNotDone, {}},

@@ -24,7 +24,7 @@ class Parser {
     app_.get_formatter()->column_width(kHelpColumn);
     options_.reserve(flags.size());
     for (std::size_t i = 0; i < flags.size(); ++i) options_.push_back(add(flags[i], texts_[i]));
-    app_.add_flag("-h,--help")->description("This text")->group("Help");
+    app_.add_flag("-h,--help")->description("Print this text")->group("Help");
   }
 
   CLI::App& app() { return app_; }
@@ -78,11 +78,11 @@ void check_operands(const std::vector<std::string>& left, const CommandSpec& com
   if (left.size() < wanted) {
     throw ConfigError(
         fmt::format("{} is missing", command.operands[left.size()]),
-        fmt::format("{} {}; --help tells more", command.name, fmt::join(command.operands, " ")));
+        fmt::format("usage: {} {}; see --help", command.name, fmt::join(command.operands, " ")));
   }
   if (left.size() == wanted || (command.repeats_last_operand && wanted > 0)) return;
   throw ConfigError(fmt::format("'{}' belongs to no flag", left[wanted]),
-                    "write every value behind its flag; --help lists them");
+                    "write each value after its flag; --help lists the flags");
 }
 
 // Returns the flag that an argument names, with or without a value after "="; null where it names
@@ -103,8 +103,9 @@ void check_values(const std::vector<std::string>& arguments, std::span<const Fla
                             arguments[i].find('=') == std::string::npos;
     if (!wants_next || flag_of(arguments[i + 1], flags) == nullptr) continue;
     throw ConfigError(
-        fmt::format("{} has no value: {} behind it is a flag", arguments[i], arguments[i + 1]),
-        fmt::format("give it one; a value that is called like a flag goes behind '=': {}={}",
+        fmt::format("{} has no value: it is followed by the flag {}", arguments[i],
+                    arguments[i + 1]),
+        fmt::format("give it a value; if the value looks like a flag, write it after '=': {}={}",
                     arguments[i], arguments[i + 1]));
   }
 }
@@ -153,7 +154,7 @@ CommandLine read_command_line(const CommandSpec& command, std::span<const FlagSp
     if (flags[i].arity == FlagArity::kOne && parser.texts(i).size() > 1) {
       throw ConfigError(fmt::format("--{} is given more than once: {}", flags[i].name,
                                     fmt::join(parser.texts(i), ", ")),
-                        "give it once");
+                        "give it only once");
     }
     const bool is_switch = flags[i].arity == FlagArity::kSwitch;
     values[i].emplace("--" + std::string(flags[i].name),

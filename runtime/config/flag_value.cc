@@ -134,7 +134,7 @@ StepRange FlagValue::step_range() const {
     if (first && last && *first >= 1 && *first <= *last) return {*first, *last};
   }
   refuse(fmt::format("'{}' is not a range of steps", range),
-         "write FIRST:LAST, counted from 1, as in 3:5");
+         "write FIRST:LAST, counted from 1, for example 3:5");
 }
 
 bool FlagValue::on_off() const {

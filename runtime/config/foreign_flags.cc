@@ -8,38 +8,39 @@ namespace {
 constexpr std::string_view kSameNumber = "the same number";
 constexpr std::string_view kSameSteps = "the same number of steps";
 constexpr std::string_view kMicroBatch =
-    "samples of a micro-batch on one data-parallel rank; a step has --gradient-accumulation-steps "
-    "of them on every rank";
+    "samples of a micro-batch on one data-parallel rank; in a step every rank computes "
+    "--gradient-accumulation-steps micro-batches";
 constexpr std::string_view kGlobalBatch =
-    "the global batch divided by --micro-batch-size and by the data-parallel ranks";
+    "the global batch divided by --micro-batch-size and by the number of data-parallel ranks";
 constexpr std::string_view kRatio = "a number of steps: the ratio times --max-steps";
 constexpr std::string_view kModel =
     "a directory with config.json and its weights, or a preset; nothing is downloaded";
 constexpr std::string_view kData = "files or directories of text or tokens; nothing is downloaded";
 constexpr std::string_view kRecompute =
-    "--recompute full repeats every forward; auto does it where memory is short";
+    "--recompute full repeats every forward; auto does so where memory is short";
 constexpr std::string_view kPrecision = "bf16 (the default), fp32, or fp16 on GPUs";
-constexpr std::string_view kRunDir = "metrics, checkpoints and final/ go there";
+constexpr std::string_view kRunDir = "the directory for metrics, checkpoints and final/";
 constexpr std::string_view kResume = "the path of a checkpoint-N, or auto for the last one";
 constexpr std::string_view kZero =
     "0 to 3 as in DeepSpeed; FSDP's SHARD_GRAD_OP is 2, its FULL_SHARD is 3";
 constexpr std::string_view kSizes =
-    "the sizes of a model come from --model: a directory with a config.json, or a preset";
+    "--model gives the sizes of the model: a directory with a config.json, or a preset";
 constexpr std::string_view kOffload = "host, or nvme with --nvme DIR";
 constexpr std::string_view kTokenizer =
-    "auto, bytes or the path of a tokenizer, for JSON lines; terrace tokenize makes token files of "
-    "text";
+    "auto, bytes or the path of a tokenizer, for JSON lines; terrace tokenize converts text to "
+    "token files";
 constexpr std::string_view kAlwaysCompiled = "leave it out: the step is always compiled";
 constexpr std::string_view kMetrics =
-    "leave it out: the run directory has metrics.jsonl, and TensorBoard's file with its numbers";
-constexpr std::string_view kRanks = "or start ranks as processes with mpirun -n N";
+    "leave it out: the run directory contains metrics.jsonl and a TensorBoard file with the same "
+    "numbers";
+constexpr std::string_view kRanks = "or start the ranks as processes with mpirun -n N";
 
 constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     // Adapters, as PEFT and bitsandbytes call it.
     {"load-in-4bit", "base-quantization", "nf4"},
     {"load-in-8bit", "base-quantization", "int8"},
     {"lora-r", "lora-rank", kSameNumber},
-    {"target-modules", "lora-targets", "patterns of names, as *.self_attn.q_proj.weight"},
+    {"target-modules", "lora-targets", "patterns of names, for example *.self_attn.q_proj.weight"},
     {"use-dora", "lora-type", "dora"},
     {"use-rslora", "lora-rslora", "on or off"},
     // Batch and length.
@@ -48,8 +49,8 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"per-gpu-train-batch-size", "micro-batch-size", kMicroBatch},
     {"train-micro-batch-size-per-gpu", "micro-batch-size", kMicroBatch},
     {"local-batch-size", "micro-batch-size", kMicroBatch},
-    {"per-device-eval-batch-size", "micro-batch-size", "an evaluation uses it too"},
-    {"eval-batch-size", "micro-batch-size", "an evaluation uses it too"},
+    {"per-device-eval-batch-size", "micro-batch-size", "evaluations use the same size"},
+    {"eval-batch-size", "micro-batch-size", "evaluations use the same size"},
     {"global-batch-size", "gradient-accumulation-steps", kGlobalBatch},
     {"train-batch-size", "gradient-accumulation-steps", kGlobalBatch},
     {"total-batch-size", "gradient-accumulation-steps", kGlobalBatch},
@@ -75,7 +76,7 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"total-steps", "max-steps", kSameSteps},
     {"num-steps", "max-steps", kSameSteps},
     {"steps", "max-steps", kSameSteps},
-    {"train-samples", "max-steps", "the samples divided by the global batch"},
+    {"train-samples", "max-steps", "the number of samples divided by the global batch"},
     {"num-epochs", "num-train-epochs", kSameNumber},
     {"epochs", "num-train-epochs", kSameNumber},
     {"max-epochs", "num-train-epochs", kSameNumber},
@@ -92,7 +93,7 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"warmup", "warmup-steps", "a number of steps"},
     {"lr-scheduler", "lr-scheduler-type", "cosine, linear or constant"},
     {"lr-decay-style", "lr-scheduler-type", "cosine, linear or constant"},
-    {"lr-decay-iters", "max-steps", "the schedule ends where the run does"},
+    {"lr-decay-iters", "max-steps", "the schedule always ends with the run"},
     {"scheduler", "lr-scheduler-type", "cosine, linear or constant"},
     {"optim", "optimizer", "adamw_torch is adamw"},
     {"optimizer-name", "optimizer", "AdamW is adamw"},
@@ -111,7 +112,7 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"bf16", "precision", "bf16 is the default"},
     {"fp16", "precision", "--precision fp16, on GPUs only"},
     {"fp32", "precision", "--precision fp32"},
-    {"tf32", "", "leave it out: --precision says the type, and sums are fp32"},
+    {"tf32", "", "leave it out: --precision sets the compute type, and sums are fp32"},
     {"dtype", "precision", kPrecision},
     {"torch-dtype", "precision", kPrecision},
     {"params-dtype", "precision", kPrecision},
@@ -143,7 +144,8 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"eval-dataset", "validation-data", kData},
     {"validation-file", "validation-data", kData},
     {"valid-data-path", "validation-data", kData},
-    {"split", "validation-fraction", "the part of the data's tail that is kept for evaluation"},
+    {"split", "validation-fraction",
+     "the fraction at the end of the data that is kept for evaluation"},
     {"validation-split-percentage", "validation-fraction", "a fraction: the percentage / 100"},
     {"tokenizer-name", "tokenizer", kTokenizer},
     {"tokenizer-name-or-path", "tokenizer", kTokenizer},
@@ -152,7 +154,7 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"tokenizer-path", "tokenizer", kTokenizer},
     {"vocab-file", "tokenizer", kTokenizer},
     {"random-seed", "seed", kSameNumber},
-    {"data-seed", "seed", "one seed says initial parameters and the order of samples"},
+    {"data-seed", "seed", "one seed sets the initial parameters and the order of samples"},
     {"debug-seed", "seed", kSameNumber},
     // Memory.
     {"gradient-checkpointing", "recompute", kRecompute},
@@ -180,12 +182,12 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"data-parallel-sharding-strategy", "zero-stage", kZero},
     {"use-distributed-optimizer", "zero-stage", "--zero-stage 1, the default of several ranks"},
     {"data-parallel-shard-degree", "zero-stage",
-     "3 shares all state among the data-parallel ranks, which are the ranks that tensor and "
-     "pipeline parallelism leave"},
+     "3 shards all state across the data-parallel ranks; these are the ranks left by tensor and "
+     "pipeline parallelism"},
     {"data-parallel-replicate-degree", "",
-     "leave it out: data-parallel ranks are those that tensor and pipeline parallelism leave"},
+     "leave it out: tensor and pipeline parallelism leave the remaining ranks to data parallelism"},
     {"data-parallel-size", "",
-     "leave it out: data-parallel ranks are those that tensor and pipeline parallelism leave"},
+     "leave it out: tensor and pipeline parallelism leave the remaining ranks to data parallelism"},
     {"tensor-model-parallel-size", "tensor-parallel", kSameNumber},
     {"tensor-parallel-size", "tensor-parallel", kSameNumber},
     {"tensor-parallel-degree", "tensor-parallel", kSameNumber},
@@ -200,11 +202,11 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"pp-size", "pipeline-parallel", kSameNumber},
     {"virtual-pipeline-model-parallel-size", "virtual-stages", kSameNumber},
     {"num-layers-per-virtual-pipeline-stage", "virtual-stages",
-     "pieces of the model on a rank: the layers of a rank divided by those of a piece"},
-    {"context-parallel-size", "", "leave it out: no context parallelism is built"},
-    {"context-parallel-degree", "", "leave it out: no context parallelism is built"},
-    {"expert-model-parallel-size", "", "leave it out: no mixture of experts is built"},
-    {"expert-parallel-degree", "", "leave it out: no mixture of experts is built"},
+     "pieces of the model on a rank: the layers of a rank divided by the layers of a piece"},
+    {"context-parallel-size", "", "leave it out: context parallelism is not built"},
+    {"context-parallel-degree", "", "leave it out: context parallelism is not built"},
+    {"expert-model-parallel-size", "", "leave it out: mixture of experts is not built"},
+    {"expert-parallel-degree", "", "leave it out: mixture of experts is not built"},
     {"nproc-per-node", "local-ranks", kRanks},
     {"num-gpus", "local-ranks", kRanks},
     {"num-processes", "local-ranks", kRanks},
@@ -221,7 +223,7 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"save-dir", "run-dir", kRunDir},
     {"checkpoint-dir", "run-dir", kRunDir},
     {"checkpoint-folder", "run-dir", kRunDir},
-    {"overwrite-output-dir", "run-dir", "name a directory that is not there yet"},
+    {"overwrite-output-dir", "run-dir", "name a directory that does not exist yet"},
     {"load", "resume", kResume},
     {"resume-from-checkpoint", "resume", kResume},
     {"resume-from", "resume", kResume},
@@ -231,13 +233,13 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"validation-freq", "eval-every", kSameSteps},
     {"val-check-interval", "eval-every", "a number of steps"},
     {"eval-strategy", "eval-every",
-     "a number of steps; without it a run evaluates after its last step"},
+     "a number of steps; without it a run evaluates only after its last step"},
     {"evaluation-strategy", "eval-every",
-     "a number of steps; without it a run evaluates after its last step"},
+     "a number of steps; without it a run evaluates only after its last step"},
     {"eval-iters", "eval-samples", "samples: the iterations times the global batch"},
     {"max-eval-samples", "eval-samples", kSameNumber},
-    {"do-eval", "eval-every", "a number of steps; the last step is always followed by one"},
-    {"do-train", "", "leave it out: terrace train trains"},
+    {"do-eval", "eval-every", "a number of steps; a run always evaluates after its last step"},
+    {"do-train", "", "leave it out: terrace train always trains"},
     {"save-steps", "checkpoint-every", kSameSteps},
     {"save-interval", "checkpoint-every", kSameSteps},
     {"save-freq", "checkpoint-every", kSameSteps},
@@ -246,7 +248,8 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"checkpointing-steps", "checkpoint-every", kSameSteps},
     {"save-total-limit", "keep-last", "the same number of checkpoints"},
     {"keep-latest-k", "keep-last", "the same number of checkpoints"},
-    {"load-best-model-at-end", "keep-best", "final/ is the last state; best.json names the best"},
+    {"load-best-model-at-end", "keep-best",
+     "final/ is the last state; best.json names the best one"},
     {"logging-steps", "log-every", kSameSteps},
     {"log-interval", "log-every", kSameSteps},
     {"log-freq", "log-every", kSameSteps},
@@ -265,10 +268,10 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"compile", "", kAlwaysCompiled},
     {"torch-compile", "", kAlwaysCompiled},
     {"compile-enable", "", kAlwaysCompiled},
-    {"use-flash-attn", "", "leave it out: attention never stores its squares"},
-    {"attn-implementation", "", "leave it out: attention never stores its squares"},
-    {"dataloader-num-workers", "", "leave it out: data is read beside the step"},
-    {"num-workers", "", "leave it out: data is read beside the step"},
+    {"use-flash-attn", "", "leave it out: attention never stores the full score matrix"},
+    {"attn-implementation", "", "leave it out: attention never stores the full score matrix"},
+    {"dataloader-num-workers", "", "leave it out: data is always read in parallel with the step"},
+    {"num-workers", "", "leave it out: data is always read in parallel with the step"},
 });
 
 }  // namespace

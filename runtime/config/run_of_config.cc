@@ -52,10 +52,10 @@ void refuse_passing_over(const std::string& path, const std::string& run_dir) {
   const fs::path directory = directory_of(path);
   if (!has_checkpoint(directory) || has_checkpoint(run_dir)) return;
   throw ConfigError(
-      fmt::format("--resume auto: {} names the run directory {}, which has no checkpoint, and the "
-                  "directory that the file stands in has some",
+      fmt::format("--resume auto: {} names the run directory {}, which has no checkpoint, but the "
+                  "directory of this file has checkpoints",
                   path, run_dir),
-      fmt::format("give --run-dir {} to go on there, or another --run-dir to start anew",
+      fmt::format("give --run-dir {} to continue there, or another --run-dir to start a new run",
                   directory.string()));
 }
 

@@ -19,8 +19,8 @@ int read_threads(const FlagValue& value) {
   const std::int64_t threads = value.integer(1, std::numeric_limits<int>::max());
   const int most = most_threads();
   if (threads > most) {
-    value.refuse(fmt::format("no more than {} threads compute in a process here", most),
-                 "give as many as there are processors, or leave it out");
+    value.refuse(fmt::format("here a process computes with at most {} threads", most),
+                 "give as many as there are processors, or leave the flag out");
   }
   return static_cast<int>(threads);
 }

@@ -23,11 +23,13 @@ namespace {
 constexpr CommandSpec kTrainCommand = {
     "terrace train",
     "Trains a model whose state need not fit in memory. Every flag is also a key of the TOML file\n"
-    "given by --config, with _ for -; flags win. Sizes take KiB MiB GiB TiB (1024) or KB MB GB TB\n"
-    "(1000), numbers take 5e8 and 10_000."};
+    "given by --config, with _ instead of -; flags override keys. Sizes take KiB MiB GiB TiB "
+    "(1024)\n"
+    "or KB MB GB TB (1000), numbers can be written as 5e8 and 10_000."};
 constexpr FlagSpec kDsConfigFlag = {"ds-config", "Run", "FILE",
-                                    "A DeepSpeed configuration; flags and keys of --config win"};
-constexpr FlagSpec kConfigFlag = {"config", "Run", "FILE", "A TOML file with flags as keys"};
+                                    "A DeepSpeed configuration; flags and keys of --config "
+                                    "override it"};
+constexpr FlagSpec kConfigFlag = {"config", "Run", "FILE", "A TOML file whose keys are flags"};
 
 // Returns the flags' specs, then the specs of the flags that name files with flags: --ds-config and
 // --config.
@@ -107,8 +109,8 @@ std::string add_config(FlagValues& values, const std::vector<TrainFlag>& flags,
     }
     if (!is_same) {
       note = fmt::format(
-          "the run directory is {}, in which config.toml stands; when it was written that was {}, "
-          "where nothing is read or written now",
+          "the run directory is {}, where config.toml is; when the file was written, it was {}, "
+          "but nothing is read or written there now",
           *run, before);
     }
   }
@@ -168,8 +170,8 @@ void add_difference(const std::string& toml, const TrainOptions& options, const 
 // run.
 void check_utf8(const FlagValue& value) {
   if (std::ranges::all_of(value.texts(), is_utf8)) return;
-  value.refuse("is not UTF-8, as the run's config.toml has to be",
-               "write it in UTF-8; a link can give a file such a name");
+  value.refuse("is not UTF-8, but the run's config.toml must be UTF-8",
+               "write it in UTF-8; a link can give the file such a name");
 }
 
 }  // namespace
@@ -228,12 +230,12 @@ void settle_batch(TrainOptions& options, int ranks) {
   }
   if (micro * accumulation * dp == global.samples) return;
   throw ConfigError(
-      fmt::format("{} is {}, which is not the product of a micro-batch size ({}), a number of "
-                  "accumulation steps ({}) and {} data-parallel ranks",
+      fmt::format("{} is {}, but it must be the product of the micro-batch size ({}), the number "
+                  "of accumulation steps ({}) and the {} data-parallel ranks",
                   global.where, global.samples,
                   global.has_micro_batch ? fmt::format("{}", micro) : "open",
                   global.has_accumulation ? fmt::format("{}", accumulation) : "1 or open", dp),
-      "correct one of them, or start another number of ranks");
+      "correct one of them, or start a different number of ranks");
 }
 
 std::string train_help() { return flags_help(kTrainCommand, specs_of(train_flags())); }

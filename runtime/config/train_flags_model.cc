@@ -26,26 +26,27 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.model.model = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.model.model); }},
     {{"init", "Model", "weights|random",
-      "What parameters start from (weights of a directory, which must have them; random of a "
-      "preset)"},
+      "How parameters are initialised (weights for a directory, which must contain them; random "
+      "for a preset)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.model.init = static_cast<InitChoice>(v.choice(kInits));
      },
      [](const TrainOptions& o) {
        return toml_string(kInits.at(static_cast<std::size_t>(o.model.init)));
      }},
-    {{"seed", "Model", "N", "Of the initial parameters and the order of samples (1234)"},
+    {{"seed", "Model", "N", "Seed of the initial parameters and the order of samples (1234)"},
      [](TrainOptions& o, const FlagValue& v) { o.model.seed = v.unsigned_integer(); },
      [](const TrainOptions& o) { return toml_unsigned(o.model.seed); }},
     {{"ignore-config-keys", "Model", "KEY",
-      "Keys of config.json that are not known here and do not change the model", FlagArity::kList},
+      "Keys of config.json that Terrace does not know and that do not change the model",
+      FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) { o.model.ignored_config_keys = v.texts(); },
      [](const TrainOptions& o) {
        return o.model.ignored_config_keys.empty() ? std::string{}
                                                   : toml_strings(o.model.ignored_config_keys);
      }},
     {{"trainable", "Tuning", "PATTERN",
-      "Train the tensors whose Hugging Face names a pattern matches (*, ?, [..]) and freeze the "
+      "Train only the tensors whose Hugging Face names match a pattern (*, ?, [..]) and freeze the "
       "others: no gradient, no optimizer state, no update (all train)",
       FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) { o.model.trainable = v.texts(); },
@@ -53,8 +54,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.model.trainable.empty() ? std::string{} : toml_strings(o.model.trainable);
      }},
     {{"lora-rank", "Tuning", "N",
-      "Train an adapter of this rank and freeze the model; final/ is the adapter, as PEFT has it "
-      "(0: none)"},
+      "Train an adapter of this rank and freeze the model; final/ then holds the adapter in PEFT's "
+      "format (0: none)"},
      [](TrainOptions& o, const FlagValue& v) {
        const std::int64_t rank = v.integer(0, 1 << 16);
        o.model.lora.rank = rank > 0 ? std::optional(rank) : std::nullopt;
@@ -63,21 +64,21 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.model.lora.rank ? toml_integer(*o.model.lora.rank) : std::string{};
      }},
     {{"lora-alpha", "Tuning", "X",
-      "What an adapter adds is multiplied by alpha / rank (twice the rank)"},
+      "The adapter's output is multiplied by alpha / rank (twice the rank)"},
      [](TrainOptions& o, const FlagValue& v) { o.model.lora.alpha = v.positive_number(); },
      [](const TrainOptions& o) {
        return o.model.lora.alpha ? toml_number(*o.model.lora.alpha) : std::string{};
      }},
     {{"lora-targets", "Tuning", "PATTERN",
-      "The layers with an adapter: ends of names, such as q_proj, or patterns of names (all linear "
-      "layers of the blocks)",
+      "The layers that get an adapter: endings of names, such as q_proj, or patterns of names (all "
+      "linear layers of the blocks)",
       FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) { o.model.lora.targets = v.texts(); },
      [](const TrainOptions& o) {
        return o.model.lora.targets.empty() ? std::string{} : toml_strings(o.model.lora.targets);
      }},
     {{"lora-type", "Tuning", "lora|dora",
-      "The form of the adapter: dora trains the norms of a matrix's rows apart from their "
+      "The form of the adapter: dora trains the norms of a matrix's rows separately from their "
       "directions (lora)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.model.lora.has_magnitudes = v.choice(kLoraTypes) == 1;
@@ -87,7 +88,7 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return is_dora ? toml_string(kLoraTypes.at(*is_dora ? 1 : 0)) : std::string{};
      }},
     {{"lora-rslora", "Tuning", "on|off",
-      "Multiply by alpha / sqrt(rank) instead: rank-stabilised (off)"},
+      "Multiply by alpha / sqrt(rank) instead: rank-stabilised LoRA (off)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.model.lora.is_rank_stabilized = v.choice(kOffOn) == 1;
      },
@@ -95,19 +96,19 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        const std::optional<bool>& is_on = o.model.lora.is_rank_stabilized;
        return is_on ? toml_string(kOffOn.at(*is_on ? 1 : 0)) : std::string{};
      }},
-    {{"lora-dropout", "Tuning", "P", "0; dropout is not built yet (0)"},
+    {{"lora-dropout", "Tuning", "P", "Must be 0: dropout is not built yet (0)"},
      [](TrainOptions&, const FlagValue& v) {
        if (v.fraction() > 0) v.not_built("leave it out for 0");
      },
      [](const TrainOptions&) { return std::string{}; }},
     {{"adapter", "Tuning", "DIR",
-      "Go on from an adapter as PEFT saves it: its rank, alpha and layers"},
+      "Continue from an adapter saved in PEFT's format: its rank, alpha and layers are kept"},
      [](TrainOptions& o, const FlagValue& v) { o.model.lora.adapter = v.name(); },
      [](const TrainOptions& o) {
        return o.model.lora.adapter.empty() ? std::string{} : toml_string(o.model.lora.adapter);
      }},
     {{"base-quantization", "Tuning", "none|nf4|int8",
-      "Keep the matrices of the blocks under an adapter in 4 or 8 bits a number (none)"},
+      "Store the matrices of the blocks under an adapter with 4 or 8 bits per number (none)"},
      [](TrainOptions& o, const FlagValue& v) {
        const std::size_t choice = v.choice(kQuantizations);
        o.model.base_quantization.reset();
@@ -123,10 +124,9 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.data.data = v.texts(); },
      [](const TrainOptions& o) { return toml_strings(o.data.data); }},
     {{"data-format", "Data", "auto|text|llmc|raw-u16|raw-u32|megatron|jsonl",
-      "What the files hold (auto: as they tell). raw-u16 and raw-u32: ids of 2 or 4 bytes, "
-      "little-endian, one after the other, nothing else; megatron: PREFIX of a .bin and an .idx; "
-      "jsonl: an object on each line with text, with prompt and completion, or with input_ids and "
-      "loss_mask"},
+      "Format of the files (auto: detected). raw-u16 and raw-u32: only ids of 2 or 4 bytes, "
+      "little-endian, one after the other; megatron: PREFIX of a .bin and an .idx; jsonl: one "
+      "object on each line with text, with prompt and completion, or with input_ids and loss_mask"},
      [](TrainOptions& o, const FlagValue& v) {
        v.choice(kDataFormats);
        parse_data_format(v.text());  // refuses formats that are not built
@@ -134,8 +134,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      },
      [](const TrainOptions& o) { return toml_string(o.data.data_format); }},
     {{"data-weights", "Data", "W",
-      "A number for each path of --data: samples are drawn from the paths in these proportions "
-      "(one path after the other, each token once an epoch)",
+      "One number for each path of --data: samples are drawn from the paths in these proportions "
+      "(one path after the other, each token once per epoch)",
       FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) {
        o.data.data_weights.clear();
@@ -149,8 +149,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return weights.empty() ? std::string{} : fmt::format("[{}]", fmt::join(weights, ", "));
      }},
     {{"validation-data", "Data", "[NAME=]PATH",
-      "Files or directories to evaluate on. The paths of a name are a set, whose loss is told by "
-      "itself; paths without a name are the first set",
+      "Files or directories to evaluate on. The paths with the same name form a set with a loss of "
+      "its own; paths without a name form the first set",
       FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) {
        o.data.validation_data = parse_validation_sets(v.texts());
@@ -160,21 +160,21 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
                                              : toml_strings(texts_of(o.data.validation_data));
      }},
     {{"validation-fraction", "Data", "F",
-      "Without --validation-data: so much of the data's tail is kept for evaluation; 0: none, no "
-      "evaluation (0.01)"},
+      "Without --validation-data: the fraction at the end of the data that is kept for evaluation; "
+      "0: no evaluation (0.01)"},
      [](TrainOptions& o, const FlagValue& v) { o.data.validation_fraction = v.fraction(); },
      [](const TrainOptions& o) {
        return o.data.validation_data.empty() ? toml_number(o.data.validation_fraction)
                                              : std::string{};
      }},
     {{"tokenizer", "Data", "auto|bytes|FILE",
-      "How text becomes ids, in files and in JSON lines; auto: by the model directory's tokenizer, "
-      "as bytes where it has none (auto)"},
+      "How text, in files and in JSON lines, becomes ids; auto: with the tokenizer in the model "
+      "directory, or as bytes if it has none (auto)"},
      [](TrainOptions& o, const FlagValue& v) { o.data.tokenizer = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.data.tokenizer); }},
     {{"packing", "Data", "none|documents|windows",
-      "How documents become sequences: one to a sequence, several that do not see each other, or "
-      "windows across them (documents for JSONL, windows for token files and text)"},
+      "How documents become sequences: one per sequence, several that do not attend to each other, "
+      "or windows across them (documents for JSONL, windows for token files and text)"},
      [](TrainOptions& o, const FlagValue& v) {
        v.choice(kPackings);
        o.data.packing = v.text();
@@ -183,8 +183,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.data.packing.empty() ? std::string{} : toml_string(o.data.packing);
      }},
     {{"loss-on", "Data", "completion|all",
-      "Which tokens are trained on: where there is a prompt or a mask, what that leaves, or all "
-      "(completion)"},
+      "Which tokens are trained on. completion: all except prompts and masked tokens; all: every "
+      "token (completion)"},
      [](TrainOptions& o, const FlagValue& v) {
        v.choice(kLosses);
        o.data.loss_on = v.text();
@@ -193,27 +193,27 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.data.loss_on == "completion" ? std::string{} : toml_string(o.data.loss_on);
      }},
 
-    {{"sequence-length", "Batch", "N", "Tokens of a sample (the model's positions)"},
+    {{"sequence-length", "Batch", "N", "Tokens per sample (the number of the model's positions)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.sequence_length = v.integer(1); },
      [](const TrainOptions& o) {
        return o.batch.sequence_length == 0 ? std::string{} : toml_integer(o.batch.sequence_length);
      }},
-    {{"micro-batch-size", "Batch", "N", "Samples of a micro-batch, per data-parallel rank (1)"},
+    {{"micro-batch-size", "Batch", "N", "Samples per micro-batch on each data-parallel rank (1)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.micro_batch_size = v.integer(1); },
      [](const TrainOptions& o) { return toml_integer(o.batch.micro_batch_size); }},
-    {{"gradient-accumulation-steps", "Batch", "N", "Micro-batches of a step (1)"},
+    {{"gradient-accumulation-steps", "Batch", "N", "Micro-batches per step (1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.batch.gradient_accumulation_steps = v.integer(1, 1'000'000);
      },
      [](const TrainOptions& o) { return toml_integer(o.batch.gradient_accumulation_steps); }},
     {{"max-steps", "Batch", "N",
-      "The number of steps, before --num-train-epochs (0: that says it)"},
+      "The number of steps; overrides --num-train-epochs (0: --num-train-epochs sets it)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.max_steps = v.integer(0); },
      [](const TrainOptions& o) {
        return o.batch.max_steps == 0 ? std::string{} : toml_integer(o.batch.max_steps);
      }},
     {{"num-train-epochs", "Batch", "X",
-      "The number of steps, in passes over the data, where no --max-steps is given"},
+      "The number of passes over the data, if --max-steps is not given"},
      [](TrainOptions& o, const FlagValue& v) {
        const double epochs = v.number(0);
        o.batch.num_train_epochs = epochs > 0 ? std::optional(epochs) : std::nullopt;
@@ -222,7 +222,7 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.batch.num_train_epochs ? toml_number(*o.batch.num_train_epochs) : std::string{};
      }},
     {{"stop-after-step", "Batch", "N",
-      "Save and stop after this step; schedules do not change (0: goes on to the last)"},
+      "Save and stop after this step; schedules do not change (0: run to the last step)"},
      [](TrainOptions& o, const FlagValue& v) {
        const std::int64_t step = v.integer(0);
        o.batch.stop_after_step = step > 0 ? std::optional(step) : std::nullopt;

@@ -29,31 +29,32 @@ const UpdateRule* rule_named(const FlagValue& value) {
 
 // Returns the number read for a flag, if the update can take it as fp32; refuses it otherwise.
 double fp32_number(const FlagValue& v, double number) {
-  if (number > std::numeric_limits<float>::max()) v.refuse("more than fp32 has", "lower it");
+  if (number > std::numeric_limits<float>::max())
+    v.refuse("larger than the largest fp32 number", "lower it");
   if (number > 0 && static_cast<float>(number) == 0) {
-    v.refuse("less than fp32 has", "give 1e-45 or more");
+    v.refuse("smaller than the smallest fp32 number", "give 1e-45 or more");
   }
   return number;
 }
 
 constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
     {{"optimizer", "Optimizer", "adamw|lion|sgd|muon",
-      "The rule of the update (adamw); muon is not built yet"},
+      "The update rule (adamw); muon is not built yet"},
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.rule = rule_named(v); },
      [](const TrainOptions& o) { return toml_string(o.optimizer.rule->name); }},
-    {{"learning-rate", "Optimizer", "X", "The highest learning rate (3e-4)"},
+    {{"learning-rate", "Optimizer", "X", "The peak learning rate (3e-4)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.learning_rate = fp32_number(v, v.number(0));
      },
      [](const TrainOptions& o) { return toml_number(o.optimizer.learning_rate); }},
     {{"min-learning-rate", "Optimizer", "X",
-      "What the schedule ends at (a tenth of --learning-rate)"},
+      "The final learning rate of the schedule (a tenth of --learning-rate)"},
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.min_learning_rate = v.number(0); },
      [](const TrainOptions& o) {
        return o.optimizer.min_learning_rate ? toml_number(*o.optimizer.min_learning_rate)
                                             : std::string{};
      }},
-    {{"warmup-steps", "Optimizer", "N", "Steps of linear growth to --learning-rate (0)"},
+    {{"warmup-steps", "Optimizer", "N", "Steps of linear warmup to --learning-rate (0)"},
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.warmup_steps = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.optimizer.warmup_steps); }},
     {{"lr-scheduler-type", "Optimizer", "cosine|linear|constant",
@@ -64,7 +65,8 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return toml_string(kSchedulers.at(static_cast<std::size_t>(o.optimizer.lr_scheduler_type)));
      }},
-    {{"weight-decay", "Optimizer", "X", "Of matrices only (0.1)"},
+    {{"weight-decay", "Optimizer", "X",
+      "Weight decay of matrices; other parameters have none (0.1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.weight_decay = fp32_number(v, v.number(0));
      },
@@ -73,7 +75,8 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.max_grad_norm = v.number(0); },
      [](const TrainOptions& o) { return toml_number(o.optimizer.max_grad_norm); }},
     {{"optimizer-state-dtype", "Optimizer", "fp32|bf16|int8",
-      "Type of the optimizer's moments or momentum; bf16 and int8 are rounded at random (fp32)"},
+      "Type of the optimizer's moments or momentum; bf16 and int8 are rounded stochastically "
+      "(fp32)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.optimizer_state_dtype = static_cast<SlotForm>(v.choice(kStateTypes));
      },
@@ -82,8 +85,8 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
            kStateTypes.at(static_cast<std::size_t>(o.optimizer.optimizer_state_dtype)));
      }},
     {{"master-weights", "Optimizer", "auto|split|fp32",
-      "Form of the fp32 parameters beside narrow ones: the 16 bits that bf16 ones lack, or whole "
-      "(auto: split beside bf16)"},
+      "How fp32 masters of narrow parameters are kept: only the 16 bits that bf16 parameters lack, "
+      "or whole (auto: split for bf16)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.master_weights = static_cast<MasterChoice>(v.choice(kMasters));
      },
@@ -91,7 +94,7 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
        return toml_string(kMasters.at(static_cast<std::size_t>(o.optimizer.master_weights)));
      }},
     {{"gradient-dtype", "Optimizer", "fp32|bf16",
-      "Type that gradients are rounded to before ranks add them, and after (fp32)"},
+      "Type that gradients are rounded to, both before ranks add them and after (fp32)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.gradient_dtype = static_cast<GradientChoice>(v.choice(kGradientTypes));
      },
@@ -100,7 +103,7 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      }},
 
     {{"precision", "Precision", "bf16|fp16|fp32",
-      "Type that kernels compute with; fp16, with a loss scale that finds itself, on GPUs only "
+      "Type that kernels compute with; fp16 works on GPUs only and has a dynamic loss scale "
       "(bf16)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.precision = static_cast<Precision>(v.choice(kPrecisions));
@@ -122,8 +125,8 @@ void set_hyperparameter(OptimizerFlags& optimizer, const Hyperparameter& hyperpa
                         const FlagValue& value) {
   const std::optional<std::size_t> number = number_of(*optimizer.rule, hyperparameter);
   if (!number) {
-    value.refuse(fmt::format("no setting of --optimizer {}", optimizer.rule->name),
-                 "leave it out, or choose the optimizer that has it");
+    value.refuse(fmt::format("not a setting of --optimizer {}", optimizer.rule->name),
+                 "leave it out, or choose the optimizer that has this setting");
   }
   optimizer.hyperparameters.at(*number) = hyperparameter.range == Hyperparameter::Range::kFraction
                                               ? value.fraction()

@@ -49,7 +49,7 @@ std::string show_save_interval(const SaveInterval& interval) {
 
 constexpr auto kStepFlags = std::to_array<TrainFlag>({
     {{"recompute", "Step program", "auto|none|full",
-      "Whether the backward repeats forwards instead of keeping activations (auto)"},
+      "Whether the backward pass recomputes forwards instead of keeping activations (auto)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.recompute = static_cast<RecomputeChoice>(v.choice(kRecomputes));
      },
@@ -57,7 +57,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        return toml_string(kRecomputes.at(static_cast<std::size_t>(o.step.recompute)));
      }},
     {{"micro-batch-order", "Step program", "auto|layer-major|micro-batch-major",
-      "Whether a unit serves all micro-batches before the next unit (auto)"},
+      "Whether a unit processes all micro-batches before the next unit starts (auto)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.micro_batch_order = static_cast<OrderChoice>(v.choice(kOrders));
      },
@@ -65,7 +65,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        return toml_string(kOrders.at(static_cast<std::size_t>(o.step.micro_batch_order)));
      }},
     {{"zero-stage", "Step program", "0..3",
-      "What data-parallel ranks share out (0 with one rank, else 1)"},
+      "What data-parallel ranks shard (0 with one rank, else 1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.zero_stage = static_cast<int>(v.integer(0, 3));
      },
@@ -73,8 +73,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        return o.step.zero_stage ? toml_integer(*o.step.zero_stage) : std::string{};
      }},
     {{"gradient-reduction", "Step program", "step|micro-batch",
-      "When gradients are reduced over ranks; after every micro-batch: less memory, other bits "
-      "(step)"},
+      "When gradients are reduced across ranks; micro-batch: less memory, but other bits (step)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.gradient_reduction = static_cast<ReductionChoice>(v.choice(kReductions));
      },
@@ -82,13 +81,13 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        return toml_string(kReductions.at(static_cast<std::size_t>(o.step.gradient_reduction)));
      }},
     {{"tensor-parallel", "Step program", "N",
-      "Ranks that share every unit: heads, intermediate columns, vocabulary (1)"},
+      "Ranks that split every unit: heads, intermediate columns, vocabulary (1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.tensor_parallel = static_cast<int>(v.integer(1, kRanksMax));
      },
      [](const TrainOptions& o) { return toml_integer(o.step.tensor_parallel); }},
     {{"sequence-parallel", "Step program", "on|off",
-      "Whether they share the rows of norms and hidden states too (on with tensor parallel)"},
+      "Whether they also split the rows of norms and hidden states (on with tensor parallelism)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.sequence_parallel = v.choice(kSwitches) == 1;
      },
@@ -96,13 +95,14 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        const std::optional<bool>& is_on = o.step.sequence_parallel;
        return is_on ? toml_string(kSwitches.at(*is_on ? 1 : 0)) : std::string{};
      }},
-    {{"pipeline-parallel", "Step program", "N", "Ranks that share the layers (1)"},
+    {{"pipeline-parallel", "Step program", "N",
+      "Ranks that split the layers into pipeline stages (1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.pipeline_parallel = static_cast<int>(v.integer(1, kRanksMax));
      },
      [](const TrainOptions& o) { return toml_integer(o.step.pipeline_parallel); }},
     {{"pipeline-schedule", "Step program", "1f1b|interleaved|gpipe",
-      "Order of a pipeline's micro-batches (1f1b)"},
+      "Order in which a pipeline computes micro-batches (1f1b)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.pipeline_schedule = static_cast<PipelineSchedule>(v.choice(kSchedules));
      },
@@ -110,7 +110,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        return toml_string(kSchedules.at(static_cast<std::size_t>(o.step.pipeline_schedule)));
      }},
     {{"virtual-stages", "Step program", "N",
-      "Pieces of the model per rank of an interleaved pipeline (2 if interleaved, else 1)"},
+      "Model pieces per rank in an interleaved pipeline (2 if interleaved, else 1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.virtual_stages = static_cast<int>(v.integer(1, kRanksMax));
      },
@@ -118,12 +118,14 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        return o.step.virtual_stages ? toml_integer(*o.step.virtual_stages) : std::string{};
      }},
 
-    {{"local-ranks", "Ranks", "N", "Ranks as threads of this process, instead of a launcher's (1)"},
+    {{"local-ranks", "Ranks", "N",
+      "Number of ranks run as threads of this process, instead of using a launcher (1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.ranks.local_ranks = static_cast<std::int32_t>(v.integer(1, kPlannedRanksMax));
      },
      [](const TrainOptions& o) { return toml_integer(o.ranks.local_ranks); }},
-    {{"collective-timeout", "Ranks", "SECONDS", "How long ranks wait for each other (600)"},
+    {{"collective-timeout", "Ranks", "SECONDS",
+      "How long ranks wait for each other before they fail (600)"},
      [](TrainOptions& o, const FlagValue& v) {
        constexpr double kMost = 1e9;  // thirty years; its nanoseconds fit 64 bits
        o.ranks.collective_timeout_s = v.positive_number();
@@ -131,80 +133,81 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      },
      [](const TrainOptions& o) { return toml_number(o.ranks.collective_timeout_s); }},
 
-    {{"run-dir", "Run", "DIR", "Where metrics and checkpoints go (runs/<model>-<time>)"},
+    {{"run-dir", "Run", "DIR", "Directory for metrics and checkpoints (runs/<model>-<time>)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.run_dir = v.name(); },
      [](const TrainOptions& o) {
        return o.run.run_dir.empty() ? std::string{} : toml_string(o.run.run_dir);
      }},
-    {{"eval-every", "Run", "STEPS", "Evaluate every so many steps, besides after the last (0: no)"},
+    {{"eval-every", "Run", "STEPS",
+      "Steps between evaluations; the last step is always followed by one (0: only that one)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.eval_every = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.run.eval_every); }},
     {{"eval-samples", "Run", "N",
-      "Samples of the validation split that an evaluation takes, spread over it; 0: all (as many "
-      "as cost the operations of 20 training steps, at least 16)"},
+      "Validation samples of one evaluation, spread over the split; 0: all (samples worth the "
+      "computation of 20 training steps, at least 16)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.eval_samples = v.integer(0); },
      [](const TrainOptions& o) {
        return o.run.eval_samples ? toml_integer(*o.run.eval_samples) : std::string{};
      }},
-    {{"log-every", "Run", "STEPS", "Print a line every so many steps (1)"},
+    {{"log-every", "Run", "STEPS", "Steps between printed lines (1)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.log_every = v.integer(1); },
      [](const TrainOptions& o) { return toml_integer(o.run.log_every); }},
     {{"checkpoint-every", "Run", "auto|auto:STEPS|STEPS",
-      "Save every so many steps; auto: about every 15 minutes, in steps that are counted once the "
-      "first ones are measured, and keep the last two of these; auto:STEPS: likewise with that "
-      "number; 0: only where an unfinished run ends (auto)"},
+      "Steps between checkpoints. auto: about every 15 minutes; the number of steps is set once "
+      "the first ones are measured, and the last two of these checkpoints are kept; auto:STEPS: "
+      "the same with this number; 0: only where an unfinished run ends (auto)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.checkpoint_every = parse_save_interval(v); },
      [](const TrainOptions& o) { return show_save_interval(o.run.checkpoint_every); }},
     {{"keep-last", "Run", "N",
-      "Keep only the last so many checkpoints (0: all, of --checkpoint-every auto two)"},
+      "Keep only the N latest checkpoints (0: all; with --checkpoint-every auto two)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.keep_last = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.run.keep_last); }},
     {{"keep-best", "Run", "",
-      "Save the state of the lowest validation loss, by the first set of every --eval-every, and "
-      "keep it whatever --keep-last says",
+      "Save the state with the lowest validation loss, measured on the first set at every "
+      "--eval-every, and keep it whatever --keep-last says",
       FlagArity::kSwitch},
      [](TrainOptions& o, const FlagValue& v) { o.run.keep_best = v.on_off(); },
      [](const TrainOptions& o) { return toml_bool(o.run.keep_best); }},
     {{"early-stopping-patience", "Run", "N",
-      "End the run, saved and with final/, after so many evaluations without a lower loss of the "
-      "first set (0: do not)"},
+      "Save the state, write final/ and end the run after N evaluations without a lower loss on "
+      "the first set (0: never)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.early_stopping_patience = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.run.early_stopping_patience); }},
     {{"save-dtype", "Run", "auto|fp32|bf16|fp16",
-      "Type of the weights in final/ (auto: as they were loaded; of random ones --precision)"},
+      "Type of the weights in final/ (auto: as loaded; for random weights --precision)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.save_dtype = parse_save_type(v); },
      [](const TrainOptions& o) {
        return toml_string(kSaveTypeNames.at(static_cast<std::size_t>(o.run.save_dtype)));
      }},
     {{"resume", "Run", "auto|none|PATH",
-      "Continue from a checkpoint; auto: the run directory's last, if any (none)"},
+      "Continue from a checkpoint; auto: from the latest in the run directory, if any (none)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.resume = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.run.resume); }},
     {{"overwrite-later", "Run", "",
-      "Let --resume PATH delete the checkpoints of its run directory that come after PATH",
-      FlagArity::kSwitch},
+      "Let --resume PATH delete the later checkpoints in its run directory", FlagArity::kSwitch},
      [](TrainOptions& o, const FlagValue& v) { o.run.overwrite_later = v.on_off(); },
      [](const TrainOptions& o) { return toml_bool(o.run.overwrite_later); }},
     {{"progress", "Run", "auto|on|off",
-      "A progress bar (auto: on a terminal, and not under mpirun)"},
+      "Show a progress bar (auto: on a terminal, but not under mpirun)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.run.progress = static_cast<ProgressChoice>(v.choice(kProgresses));
      },
      [](const TrainOptions& o) {
        return toml_string(kProgresses.at(static_cast<std::size_t>(o.run.progress)));
      }},
-    {{"trace-steps", "Run", "A:B", "Write trace.json of steps A to B"},
+    {{"trace-steps", "Run", "A:B", "Write trace.json for steps A to B"},
      [](TrainOptions& o, const FlagValue& v) { o.run.trace_steps = v.step_range(); },
      [](const TrainOptions& o) {
        const auto& range = o.run.trace_steps;
        return range ? toml_string(fmt::format("{}:{}", range->first, range->last)) : std::string{};
      }},
     {{"dry-run", "Run", "",
-      "Compile and verify the step, print its ledger and what this machine lacks for it, stop",
+      "Compile and verify the step, print its memory ledger and what this machine lacks for it, "
+      "then stop",
       FlagArity::kSwitch},
      [](TrainOptions& o, const FlagValue& v) { o.run.dry_run = v.on_off(); },
      [](const TrainOptions& o) { return toml_bool(o.run.dry_run); }},
-    {{"json", "Run", "", "Print a dry run as one JSON document", FlagArity::kSwitch},
+    {{"json", "Run", "", "Print the dry run as one JSON document", FlagArity::kSwitch},
      [](TrainOptions& o, const FlagValue& v) { o.run.json = v.on_off(); },
      [](const TrainOptions& o) { return toml_bool(o.run.json); }},
 });

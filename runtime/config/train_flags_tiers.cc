@@ -24,8 +24,8 @@ struct PlaceFlag {
 constexpr std::array<PlaceFlag, kStateClassCount> kPlaceFlags = {{
     {"place-parameters", "Where parameters live between uses (auto: fastest tier first)"},
     {"place-gradients", "Where finished gradients live (auto)"},
-    {"place-optimizer", "Where the optimizer's state lives (auto)"},
-    {"place-activations", "Where activations wait for the backward (auto)"},
+    {"place-optimizer", "Where the optimizer state lives (auto)"},
+    {"place-activations", "Where activations wait for the backward pass (auto)"},
 }};
 static_assert(!kPlaceFlags.back().name.empty(), "a state without a flag");
 
@@ -102,25 +102,25 @@ std::string show_device(const TrainOptions& options) {
 
 constexpr auto kBudgetFlags = std::to_array<TrainFlag>({
     {{"device", "Device and tiers", "auto|cpu|cuda[:N]",
-      "What computes; cuda: the GPU with the number that the rank has on its host; auto: with one "
-      "rank the first GPU, if there is one that can be used, else the CPU"},
+      "The compute device. cuda: the GPU whose number is the rank's number on its host; auto: with "
+      "one rank the first GPU, if it can be used, else the CPU"},
      set_device,
      show_device},
     {{"device-memory", "Device and tiers", "SIZE",
-      "Budget of device memory (of a GPU: what it has free); with --device cpu: an arena of its "
-      "own instead of one tier with the host's"},
+      "Device memory budget (on a GPU: its free memory); with --device cpu: a separate arena "
+      "instead of one tier with the host's memory"},
      [](TrainOptions& o, const FlagValue& v) { o.tiers.device_memory = v.size(); },
      [](const TrainOptions& o) {
        return o.tiers.device_memory ? toml_size(*o.tiers.device_memory) : std::string{};
      }},
     {{"host-memory", "Device and tiers", "SIZE",
-      "Budget of host memory (what the cgroup limit and free memory allow)"},
+      "Host memory budget (from the cgroup limit and free memory)"},
      [](TrainOptions& o, const FlagValue& v) { o.tiers.host_memory = v.size(); },
      [](const TrainOptions& o) {
        return o.tiers.host_memory ? toml_size(*o.tiers.host_memory) : std::string{};
      }},
     {{"nvme", "Device and tiers", "DIR[:SIZE]",
-      "A directory of a drive and its budget; given again: striped", FlagArity::kRepeated},
+      "A directory on a drive and its budget; several are striped", FlagArity::kRepeated},
      set_nvme,
      show_nvme},
 });
@@ -135,7 +135,7 @@ constexpr auto kMovementFlags = std::to_array<TrainFlag>({
        return toml_string(kEngines.at(static_cast<std::size_t>(o.tiers.io_engine)));
      }},
     {{"lookahead", "Device and tiers", "UNITS",
-      "Loads are issued at most so many units ahead (auto)"},
+      "Prefetch distance: how many units ahead loads are issued at most (auto)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.tiers.lookahead.reset();
        if (v.text() != "auto") o.tiers.lookahead = static_cast<int>(v.integer(0, 1'000'000));
@@ -144,7 +144,7 @@ constexpr auto kMovementFlags = std::to_array<TrainFlag>({
        return o.tiers.lookahead ? toml_integer(*o.tiers.lookahead) : toml_string("auto");
      }},
     {{"threads", "Device and tiers", "N",
-      "Threads that compute (auto: the affinity mask and the cgroup limit)"},
+      "Number of compute threads (auto: from the affinity mask and the cgroup limit)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.tiers.threads.reset();
        if (v.text() != "auto") o.tiers.threads = read_threads(v);

@@ -21,9 +21,9 @@ struct UnbuiltFlag {
 };
 
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
-    {"muon-momentum", "of --optimizer muon"},
-    {"live", "a report page while it runs"},
-    {"record-hashes", "hashes of what each step computed"},
+    {"muon-momentum", "for --optimizer muon"},
+    {"live", "shows a report page during the run"},
+    {"record-hashes", "records hashes of what each step computed"},
 });
 
 bool has_flag(std::span<const FlagSpec> flags, std::string_view name) {
@@ -98,9 +98,9 @@ std::string remedy_for(std::string_view written, std::span<const FlagSpec> flags
   }
   const std::size_t dot = written.rfind('.');
   const std::string last = plain_name(dot == std::string_view::npos ? "" : written.substr(dot + 1));
-  if (has_flag(flags, last)) return fmt::format("here it is --{}", last);
+  if (has_flag(flags, last)) return fmt::format("here it is called --{}", last);
   if (is_flag_of_train(plain) && !is_train(flags)) {
-    return fmt::format("--{} is a flag of terrace train; --help lists those of this command",
+    return fmt::format("--{} is a flag of terrace train; --help lists the flags of this command",
                        plain);
   }
   return fmt::format("did you mean --{}?", nearest_flag(plain, flags));

@@ -95,10 +95,9 @@ class DirectoryWalk {
                         "move it out of the directory, or name the files");
     }
     if (!fs::is_symlink(fs::symlink_status(path, error))) fail(path, error);
-    throw ConfigError(fmt::format("{} {}: this link leads to {}, where there is nothing that can "
-                                  "be read",
-                                  flag_, path.string(), fs::read_symlink(path, error).string()),
-                      "mend or remove the link, or name the files");
+    throw ConfigError(fmt::format("{} {}: this link leads to {}, which cannot be read", flag_,
+                                  path.string(), fs::read_symlink(path, error).string()),
+                      "repair or remove the link, or name the files");
   }
 
   [[noreturn]] static void fail(const fs::path& path, std::error_code error) {
@@ -132,9 +131,9 @@ bool is_directory(const std::string& path, std::string_view flag) {
 void refuse_run_directory(const std::string& path, std::string_view flag) {
   if (!is_run_directory(path)) return;
   throw ConfigError(
-      fmt::format("{} {}: this is a run directory of terrace train, whose files are no data", flag,
-                  path),
-      "keep data and runs in directories beside each other, or name the data's files");
+      fmt::format("{} {}: this is a run directory of terrace train, and its files are not data",
+                  flag, path),
+      "keep data and runs in separate directories, or name the data's files");
 }
 
 std::vector<std::string> files_of_directory(const std::string& path, std::string_view flag) {
@@ -142,7 +141,8 @@ std::vector<std::string> files_of_directory(const std::string& path, std::string
   std::vector<std::string> found = DirectoryWalk(flag).list(path);
   if (found.empty()) {
     throw ConfigError(fmt::format("{} {}: no files in this directory", flag, path),
-                      "hidden files and run directories are left out; name files to use them");
+                      "hidden files and run directories are left out; to use them, name their "
+                      "files");
   }
   return found;
 }
@@ -189,7 +189,8 @@ TokenFileNames sort_directory(const std::string& path, std::string_view flag,
 }
 
 void check_any(const std::vector<std::string>& paths, std::string_view flag) {
-  if (paths.empty()) throw ConfigError(fmt::format("{} names no files", flag), "name at least one");
+  if (paths.empty())
+    throw ConfigError(fmt::format("{} names no file", flag), "name at least one file");
 }
 
 }  // namespace
@@ -232,10 +233,11 @@ TokenFileNames list_files(const std::vector<std::string>& paths, DataUse use,
   }
   if (files.taken.empty()) {
     append(files.left_out, files.validation);
-    throw ConfigError(fmt::format("{} {}: no {}, but {}", flag, fmt::join(paths, " "), kind.what,
-                                  some_names(files.left_out)),
-                      fmt::format("name the files themselves, or end the names of {} in one of {}",
-                                  kind.what, fmt::join(kind.endings, " ")));
+    throw ConfigError(
+        fmt::format("{} {}: found no {}, only {}", flag, fmt::join(paths, " "), kind.what,
+                    some_names(files.left_out)),
+        fmt::format("name the files themselves, or let the names of {} end in one of {}", kind.what,
+                    fmt::join(kind.endings, " ")));
   }
   return files;
 }

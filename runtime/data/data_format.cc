@@ -137,9 +137,9 @@ std::optional<DataFormat> detect_by_ends(const std::string& path) {
 void refuse_json_array(const std::string& path, std::string_view front) {
   const std::size_t first = front.find_first_not_of(" \t\r\n");
   if (!path.ends_with(".json") || first == std::string_view::npos || front[first] != '[') return;
-  throw ConfigError(fmt::format("{}: a JSON array, not lines of JSON", path),
-                    fmt::format("make lines of it: jq -c '.[]' {} > FILE.jsonl; or train on it as "
-                                "it is: --data-format text",
+  throw ConfigError(fmt::format("{}: a JSON array, not JSON lines", path),
+                    fmt::format("convert it to lines: jq -c '.[]' {} > FILE.jsonl; or train on it "
+                                "unchanged: --data-format text",
                                 path));
 }
 
@@ -158,11 +158,11 @@ DataFormat detect(const std::string& path) {
                       signature->remedy);
   }
   if (path.ends_with(".bin") || path.ends_with(".idx")) {
-    throw ConfigError(fmt::format("{}: holds tokens of a width it does not tell", path),
+    throw ConfigError(fmt::format("{}: holds tokens, but does not say how wide they are", path),
                       kNameFormat);
   }
   if (front.find('\0') != std::string::npos) {
-    throw ConfigError(fmt::format("{}: holds zero bytes, so it is not text", path), kNameFormat);
+    throw ConfigError(fmt::format("{}: contains zero bytes, so it is not text", path), kNameFormat);
   }
   return DataFormat::kText;
 }
@@ -172,9 +172,9 @@ DataFormat detect_all(const std::vector<std::string>& files) {
   for (const std::string& path : files) {
     const DataFormat format = detect(path);
     if (format != first) {
-      throw ConfigError(fmt::format("{} is {}, and {} is {}: --data mixes formats", files.front(),
+      throw ConfigError(fmt::format("{} is {}, but {} is {}: --data mixes formats", files.front(),
                                     name_of(first), path, name_of(format)),
-                        "give files of one format, or name it with --data-format");
+                        "give files of only one format, or name it with --data-format");
     }
   }
   return first;
@@ -188,8 +188,8 @@ TokenFile describe_llmc(const std::string& path) {
         "choose another --data-format");
   }
   if (front.size() < kLlmcHeaderBytes) {
-    throw CorruptData(fmt::format("{}: {} bytes, shorter than its header of {}", path, front.size(),
-                                  kLlmcHeaderBytes),
+    throw CorruptData(fmt::format("{}: has {} bytes, fewer than its header of {}", path,
+                                  front.size(), kLlmcHeaderBytes),
                       "make the file again");
   }
   const auto kind = std::find_if(kLlmcKinds.begin(), kLlmcKinds.end(), [&](const LlmcKind& one) {
@@ -197,14 +197,15 @@ TokenFile describe_llmc(const std::string& path) {
   });
   const std::int32_t version = *integer_at(front, 1);
   if (version != kind->version) {
-    throw ConfigError(fmt::format("{}: version {} of this llm.c format; {} is known", path, version,
-                                  kind->version),
-                      "make the file again with the present llm.c");
+    throw ConfigError(fmt::format("{}: has version {} of this llm.c format; only {} is supported",
+                                  path, version, kind->version),
+                      "create the file again with a current llm.c");
   }
   const std::int64_t tokens = *integer_at(front, 2);
   const std::uint64_t size = size_of_file(path);
   if (tokens < 0 || size != kLlmcHeaderBytes + static_cast<std::uint64_t>(tokens * kind->width)) {
-    throw CorruptData(fmt::format("{}: its header tells {} tokens of {} bytes, and it has {} bytes",
+    throw CorruptData(fmt::format("{}: its header promises {} tokens of {} bytes, but the file has "
+                                  "{} bytes",
                                   path, tokens, kind->width, size),
                       "make the file again");
   }
@@ -236,8 +237,9 @@ void check_megatron_width(const std::string& path, std::int64_t width) {
   if (!front.starts_with("MMIDIDX") || front.size() <= kTypeAt) return;
   const auto type = static_cast<unsigned char>(front[kTypeAt]);
   if (type >= kWidths.size() || kWidths.at(type) == width) return;
-  throw ConfigError(fmt::format("{}: its ids have {} bytes by {}, and --data-format says {}", path,
-                                kWidths.at(type), index.filename().string(), width),
+  throw ConfigError(fmt::format("{}: its ids have {} bytes according to {}, but --data-format says "
+                                "{}",
+                                path, kWidths.at(type), index.filename().string(), width),
                     "use --data-format raw-u16 for 2 bytes, raw-u32 for 4");
 }
 
@@ -250,9 +252,9 @@ void add_companions(TokenFile& file) {
   if (!fs::is_regular_file(mask, ignored)) return;
   const std::uint64_t size = size_of_file(mask);
   if (size != static_cast<std::uint64_t>(file.tokens)) {
-    throw CorruptData(
-        fmt::format("{}: {} bytes, one for each of {} tokens are needed", mask, size, file.tokens),
-        "make the file again, with the file of ids");
+    throw CorruptData(fmt::format("{}: has {} bytes, but needs one for each of {} tokens", mask,
+                                  size, file.tokens),
+                      "create it again, together with the file of ids");
   }
   file.mask_path = mask;
 }
@@ -262,9 +264,9 @@ TokenFile describe_raw(const std::string& path, std::int64_t width) {
   const std::string front = read_range(path, 0, kSignatureBytes);
   check_signature(path, front, size);
   if (size % static_cast<std::uint64_t>(width) != 0) {
-    throw CorruptData(
-        fmt::format("{}: {} bytes are not whole tokens of {} bytes", path, size, width),
-        "check --data-format, or make the file again");
+    throw CorruptData(fmt::format("{}: its {} bytes are not a whole number of tokens of {} bytes",
+                                  path, size, width),
+                      "check --data-format, or make the file again");
   }
   if (is_llmc(front)) {
     throw ConfigError(fmt::format("{}: an llm.c file, which has a header", path),
@@ -331,8 +333,9 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& files,
 std::unique_ptr<TokenSource> tokenize(const std::vector<std::string>& files,
                                       const DataRequest& request, OpenedData& data) {
   if (!request.tokenize) {
-    throw ConfigError(fmt::format("files of {} are not tokenized here", name_of(request.format)),
-                      "give them to terrace train, which tells what they hold (--dry-run)");
+    throw ConfigError(
+        fmt::format("terrace tokenize does not read {} files", name_of(request.format)),
+        "give them to terrace train, which detects what they hold (--dry-run)");
   }
   const TokenFile file = request.tokenize(files, request.format);
   TokenFile named = file;
@@ -348,9 +351,9 @@ OpenedData open_text(const DataRequest& request) {
     return data;
   }
   if (request.vocabulary < 256) {
-    throw ConfigError(
-        fmt::format("text has ids 0 to 255, and the model's vocabulary is {}", request.vocabulary),
-        "choose a model with a vocabulary of 256 or more");
+    throw ConfigError(fmt::format("text has ids 0 to 255, but the model's vocabulary is only {}",
+                                  request.vocabulary),
+                      "choose a model with a vocabulary of 256 or more");
   }
   std::vector<TokenFile> files =
       describe_all(list_data_files(request.paths, request.use), DataFormat::kText);
@@ -377,11 +380,11 @@ void check_one_kind_of_ids(const std::vector<KnownIds>& known) {
       known, [&](const KnownIds& one) { return one.kind != known.front().kind; });
   if (other == known.end()) return;
   const bool has_text = other->kind == kBytesOfText || known.front().kind == kBytesOfText;
-  throw ConfigError(fmt::format("{} has {}, and {} has {}: the ids are of two tokenizers",
+  throw ConfigError(fmt::format("{} has {}, but {} has {}: the ids come from two tokenizers",
                                 known.front().path, known.front().kind, other->path, other->kind),
-                    has_text ? "name the tokenizer of the tokens, by which text is tokenized then: "
-                               "--tokenizer FILE"
-                             : "give files of the model's tokenizer only");
+                    has_text ? "name the tokenizer of the tokens with --tokenizer FILE; then it "
+                               "tokenizes the text, too"
+                             : "give only files of the model's tokenizer");
 }
 
 DataFormat parse_data_format(std::string_view text) {

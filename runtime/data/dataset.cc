@@ -38,7 +38,7 @@ Packing packing_of(const DatasetOptions& options, const std::vector<OpenedData>&
 std::int64_t tail_tokens(double fraction, std::int64_t tokens) {
   if (!(fraction >= 0.0 && fraction < 1.0)) {
     throw ConfigError(fmt::format("--validation-fraction {} is not in [0, 1)", fraction),
-                      "0.01 keeps a hundredth of the data for validation, 0 keeps none");
+                      "0.01 keeps a hundredth of the data for validation, 0 keeps nothing");
   }
   if (fraction == 0.0) return 0;
   const auto part = static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(tokens)));
@@ -97,14 +97,14 @@ std::int64_t count_unmasked(const TokenSource& source, std::int64_t begin, std::
 void check_mask(std::int64_t unmasked, std::int64_t tokens) {
   if (unmasked == 0) {
     throw ConfigError(
-        "--loss-on completion: no token of the data is trained on, as its masks are "
-        "all 0 or its completions are empty",
+        "--loss-on completion: no token of the data is trained on, because all masks are 0 or all "
+        "completions are empty",
         "correct the masks, or give --loss-on all");
   }
   if (unmasked == tokens) {
     throw ConfigError(
-        "--loss-on completion: every token of the data is trained on, though it has "
-        "prompts or masks: the prompts are empty or the masks are all 1",
+        "--loss-on completion: every token of the data is trained on, although it has prompts or "
+        "masks: the prompts are empty or the masks are all 1",
         "correct them, or give --loss-on all");
   }
 }
@@ -205,16 +205,16 @@ void Dataset::add_notes(const DatasetOptions& options, const Opened& opened) {
     if (!one->run_directories.empty()) notes_.push_back(one->run_directories);
     if (one->left_out.empty()) continue;
     notes_.push_back(
-        fmt::format("left out, as they are not called as token files or are test "
-                    "sets: {}",
+        fmt::format("left out because their names are not those of token files, or because they "
+                    "are test sets: {}",
                     some_names(one->left_out)));
   }
   for (const OpenedData& data : opened.data) {
     if (data.validation_files.empty()) continue;
-    notes_.push_back(fmt::format("{} by their names: {}",
+    notes_.push_back(fmt::format("{} because of their names: {}",
                                  options.validation_data.empty() && options.validation_fraction > 0
                                      ? "validate,"
-                                     : "left out, as they are for validation",
+                                     : "left out as validation files",
                                  some_names(data.validation_files)));
   }
 }
@@ -294,7 +294,8 @@ void Dataset::check_masks() {
     throw ConfigError(
         fmt::format("--packing {}: nothing says where the documents of the data end",
                     name_of(packing_)),
-        "put a file of their ends beside each file of ids (FILE.idx), or give --packing windows");
+        "put a file of document ends (FILE.idx) beside each file of ids, or give --packing "
+        "windows");
   }
   for (const TokenRange& range : training_ranges_) {
     const TokenSource& source = *range.source;
@@ -320,14 +321,14 @@ void Dataset::make_samples(const DatasetOptions& options) {
     training.push_back(samples_of(range));
     if (training.back()->training_samples() > 0) continue;
     if (packing_ == Packing::kWindows) {
-      throw ConfigError(fmt::format("--data has {} tokens for training, and one sample takes {}",
+      throw ConfigError(fmt::format("--data has {} tokens for training, but one sample takes {}",
                                     range.count, sequence_length_ + 1),
                         "give more data, a smaller --sequence-length or --validation-fraction 0");
     }
     throw ConfigError(
-        fmt::format("--data has {} tokens for training, and no document with a token to train on",
+        fmt::format("--data has {} tokens for training, but no document with a token to train on",
                     range.count),
-        "give more documents, a larger --sequence-length where prompts fill it, or "
+        "give more documents, a larger --sequence-length if prompts fill it, or "
         "--validation-fraction 0");
   }
   training_ = join_samples(std::move(training), options.weights);
@@ -354,12 +355,12 @@ void Dataset::check_validation_targets(const DatasetOptions& options,
   if (!is_empty) return;
   throw ConfigError(
       fmt::format("{} has no token to evaluate on: its documents are shorter than two tokens, or "
-                  "its masks or prompts leave nothing",
+                  "masks or prompts exclude all tokens",
                   is_named
                       ? fmt::format("--validation-data{}{}", set.name.empty() ? "" : " ", set.name)
-                      : "the tail of --data that validates"),
-      is_named ? "give documents with completions, a larger --sequence-length where prompts fill "
-                 "it, or --loss-on all"
+                      : "the validation part at the end of --data"),
+      is_named ? "give documents with completions, a larger --sequence-length if prompts fill it, "
+                 "or --loss-on all"
                : "give another --validation-fraction (0: none), --validation-data or --loss-on "
                  "all");
 }

@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kMakeIndexAgain = "make the file again, with the file of ids";
+constexpr const char* kMakeIndexAgain = "create it again, together with the file of ids";
 
 std::uint64_t last_end(const std::string& path, std::uint64_t size) {
   std::uint64_t last = 0;
@@ -27,15 +27,16 @@ std::uint64_t last_end(const std::string& path, std::uint64_t size) {
 DocumentIndex open_ends(const std::string& path, std::int64_t tokens) {
   const std::uint64_t size = size_of_file(path);
   if (size % sizeof(std::uint64_t) != 0) {
-    throw CorruptData(
-        fmt::format("{}: {} bytes are not whole ends of documents of 8 bytes", path, size),
-        kMakeIndexAgain);
+    throw CorruptData(fmt::format("{}: its {} bytes are not a whole number of document ends of 8 "
+                                  "bytes",
+                                  path, size),
+                      kMakeIndexAgain);
   }
   const std::uint64_t last = size == 0 ? 0 : last_end(path, size);
   if (last != static_cast<std::uint64_t>(tokens)) {
-    throw CorruptData(
-        fmt::format("{}: its last document ends at token {}, and there are {}", path, last, tokens),
-        kMakeIndexAgain);
+    throw CorruptData(fmt::format("{}: its last document ends at token {}, but there are {} tokens",
+                                  path, last, tokens),
+                      kMakeIndexAgain);
   }
   return {.kind = DocumentIndex::Kind::kEnds, .path = path};
 }
@@ -53,8 +54,8 @@ void visit_ends(const DocumentIndex& index, std::int64_t tokens,
     file.read(first * sizeof(std::uint64_t), std::as_writable_bytes(part));
     for (const std::uint64_t end : part) {
       if (end < before || end > static_cast<std::uint64_t>(tokens)) {
-        throw CorruptData(fmt::format("{}: a document ends at token {}, after one that ends at {}, "
-                                      "of {} tokens",
+        throw CorruptData(fmt::format("{}: a document ends at token {}, after a document that ends "
+                                      "at {}, of {} tokens",
                                       index.path, end, before, tokens),
                           kMakeIndexAgain);
       }

@@ -26,8 +26,8 @@ constexpr const char* kNotData = "leave it out of --data";
 // The bytes by which files of other kinds are known. They are long enough that ids do not begin so
 // by chance.
 constexpr auto kMagics = std::to_array<Magic>({
-    {"MMIDIDX"sv, 0, "a Megatron index", "name the .bin file beside it, which has the tokens"},
-    {"TNTIDX"sv, 0, "a fairseq index", "name the .bin file beside it, which has the tokens"},
+    {"MMIDIDX"sv, 0, "a Megatron index", "name the .bin file beside it, which contains the tokens"},
+    {"TNTIDX"sv, 0, "a fairseq index", "name the .bin file beside it, which contains the tokens"},
     {"ARROW1\0\0"sv, 0, "an Arrow file", kToText},
     {"\x89HDF\r\n\x1a\n"sv, 0, "an HDF5 file", kToText},
     {"SQLite format 3\0"sv, 0, "an SQLite database", kToText},
@@ -45,7 +45,7 @@ constexpr auto kMagics = std::to_array<Magic>({
     {"\x04\x22\x4d\x18"sv, 0, "packed by lz4", kUnpack},
     {"7z\xbc\xaf\x27\x1c"sv, 0, "a 7z archive", kUnpack},
     {"ustar"sv, 257, "a tar archive", kUnpack},
-    {"version https://git-lfs"sv, 0, "a Git LFS pointer in place of the file",
+    {"version https://git-lfs"sv, 0, "a Git LFS pointer instead of the file",
      "fetch the file itself: git lfs pull"},
 });
 
@@ -105,12 +105,12 @@ std::optional<FileSignature> find_signature(const std::string& path, std::string
   if (is_zip(front)) {
     return FileSignature{
         "a zip archive (.npz, .zip, .pt)",
-        "unpack it; of an .npz " +
+        "unpack it; if it is an .npz, " +
             conversion(fmt::format("next(iter(np.load('{}').values())).ravel()", path), path)};
   }
   if (front.starts_with("PAR1"sv) && last == '1') {
     return FileSignature{"a Parquet file",
-                         "make JSON lines of its conversations or texts: python -m terrace.data "
+                         "convert its conversations or texts to JSON lines: python -m terrace.data "
                          "prepare (docs/conversations.md)"};
   }
   if (is_arrow_stream(front, size_bytes)) return FileSignature{"an Arrow stream", kToText};

@@ -49,7 +49,7 @@ IdSamples sample(const TokenFile& file) {
 [[noreturn]] void refuse_width(const TokenFile& file, const std::string& integers,
                                const std::string& remedy) {
   throw ConfigError(
-      fmt::format("{}: every other id is 0, as in integers of {} that are read as ids of {} bytes",
+      fmt::format("{}: every other id is 0, as if integers of {} were read as ids of {} bytes",
                   file.path, integers, file.width),
       remedy);
 }
@@ -105,8 +105,8 @@ std::string check_ids(const std::vector<TokenFile>& files, std::int64_t vocabula
   if (vocabulary == kUnknownVocabulary) return "";
   if (count < kLeastForRange || (largest_id + 1) * kRangeShare >= vocabulary) return "";
   return fmt::format(
-      "{}: {} ids were looked at, and none is above {}, in a vocabulary of {}: they may be of "
-      "another tokenizer or of another width than --data-format says",
+      "{}: of {} ids checked, none is above {}, but the vocabulary is {}: they may come from "
+      "another tokenizer or have another width than --data-format says",
       files.front().path, count, largest_id, vocabulary);
 }
 

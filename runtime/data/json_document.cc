@@ -17,7 +17,8 @@ constexpr const char* kForms =
     "give each line \"text\", or \"prompt\" and \"completion\", or \"input_ids\" with an optional "
     "\"loss_mask\"";
 constexpr const char* kPrepare =
-    "make lines with ids and masks of it: python -m terrace.data prepare (docs/conversations.md)";
+    "convert it to lines with ids and masks: python -m terrace.data prepare "
+    "(docs/conversations.md)";
 
 // One line's object, and where it stands.
 struct Line {
@@ -33,7 +34,7 @@ struct Line {
 void check_forms(const Line& line) {
   if (line.has("messages") || line.has("conversations")) {
     const char* const key = line.has("messages") ? "messages" : "conversations";
-    throw line.wrong(key, "is a conversation, whose template is not applied here", kPrepare);
+    throw line.wrong(key, "is a conversation, but chat templates are not applied here", kPrepare);
   }
   const bool has_text = line.has("text");
   const bool has_prompt = line.has("prompt") || line.has("completion");
@@ -41,24 +42,24 @@ void check_forms(const Line& line) {
   const int forms = int{has_text} + int{has_prompt} + int{has_ids};
   if (forms == 0) {
     throw ConfigError(
-        fmt::format("{}: neither \"text\" nor \"prompt\" nor \"input_ids\" is there", line.place),
+        fmt::format("{}: has neither \"text\" nor \"prompt\" nor \"input_ids\"", line.place),
         kForms);
   }
   if (forms > 1) {
-    throw ConfigError(fmt::format("{}: more than one of \"text\", \"prompt\" and \"input_ids\" is "
-                                  "there",
-                                  line.place),
-                      kForms);
+    throw ConfigError(
+        fmt::format("{}: has more than one of \"text\", \"prompt\" and \"input_ids\"", line.place),
+        kForms);
   }
   for (const char* const key : {"prompt", "completion"}) {
     if (has_prompt && !line.has(key)) throw line.wrong(key, "is missing", kForms);
   }
   if (line.has("labels") && has_ids && !line.has("loss_mask")) {
-    throw line.wrong("labels", "is not read, so that all of \"input_ids\" would be trained on",
+    throw line.wrong("labels", "is not read, so all of \"input_ids\" would be trained on",
                      "give \"loss_mask\" instead: 0 where labels is -100, 1 elsewhere");
   }
   if (line.has("loss_mask") && !has_ids) {
-    throw line.wrong("loss_mask", "is for \"input_ids\"", "leave it out, or give the ids");
+    throw line.wrong("loss_mask", "is only valid with \"input_ids\"",
+                     "leave it out, or give the ids");
   }
 }
 
@@ -83,11 +84,11 @@ std::string parse_reason_of(const json::exception& problem) {
 
 json parse_line_object(std::string_view text, const std::string& place) {
   const std::string remedy =
-      "a JSONL file has one object on each line, whole and with nothing behind it; NaN, Infinity "
-      "and halves of surrogate pairs are no JSON";
+      "a JSONL file has one complete object on each line and nothing after it; NaN, Infinity and "
+      "halves of surrogate pairs are not valid JSON";
   if (nests_deeper(text)) {
     throw CorruptData(
-        fmt::format("{}: more than {} lists and objects are within each other", place, kJsonLevels),
+        fmt::format("{}: lists and objects are nested more than {} deep", place, kJsonLevels),
         remedy);
   }
   json parsed;
@@ -122,9 +123,9 @@ std::vector<T> numbers_of(const Line& line, const char* key, std::int64_t limit,
     }
     if (number < 0 || number >= limit) {
       throw line.wrong(key,
-                       fmt::format("has {} at {}, which is no whole number below {}", value.dump(),
-                                   numbers.size(), limit),
-                       takes_bool ? "a mask has 0 and 1" : "use the model's own ids");
+                       fmt::format("has {} at {}, which is not a whole number below {}",
+                                   value.dump(), numbers.size(), limit),
+                       takes_bool ? "a mask consists of 0 and 1" : "use the model's own ids");
     }
     numbers.push_back(static_cast<T>(number));
   }
@@ -146,9 +147,9 @@ JsonDocument parse_json_document(std::string_view text, const std::string& place
     document.mask = numbers_of<std::uint8_t>(line, "loss_mask", 2, true);
     if (document.mask.size() == document.ids.size()) return document;
     throw line.wrong("loss_mask",
-                     fmt::format("has {} numbers, and \"input_ids\" has {}", document.mask.size(),
+                     fmt::format("has {} numbers, but \"input_ids\" has {}", document.mask.size(),
                                  document.ids.size()),
-                     "give a number for each id");
+                     "give one number for each id");
   }
   if (line.has("text")) {
     document.text = text_of(line, "text");

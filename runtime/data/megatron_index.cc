@@ -73,7 +73,7 @@ CorruptData damaged(const std::string& path, const std::string& what) {
 Header read_header(const std::string& path, const ReadableFile& file) {
   const std::uint64_t size = size_of_file(path);
   std::array<std::byte, kHeaderBytes> bytes;
-  if (size < bytes.size()) throw damaged(path, "shorter than the header of a Megatron index");
+  if (size < bytes.size()) throw damaged(path, "is shorter than the header of a Megatron index");
   file.read(0, bytes);
   const auto number = [&bytes](std::size_t at) {
     std::uint64_t value = 0;
@@ -81,11 +81,11 @@ Header read_header(const std::string& path, const ReadableFile& file) {
     return value;
   };
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
-    throw damaged(path, "does not begin as a Megatron index");
+    throw damaged(path, "does not begin like a Megatron index");
   }
   if (number(9) != 1) {
     throw ConfigError(
-        fmt::format("{}: version {} of Megatron's index; 1 is known", path, number(9)),
+        fmt::format("{}: has version {} of Megatron's index; only 1 is supported", path, number(9)),
         kMakeDatasetAgain);
   }
   Header header;
@@ -93,15 +93,15 @@ Header read_header(const std::string& path, const ReadableFile& file) {
   header.sequences = number(18);
   header.documents = number(26);
   if (header.sequences > size || header.documents > size || header.end() > size) {
-    throw damaged(path, fmt::format("{} bytes, and its header tells of {} sequences and {} "
+    throw damaged(path, fmt::format("has {} bytes, but its header promises {} sequences and {} "
                                     "documents",
                                     size, header.sequences, header.documents));
   }
   if (size == header.end()) return header;
-  throw ConfigError(fmt::format("{}: it has more than lengths, places and documents, as that of "
-                                "multimodal data has",
+  throw ConfigError(fmt::format("{}: contains more than lengths, places and documents, like the "
+                                "index of multimodal data",
                                 path),
-                    "give a dataset of text alone");
+                    "give a text-only dataset");
 }
 
 std::int64_t width_of(const std::string& path, std::uint8_t type) {
@@ -109,8 +109,8 @@ std::int64_t width_of(const std::string& path, std::uint8_t type) {
   constexpr std::uint8_t kU16 = 8;
   if (type == kU16) return 2;
   if (type == kI32) return 4;
-  throw ConfigError(fmt::format("{}: its ids have Megatron's type {}; 4 (int32) and 8 (uint16) are "
-                                "read",
+  throw ConfigError(fmt::format("{}: its ids have Megatron's type {}; only 4 (int32) and 8 "
+                                "(uint16) are supported",
                                 path, type),
                     kMakeDatasetAgain);
 }
@@ -148,15 +148,15 @@ TokenFile open_megatron(const std::string& ids_path) {
     const std::int32_t length = lengths.next();
     const std::int64_t place = places.next();
     if (length < 0 || place != ids.tokens * ids.width) {
-      throw damaged(path, fmt::format("a sequence of {} tokens at byte {}, where the ones before "
-                                      "end at {}",
+      throw damaged(path, fmt::format("a sequence of {} tokens is at byte {}, but the sequences "
+                                      "before it end at {}",
                                       length, place, ids.tokens * ids.width));
     }
     ids.tokens += length;
   }
   const std::uint64_t size = size_of_file(ids_path);
   if (size != static_cast<std::uint64_t>(ids.tokens * ids.width)) {
-    throw damaged(ids_path, fmt::format("{} bytes, and {} tells of {} tokens of {}", size, path,
+    throw damaged(ids_path, fmt::format("has {} bytes, but {} promises {} tokens of {}", size, path,
                                         ids.tokens, ids.width));
   }
   ids.documents = {.kind = DocumentIndex::Kind::kMegatron, .path = path};

@@ -28,7 +28,7 @@ void ReadableFile::read(std::uint64_t offset, std::span<std::byte> out) const {
                      .offset = offset,
                      .size = out.size(),
                      .error_number = got < 0 ? errno : 0},
-                    got < 0 ? "" : "the file became shorter since the start; restore it");
+                    got < 0 ? "" : "the file has become shorter since the start; restore it");
     }
     out = out.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);

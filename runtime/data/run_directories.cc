@@ -61,7 +61,7 @@ std::vector<std::string> run_directories_below(const std::vector<std::string>& p
 
 std::string describe_left_out(const std::string& flag, const std::vector<std::string>& runs) {
   if (runs.empty()) return "";
-  return fmt::format("left out of {}, as {} of terrace train: {}", flag,
+  return fmt::format("left out of {} because {} of terrace train: {}", flag,
                      runs.size() == 1 ? "it is a run directory" : "they are run directories",
                      some_names(runs));
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kScratchBufferBytes = std::size_t{1} << 18;
 constexpr const char* kNoRoomRemedy =
-    "name a directory with room for the tokenized data in the environment variable TMPDIR";
+    "set the environment variable TMPDIR to a directory with room for the tokenized data";
 
 }  // namespace
 

@@ -22,8 +22,8 @@ void write_number(ScratchFile& file, T number) {
 DocumentEncoder::Request checked(DocumentEncoder::Request request) {
   const std::int64_t ids = request.text.tokenizer.vocabulary();
   if (ids <= request.vocabulary) return request;
-  throw ConfigError(fmt::format("the tokenizer has {} ids, and the model's vocabulary is {}", ids,
-                                request.vocabulary),
+  throw ConfigError(fmt::format("the tokenizer has {} ids, but the model's vocabulary has only {}",
+                                ids, request.vocabulary),
                     "give the model's own tokenizer, or a model with a larger vocabulary");
 }
 
@@ -83,8 +83,8 @@ void ScratchTokenizing::add(const DocumentIds& documents) {
 
 TokenizedData ScratchTokenizing::take() {
   if (documents_ == 0) {
-    throw ConfigError(fmt::format("{}: no line with a document", names_),
-                      "give files of JSON lines that have some");
+    throw ConfigError(fmt::format("{}: no line has a document", names_),
+                      "give files of JSON lines with documents");
   }
   for (const auto* const file : {&data_.ids, &data_.ends, &data_.mask}) (*file)->flush();
   return std::move(data_);

@@ -50,8 +50,8 @@ void TextBlocks::open() {
   ahead_.clear();
   file_->read(kLookedAtBytes, ahead_);
   if (ahead_.find('\0') != std::string::npos) {
-    throw ConfigError(fmt::format("{}: has zero bytes, as no text has", file_->path),
-                      "name text files, or a directory that has nothing else");
+    throw ConfigError(fmt::format("{}: contains zero bytes, so it is not text", file_->path),
+                      "name text files, or a directory that contains only text files");
   }
   if (position_.offset == 0) return;
   ahead_.clear();

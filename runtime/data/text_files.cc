@@ -32,8 +32,8 @@ bool is_one_of(const std::string& file, const std::vector<std::string>& names) {
 }
 
 [[noreturn]] void refuse_replacing(const std::string& input, const std::string& output) {
-  throw ConfigError(fmt::format("--output {} would replace {}, which is read", output, input),
-                    "write another file");
+  throw ConfigError(fmt::format("--output {} would overwrite the input {}", output, input),
+                    "name another output file");
 }
 
 // Returns the files, among those that are replaced, that earlier runs have left. `output` itself is
@@ -57,9 +57,9 @@ bool are_json_lines(const std::vector<std::string>& files) {
   if (other == files.end()) return !files.empty() && is_jsonl_name(files.front());
   const bool is_first = is_jsonl_name(files.front());
   throw ConfigError(
-      fmt::format("{} has JSON lines by its name, and {} is text",
+      fmt::format("{} has JSON lines according to its name, but {} is text",
                   is_first ? files.front() : *other, is_first ? *other : files.front()),
-      "make a token file of each kind by itself");
+      "make a separate token file of each kind");
 }
 
 std::vector<std::string> list_text_files(const std::vector<std::string>& paths,
@@ -77,7 +77,7 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& paths,
     }
   }
   if (texts.empty()) {
-    throw ConfigError(fmt::format("PATH {}: no texts besides what --output {} has left",
+    throw ConfigError(fmt::format("PATH {}: no texts except those that --output {} has left",
                                   fmt::join(paths, " "), output),
                       "name text files");
   }

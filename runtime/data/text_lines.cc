@@ -46,7 +46,7 @@ std::optional<std::string_view> TextLines::next() {
     if (length > kLongestLine) {
       throw CorruptData(
           fmt::format("{}:{}: the line is longer than {} bytes", path_, number_ + 1, kLongestLine),
-          "cut long documents before");
+          "split long documents first");
     }
     const bool is_whole = length < rest.size();
     looked_at = rest.size();
@@ -67,7 +67,7 @@ void TextLines::check_text(std::string_view line) const {
   if (valid == line.size()) return;
   throw CorruptData(fmt::format("{}: byte {:#04x} at offset {} of the text is not UTF-8", place(),
                                 static_cast<unsigned char>(line[valid]), offset_ + valid),
-                    "convert the file to UTF-8, as with iconv");
+                    "convert the file to UTF-8, for example with iconv");
 }
 
 std::string TextLines::place() const { return fmt::format("{}:{}", path_, number_); }

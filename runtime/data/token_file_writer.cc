@@ -77,7 +77,8 @@ class PartialFile {
   }
   [[noreturn]] void refuse_second() const {
     throw IoError({.operation = "lock", .path = path_, .error_number = EWOULDBLOCK},
-                  "another process writes this file: wait until it has ended, or write another");
+                  "another process is writing this file: wait until it has ended, or name another "
+                  "file");
   }
   bool is_at_path() const {
     struct stat open = {};

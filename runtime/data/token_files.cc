@@ -119,8 +119,8 @@ void TokenFiles::read_mask(std::int64_t offset, std::span<std::uint8_t> out) con
         open.read(static_cast<std::uint64_t>(first), std::as_writable_bytes(part));
         const auto wrong = std::ranges::find_if(part, [](auto byte) { return byte > 1; });
         if (wrong == part.end()) return;
-        throw CorruptData(fmt::format("{}: byte {} is {}, and a mask has 0 and 1", file.mask_path,
-                                      first + (wrong - part.begin()), *wrong),
+        throw CorruptData(fmt::format("{}: byte {} is {}, but a mask consists of 0 and 1",
+                                      file.mask_path, first + (wrong - part.begin()), *wrong),
                           "make the file again");
       });
 }
@@ -149,9 +149,9 @@ void TokenFiles::read_file(const TokenFile& file, std::int64_t first,
     for (std::size_t i = 0; i < part.size(); ++i) {
       if (part[i] >= vocabulary_) {
         throw ConfigError(
-            fmt::format("{}: token {} has id {}, and the model's vocabulary is {}", file.path,
+            fmt::format("{}: token {} has id {}, but the model's vocabulary is {}", file.path,
                         first + static_cast<std::int64_t>(i), part[i], vocabulary_),
-            "use the data's own model, or check --data-format");
+            "use the model that belongs to the data, or check --data-format");
       }
       out[i] = static_cast<std::int32_t>(part[i]);
     }

@@ -84,8 +84,8 @@ class TokenizeRun {
   TokenizeResult run() {
     while (const std::optional<BlockEncoder::Encoded> encoded = encoder_.next()) write(*encoded);
     if (writer_.state().documents == 0) {
-      throw ConfigError(fmt::format("{}: no line with a document", some_names(request_.files)),
-                        "give files of JSON lines that have some");
+      throw ConfigError(fmt::format("{}: no line has a document", some_names(request_.files)),
+                        "give files of JSON lines with documents");
     }
     writer_.finish();
     return {.done = progress_,

@@ -31,7 +31,7 @@ void check_name(const std::string& text, const std::string& name) {
     refuse_set(text, fmt::format("the name has more than {} characters", kMostNameBytes), remedy);
   }
   if (name.find_first_not_of(kNameCharacters) != std::string::npos) {
-    refuse_set(text, "a name has letters, digits, _, - and . only", remedy);
+    refuse_set(text, "a name may contain only letters, digits, _, - and .", remedy);
   }
 }
 
@@ -40,7 +40,7 @@ ValidationSet& set_called(std::vector<ValidationSet>& sets, const std::string& t
                           const std::string& name) {
   if (!sets.empty() && sets.back().name == name) return sets.back();
   if (std::ranges::find(sets, name, &ValidationSet::name) != sets.end()) {
-    refuse_set(text, fmt::format("the name {} is there already, in front of another one", name),
+    refuse_set(text, fmt::format("the name {} was already given, before another one", name),
                "give the paths of a set one after the other, or another name");
   }
   return sets.emplace_back(ValidationSet{name, {}});
@@ -56,10 +56,10 @@ std::vector<ValidationSet> parse_validation_sets(const std::vector<std::string>&
     const bool is_named = equals != std::string::npos;
     const std::string path = is_named ? text.substr(equals + 1) : text;
     if (is_named) check_name(text, text.substr(0, equals));
-    if (path.empty()) refuse_set(text, "there is no path", "write it as NAME=PATH, or as PATH");
+    if (path.empty()) refuse_set(text, "the path is missing", "write it as NAME=PATH, or as PATH");
     ValidationSet& set = is_named ? set_called(sets, text, text.substr(0, equals)) : unnamed;
     if (std::ranges::find(set.paths, path) != set.paths.end()) {
-      refuse_set(text, "the set has this path already", "give it once");
+      refuse_set(text, "the set has this path already", "give it only once");
     }
     set.paths.push_back(path);
   }

@@ -33,10 +33,11 @@ void check_split(const ModelRuntimeOptions& options) {
   check_quantized_parts(options.model, storage_of(options), split_of(options), names);
   if (options.model.adapter.has_magnitudes && options.ranks.shape.tensor > 1) {
     throw ConfigError(
-        fmt::format("{} {}: magnitudes of an adapter (dora) are not built for ranks that share a "
+        fmt::format("{} {}: an adapter with magnitudes (dora) is not built for ranks that share a "
                     "matrix",
                     names(Option::kTensorParallel), options.ranks.shape.tensor),
-        "train an adapter of the type lora, or share the work over data-parallel ranks or stages");
+        "train an adapter of type lora, or share the work between data-parallel ranks or pipeline "
+        "stages");
   }
 }
 

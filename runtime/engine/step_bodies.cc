@@ -380,9 +380,8 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
     throw NotFinite(
         fmt::format("step {}: loss {}, gradient norm {}", input.step, printable(loss),
                     printable(norm)),
-        fmt::format(
-            "lower {}, or look at the data of this step; what was saved before is untouched",
-            name_of_option_(Option::kLearningRate)));
+        fmt::format("lower {}, or check the data of this step; what was saved before is intact",
+                    name_of_option_(Option::kLearningRate)));
   }
   if (op.find(Role::kScalars) == nullptr) return;
   StepScalars scalars = input.scalars;
@@ -399,12 +398,12 @@ void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double 
   if (input.result != nullptr) *input.result = {loss, unscaled, before.scale, overflows};
   if (overflows && !can_skip(options, before)) {
     throw NotFinite(
-        fmt::format("step {}: loss {}, and gradients overflow fp16 at a loss scale of {}, the "
-                    "smallest",
+        fmt::format("step {}: loss {}, and gradients overflow fp16 even at the smallest loss "
+                    "scale, {}",
                     input.step, printable(loss), before.scale),
         fmt::format(
-            "use {} bf16, lower {}, or look at the data of this step; what was saved before "
-            "is untouched",
+            "use {} bf16, lower {}, or check the data of this step; what was saved before is "
+            "intact",
             name_of_option_(Option::kPrecision), name_of_option_(Option::kLearningRate)));
   }
   StepScalars scalars = input.scalars;

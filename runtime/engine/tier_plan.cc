@@ -41,7 +41,7 @@ std::int64_t chunk_elements_for(const TierRuntimeOptions& options, std::int32_t 
   const std::int64_t grain = ranks * kBlockElements;
   const std::int64_t elements = options.chunk_elements / grain * grain;
   if (elements == 0) {
-    throw ConfigError(fmt::format("{} data-parallel ranks are more than the {} blocks of a chunk",
+    throw ConfigError(fmt::format("there are {} data-parallel ranks but only {} blocks in a chunk",
                                   ranks, options.chunk_elements / kBlockElements),
                       "train with fewer ranks");
   }
@@ -124,8 +124,9 @@ TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
   placement.has_backward = options.trains;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0 || plan.model.scales_loss;
   if (options.optimizer.can_skip_steps && !placement.updates_wait_for_norm) {
-    throw UsageError("can_skip_steps: updates that do not wait for the norm cannot be skipped",
-                     "set max_grad_norm, to the largest float where nothing is to be clipped");
+    throw UsageError(
+        "can_skip_steps: a step cannot be skipped if its updates do not wait for the norm",
+        "set max_grad_norm, to the largest float if nothing should be clipped");
   }
   if (!plan.model.tasks.empty()) placement.order = order_of_tasks(plan.model);
   // A backend that has memory of its own is a GPU.

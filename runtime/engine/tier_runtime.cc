@@ -79,9 +79,8 @@ void TierRuntime::check_same_options() const {
     return;
   }
   throw UsageError(
-      "the plan was made of other options: of the optimizer, gradient_type or "
-      "zero_stage",
-      "plan with the options that the runtime gets");
+      "the plan was made with other options for the optimizer, gradient_type or zero_stage",
+      "plan with the same options as the runtime");
 }
 
 void TierRuntime::check_communicators() const {
@@ -93,8 +92,8 @@ void TierRuntime::check_communicators() const {
                      (!reaches && ranks.shape.ranks() > 1 && ranks.devices == nullptr);
   if (!lacks) return;
   throw UsageError(
-      fmt::format("{} ranks, and a communicator of theirs is not given", ranks.shape.ranks()),
-      "make them with StepCommunicators, and of devices by add_devices()");
+      fmt::format("there are {} ranks, but no communicator for them is given", ranks.shape.ranks()),
+      "make the communicators with StepCommunicators, and those for devices with add_devices()");
 }
 
 void TierRuntime::make_store(Log& log) {
@@ -178,7 +177,7 @@ void TierRuntime::check_idle(const char* call) const {
         "call finish_step() for each, and drain()");
   }
   if (!updates_pending_) return;
-  throw UsageError(fmt::format("{}: the updates of step {} are still to come", call, last_step_),
+  throw UsageError(fmt::format("{}: the updates of step {} have not run yet", call, last_step_),
                    "call drain() first");
 }
 
@@ -186,10 +185,10 @@ void TierRuntime::check_input(const char* call, std::span<const std::byte> input
   const std::size_t wanted = step_input_bytes(plan_);
   if (input.size() == wanted) return;
   throw UsageError(
-      fmt::format("{}: an input of {} bytes, where a step has {}: {} micro-batches of {}", call,
+      fmt::format("{}: the input has {} bytes, but a step takes {}: {} micro-batches of {}", call,
                   input.size(), wanted, plan_.training.program.micro_batches,
                   plan_.model.tokens_bytes),
-      "give the input of all micro-batches, one behind the other");
+      "give the input of all micro-batches, one after the other");
 }
 
 // --- state --------------------------------------------------------------------------------------
@@ -228,15 +227,15 @@ void TierRuntime::read_state(StateField field, std::int32_t unit, std::int64_t b
   const std::size_t slots = options_.optimizer.rule->slots.size();
   const std::optional<std::size_t> slot = slot_of(field);
   if (slot && *slot >= slots) {
-    throw UsageError(
-        fmt::format("read_state(): slot {}, and the update rule keeps {}", *slot, slots),
-        "read state_fields() of the rule's slots");
+    throw UsageError(fmt::format("read_state(): slot {} is asked for, but the update rule keeps {}",
+                                 *slot, slots),
+                     "read state_fields() of the rule's slots");
   }
   if (!state_->is_here(field, unit, {begin, end})) {
-    throw UsageError(fmt::format("read_state(): elements {} to {} of unit {} are not all at home "
-                                 "on this rank",
+    throw UsageError(fmt::format("read_state(): not all of elements {} to {} of unit {} have their "
+                                 "home on this rank",
                                  begin, end, unit),
-                     "read them on the ranks that have them: each has an equal part of a chunk");
+                     "read them on the ranks that own them: each owns an equal part of a chunk");
   }
   state_->read(field, unit, begin, out);
 }
@@ -244,7 +243,7 @@ void TierRuntime::read_state(StateField field, std::int32_t unit, std::int64_t b
 void TierRuntime::set_constants(std::span<const std::byte> bytes) {
   if (begun_ > 0) throw UsageError("set_constants(): a step was begun", "call it before the first");
   if (bytes.size() > plan_.model.constants_bytes) {
-    throw UsageError(fmt::format("set_constants(): {} bytes, of {} that are described",
+    throw UsageError(fmt::format("set_constants(): {} bytes are given, but {} are described",
                                  bytes.size(), plan_.model.constants_bytes),
                      "set ComputeModel::constants_bytes");
   }
@@ -311,7 +310,8 @@ RunInput TierRuntime::input_for(Slot& slot, const TierStep& step) {
 void TierRuntime::begin_step(const TierStep& step) {
   check_good("begin_step()");
   if (sink_ || updates_are_skipped_) {
-    throw UsageError("begin_step(): the last step has updated nothing", "call drain() first");
+    throw UsageError("begin_step(): the last step has not updated anything yet",
+                     "call drain() first");
   }
   if (!options_.trains) {
     throw UsageError("begin_step(): the plan has no training",
@@ -326,10 +326,10 @@ void TierRuntime::begin_step(const TierStep& step) {
   }
   const bool follows = begun_ == 0 ? step.step >= 1 : step.step == last_step_ + 1;
   if (!follows) {
-    throw UsageError(
-        begun_ == 0 ? fmt::format("begin_step(): the first step is {}", step.step)
-                    : fmt::format("begin_step(): step {} behind step {}", step.step, last_step_),
-        "number steps from 1, or go on behind the last that was saved, without gaps");
+    throw UsageError(begun_ == 0 ? fmt::format("begin_step(): the first step is {}", step.step)
+                                 : fmt::format("begin_step(): step {} does not follow step {}",
+                                               step.step, last_step_),
+                     "number steps from 1, or continue after the last saved step, without gaps");
   }
   check_input("begin_step()", step.input);
   Slot& slot = slots_.at(static_cast<std::size_t>(begun_ % 2));
@@ -398,7 +398,7 @@ void TierRuntime::abandon_step(GradientSink sink) {
   if (!options_.optimizer.can_skip_steps || plan_.model.scales_loss || plan_.model.ranks() != 1 ||
       options_.gradient_type != DType::kF32 || plan_.training.program.compute_tier != Tier::kHost) {
     throw UsageError("abandon_step(): the plan was made for steps that are not abandoned",
-                     "set can_skip_steps, and use one rank, fp32 gradients and host memory alone");
+                     "set can_skip_steps, and use one rank, fp32 gradients and only host memory");
   }
   sink_ = std::move(sink);
   bodies_->give_gradients_to(&sink_);
@@ -443,8 +443,8 @@ std::vector<std::span<std::byte>> TierRuntime::kept_pages() {
   check_idle("kept_pages()");
   const Program& program = plan_.training.program;
   if (program.compute_tier != Tier::kHost) {
-    throw UsageError("kept_pages(): a device has a part of the state",
-                     "pause a runtime that computes in host memory");
+    throw UsageError("kept_pages(): part of the state is on a device",
+                     "pause only a runtime that computes in host memory");
   }
   std::vector<std::pair<std::size_t, std::size_t>> ranges;
   for (const Buffer& buffer : program.buffers) {

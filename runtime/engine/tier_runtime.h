@@ -15,8 +15,8 @@
 
 // Training of units that a caller describes and computes, with their state in memory tiers: device
 // memory, host memory and NVMe. Only the caller knows what the units are, what their parameters
-// mean and what a step's input is. docs/embedding.md describes its use, and examples/two_units.cc
-// is a whole training.
+// mean and what a step's input is. docs/embedding-cpp.md describes its use, and
+// examples/two_units.cc is a whole training.
 //
 //   TierRuntimeOptions options;                         // budgets, homes, optimizer
 //   TierPlan plan = plan_tiers(units, options);         // throws if it does not fit

@@ -18,7 +18,7 @@ class UnitCheck {
       : model_(model), options_(options) {}
 
   void run() const {
-    if (model_.units.empty()) throw UsageError("no unit is described", "describe one or more");
+    if (model_.units.empty()) throw UsageError("no units are described", "describe at least one");
     check_ranks();
     for (number_ = 0; number_ < model_.units.size(); ++number_) {
       check_kind();
@@ -31,7 +31,7 @@ class UnitCheck {
       throw UsageError("no unit trains", "describe elements that are not frozen");
     }
     demand(options_.trains || (!trains && options_.evaluates),
-           "a plan without training, of units that train or without evaluation",
+           "a plan without training has units that train, or no evaluation",
            "count all elements as frozen, and plan with evaluation");
     check_ends();
     check_types();
@@ -48,11 +48,12 @@ class UnitCheck {
 
   void check_kind() const {
     require(unit().kind != UnitKind::kEmbedding || number_ == 0,
-            "is an embedding and not the first unit", "describe it as a block");
+            "is an embedding but not the first unit", "describe it as a block");
     require(unit().kind != UnitKind::kHead || number_ + 1 == model_.units.size(),
-            "is a head and not the last unit", "describe it as a block");
+            "is a head but not the last unit", "describe it as a block");
     require(unit().kind != UnitKind::kEmbedding || unit().backward.empty(),
-            "is an embedding with a backward in steps: an embedding's is one task",
+            "is an embedding whose backward has steps, but the backward of an embedding is one "
+            "task",
             "leave the steps out, or describe it as a block");
   }
 
@@ -60,7 +61,7 @@ class UnitCheck {
     const std::int64_t grain = options_.ranks.shape.data * kBlockElements;
     const auto check = [&](std::int64_t elements, const char* name) {
       require(elements >= 0 && elements % grain == 0,
-              fmt::format("has {} {}, which is no multiple of {}", name, elements, grain),
+              fmt::format("has {} {}, which is not a multiple of {}", name, elements, grain),
               "round up with padded_elements(), and give the number of data-parallel ranks");
     };
     check(unit().padded_elements, "padded_elements");
@@ -72,24 +73,26 @@ class UnitCheck {
                                   quantized.end <= unit().padded_elements),
             "has quantised elements that are not frozen", "count them among frozen_elements");
     require(0 <= unit().decayed_elements && unit().decayed_elements <= unit().trained_elements(),
-            "has more decayed elements than elements that train", "give those at its start");
+            "has more decayed elements than trained elements",
+            "count only the elements at its start");
   }
 
   void check_steps() const {
     for (const auto* pass : {&unit().forward, &unit().recompute, &unit().backward}) {
       for (const UnitStep& step : *pass) check_step(step, pass == &unit().backward);
     }
-    require(!unit().forward.empty(), "has no forward", "describe one step, though it be empty");
+    require(!unit().forward.empty(), "has no forward",
+            "describe at least one step, even an empty one");
     check_saved();
     check_losses();
     check_between();
     const bool writes_gradient = UnitModel::writes(unit().backward, Role::kGradient);
     require(!writes_gradient || unit().trained_elements() > 0,
-            "writes a gradient, and no element of it trains",
+            "writes a gradient, but none of its elements train",
             "leave Role::kGradient out of its backward");
     require(
         unit().trained_elements() == 0 || unit().kind == UnitKind::kEmbedding || writes_gradient,
-        "trains, and its backward does not write Role::kGradient",
+        "trains, but its backward does not write Role::kGradient",
         "add it to what the backward writes, or count its elements as frozen");
   }
 
@@ -101,7 +104,7 @@ class UnitCheck {
                                  [](const UnitAccess& a) { return a.role == Role::kSaved; });
     });
     require(!is_read || UnitModel::writes(unit().forward, Role::kSaved),
-            "reads saved activations in its backward, and its forward writes none",
+            "reads saved activations in its backward, but its forward writes none",
             "add Role::kSaved to what the forward writes");
   }
 
@@ -114,18 +117,18 @@ class UnitCheck {
       return require(!in_backward, "writes a loss in its backward", "write it in the forward");
     }
     require(in_forward == in_backward || !options_.evaluates,
-            "is a head that writes a loss in one of its passes alone",
+            "is a head that writes a loss in only one of its passes",
             "write Role::kLosses in both, or plan without evaluation");
   }
 
   void check_between() const {
     require(unit().between.size() <= kMostBetween,
-            fmt::format("has {} buffers between its steps, of {} at most", unit().between.size(),
-                        kMostBetween),
+            fmt::format("has {} buffers between its steps, but at most {} are allowed",
+                        unit().between.size(), kMostBetween),
             "join some of them");
     const bool has_bytes = std::ranges::all_of(
         unit().between, [](const BetweenBuffer& buffer) { return buffer.size_bytes > 0; });
-    require(has_bytes, "has a buffer between its steps without bytes",
+    require(has_bytes, "has a buffer of no bytes between its steps",
             "set BetweenBuffer::size_bytes");
   }
 
@@ -137,30 +140,29 @@ class UnitCheck {
       case Role::kHidden:
       case Role::kTiedParameters:
       case Role::kLossScale:
-        return require(!writes, "writes what it may only read",
-                       "move the input, hidden states, tied parameters or loss scale to the reads");
+        return require(!writes, "writes something that it may only read",
+                       "move the input, hidden states, tied parameters and loss scale to the "
+                       "reads");
       case Role::kHiddenOut:
-        return require(writes && !is_backward,
-                       "has its output elsewhere than in a forward's writes",
-                       "save what the backward needs of it: Role::kSaved");
+        return require(writes && !is_backward, "lists its output outside a forward's writes",
+                       "save the parts of it that the backward needs: Role::kSaved");
       case Role::kHiddenGradient:
         return require(!writes && is_backward,
-                       "has the gradient of its output elsewhere than in a backward's reads",
+                       "lists the gradient of its output outside a backward's reads",
                        "move it there");
       case Role::kHiddenGradientOut:
         return require(writes && is_backward,
-                       "has the gradient of its input elsewhere than in a backward's writes",
+                       "lists the gradient of its input outside a backward's writes",
                        "move it there");
       case Role::kGradient:
       case Role::kTiedGradient:
-        return require(writes && is_backward,
-                       "has its gradient elsewhere than in a backward's writes",
-                       "name it there alone: where it is added to, the read is understood");
+        return require(writes && is_backward, "lists its gradient outside a backward's writes",
+                       "list it only there: if a backward adds to it, the read is implied");
       case Role::kSaved:
         return require(writes || is_backward, "reads saved activations in its forward",
                        "pass it between steps in UnitModel::between");
       case Role::kLosses:
-        return require(writes && (is_head || !is_backward), "has its loss elsewhere than in writes",
+        return require(writes && (is_head || !is_backward), "lists its loss outside the writes",
                        "write it in the forward");
       default:
         return;
@@ -169,14 +171,14 @@ class UnitCheck {
 
   void check_step(const UnitStep& step, bool is_backward) const {
     require(step.kind == UnitStep::Kind::kCompute || model_.tensor.ranks > 1,
-            "has an exchange between tensor-parallel ranks, and there are none",
+            "has an exchange between tensor-parallel ranks, but there are none",
             "leave the exchange out");
     for (const auto* list : {&step.reads, &step.writes}) {
       for (const UnitAccess& access : *list) {
         check_access(access, is_backward);
         require(access.size_bytes == 0 || step.kind != UnitStep::Kind::kCompute,
-                "names a part of a buffer in a step that computes",
-                "name the whole buffer: its part is the compute's business");
+                "names part of a buffer in a step that computes",
+                "name the whole buffer: the compute code selects the part");
         check_direction(access.role, list == &step.writes, is_backward);
       }
     }
@@ -186,35 +188,36 @@ class UnitCheck {
   void check_access(const UnitAccess& access, bool is_backward) const {
     switch (access.role) {
       case Role::kTokens:
-        return require(model_.tokens_bytes > 0, "reads the step's input, which has no bytes",
+        return require(model_.tokens_bytes > 0,
+                       "reads the step's input, but the input has no bytes",
                        "set ComputeModel::tokens_bytes");
       case Role::kHidden:
       case Role::kHiddenOut:
       case Role::kHiddenGradient:
       case Role::kHiddenGradientOut:
-        return require(model_.hidden_bytes > 0, "touches hidden states, which have no bytes",
+        return require(model_.hidden_bytes > 0, "uses hidden states, but they have no bytes",
                        "set ComputeModel::hidden_bytes to the largest output of a unit");
       case Role::kSaved:
-        return require(unit().saved_bytes > 0, "touches saved activations, which have no bytes",
+        return require(unit().saved_bytes > 0, "uses saved activations, but they have no bytes",
                        "set UnitModel::saved_bytes");
       case Role::kBetween:
         return require(0 <= access.number && access.number < std::ssize(unit().between),
-                       fmt::format("touches buffer {} between its steps, of {}", access.number,
-                                   unit().between.size()),
+                       fmt::format("uses buffer {} between its steps, but there are only {}",
+                                   access.number, unit().between.size()),
                        "describe it in UnitModel::between");
       case Role::kGradient:
         return require(is_backward, "writes its gradient in a forward",
                        "describe that in its backward");
       case Role::kTiedParameters:
       case Role::kTiedGradient:
-        return require(model_.tied, "touches tied parameters, and the model is not tied",
+        return require(model_.tied, "uses tied parameters, but the model is not tied",
                        "set ComputeModel::tied");
       case Role::kLosses:
       case Role::kLossScale:
         return;
       default:
-        require(false, "names a role that is not for the steps of a unit",
-                "parameters, constants and workspace every step has");
+        require(false, "names a role that the steps of a unit cannot use",
+                "every step has parameters, constants and workspace anyway");
     }
   }
 
@@ -227,15 +230,15 @@ class UnitCheck {
     const bool has_ends = model_.units.front().kind == UnitKind::kEmbedding &&
                           model_.units.back().kind == UnitKind::kHead;
     demand(!model_.tied || has_ends,
-           "tied parameters are those of an embedding that a head uses too",
-           "describe the first unit and the last as these, or do not tie");
+           "tied parameters must belong to an embedding that a head uses, too",
+           "describe the first unit as an embedding and the last as a head, or do not tie");
     const bool has_stages = options_.ranks.shape.pipeline > 1;
     demand(!has_stages || options_.schedule.empty(),
-           "a schedule from outside is for a whole model, not for pipeline stages",
+           "a schedule from outside must cover a whole model, not pipeline stages",
            "train without pipeline stages, or without a schedule");
     demand(!has_stages || has_ends,
            "pipeline stages need an embedding as the first unit and a head as the last",
-           "describe these, or train without pipeline stages");
+           "describe both, or train without pipeline stages");
   }
 
   void check_types() const {
@@ -260,19 +263,19 @@ class UnitCheck {
     const MeshPosition& position = options_.ranks.position;
     demand(has_part(position.data, shape.data) && has_part(position.pipeline, shape.pipeline) &&
                has_part(position.tensor, shape.tensor),
-           "the position of this rank is not in the shape of the mesh",
-           "set ranks.shape to 1 or more of each kind, and ranks.position within it");
+           "the position of this rank is outside the shape of the mesh",
+           "set ranks.shape to at least 1 of each kind, and ranks.position inside it");
     demand(shape.tensor == model_.tensor.ranks,
-           fmt::format("{} tensor-parallel ranks, and units that {} share", shape.tensor,
-                       model_.tensor.ranks),
+           fmt::format("there are {} tensor-parallel ranks, but the units are shared by {}",
+                       shape.tensor, model_.tensor.ranks),
            "set ComputeModel::tensor");
   }
 
   void check_threads() const {
     demand(options_.threads >= 1 && options_.update_threads >= 1,
-           fmt::format("{} threads that compute and {} that update", options_.threads,
+           fmt::format("there are {} threads for compute and {} for updates", options_.threads,
                        options_.update_threads),
-           "set 1 or more of each");
+           "set at least 1 of each");
   }
 
   void check_placement() const {
@@ -282,19 +285,20 @@ class UnitCheck {
     for (const std::optional<Tier>& home : placement.homes.values) {
       wants_drive = wants_drive || home == Tier::kNvme;
     }
-    demand(has_drive || !wants_drive, "the placement has NVMe, and no directory is named",
+    demand(has_drive || !wants_drive, "the placement uses NVMe, but no directory is named",
            "set nvme.directories, or place nothing there");
     demand(options_.schedule.empty() || !placement.order.has_value(),
-           "a schedule from outside, and an order of micro-batches",
-           "leave PlacementRequest::order unset: the schedule has its own");
+           "both a schedule from outside and an order of micro-batches are given",
+           "leave PlacementRequest::order unset: the schedule defines the order");
     demand(options_.schedule.empty() || !placement.reduces_micro_batches,
-           "a schedule from outside, and gradients that are reduced after every micro-batch",
+           "a schedule from outside is given, and gradients are to be reduced after every "
+           "micro-batch",
            "leave PlacementRequest::reduces_micro_batches unset");
     demand(!placement.reduces_micro_batches || placement.order != MicroBatchOrder::kLayerMajor,
-           "gradients that are reduced after every micro-batch, in layer-major order",
+           "gradients are to be reduced after every micro-batch, but the order is layer-major",
            "choose one of the two");
     demand(!placement.unified || !(placement.gpu || placement.streamed_updates),
-           "a GPU or streamed updates where device and host memory are one tier",
+           "there is a GPU, or updates are streamed, but device and host memory are one tier",
            "set PlacementRequest::unified to false, or leave these unset");
     demand(placement.micro_batches >= 1,
            fmt::format("a step of {} micro-batches", placement.micro_batches),

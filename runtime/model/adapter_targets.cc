@@ -77,10 +77,10 @@ ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
     if (matches) continue;
     std::set<std::string> ends;
     for (const std::string& weight : all) ends.insert(last_part(weight));
-    throw ConfigError(fmt::format("--lora-targets {} matches no linear layer of the blocks of {}",
+    throw ConfigError(fmt::format("--lora-targets {} matches no linear layer in the blocks of {}",
                                   pattern, config.name),
-                      fmt::format("take {}, or names and patterns like {}", fmt::join(ends, ", "),
-                                  module_of(all.front())));
+                      fmt::format("give {}, or names and patterns such as {}",
+                                  fmt::join(ends, ", "), module_of(all.front())));
   }
   adapter.targets = targets_of(config, chosen);
   config.adapter = std::move(adapter);

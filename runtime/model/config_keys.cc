@@ -183,9 +183,9 @@ class StrangeKeys {
   void refuse_any() const {
     if (names_.empty()) return;
     throw ConfigError(
-        fmt::format("{}: {} may change what the model computes, and {} not known here", origin_,
-                    fmt::join(told_, ", "), names_.size() == 1 ? "is" : "are"),
-        fmt::format("if the model is the same without, say so with --ignore-config-keys {}",
+        fmt::format("{}: {} may change what the model computes, but {} not known to Terrace",
+                    origin_, fmt::join(told_, ", "), names_.size() == 1 ? "is" : "are"),
+        fmt::format("if the model is the same without these keys, give --ignore-config-keys {}",
                     fmt::join(names_, " ")));
   }
 

@@ -27,9 +27,9 @@ struct ConfigReader::Object {
 
 ConfigReader::ConfigReader(std::string_view json, const std::string& origin) : origin_(origin) {
   if (nests_deeper(json)) {
-    throw ConfigError(fmt::format("{}: more than {} lists and objects are within each other",
-                                  origin, kJsonLevels),
-                      "correct the file");
+    throw ConfigError(
+        fmt::format("{}: lists and objects are nested more than {} deep", origin, kJsonLevels),
+        "correct the file");
   }
   auto parsed = std::make_shared<Object>();
   try {
@@ -87,8 +87,8 @@ std::int64_t ConfigReader::integer(const std::string& key, std::int64_t fallback
 std::int64_t ConfigReader::count_of(const std::string& key, const std::string& alias) const {
   if (!has(alias)) return count(key);
   if (has(key) && count(key) != count(alias)) {
-    wrong(key,
-          fmt::format("{} as {}, another name of the same size, has it", written(alias), alias));
+    wrong(key, fmt::format("{}, the value of {}, which is another name of the same size",
+                           written(alias), alias));
   }
   return count(alias);
 }
@@ -107,7 +107,7 @@ double ConfigReader::number(const std::string& key, double fallback) const {
 double ConfigReader::number_or_zero(const std::string& key, double fallback) const {
   if (!has(key)) return fallback;
   const nlohmann::json& value = object_->at(key);
-  if (!value.is_number() || !(value.get<double>() >= 0.0)) wrong(key, "a number from 0 on");
+  if (!value.is_number() || !(value.get<double>() >= 0.0)) wrong(key, "a number of at least 0");
   return value.get<double>();
 }
 
@@ -157,7 +157,7 @@ std::optional<ConfigReader> ConfigReader::object(const std::string& key) const {
 
 void ConfigReader::refuse(const std::string& key, const std::string& why) const {
   throw ConfigError(fmt::format("{}: {} {} {}", origin_, key, written(key), why),
-                    "this model needs something that is not built; choose another");
+                    "this model needs a feature that is not built; choose another model");
 }
 
 void ConfigReader::missing(const std::string& key) const {

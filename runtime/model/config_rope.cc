@@ -47,12 +47,12 @@ RopeType rope_type(const ConfigReader& keys, const std::string& key, bool only_l
   if (only_longrope) {
     if (type == "longrope" || type == "su" || type == "yarn") return RopeType::kLongRope;
     if (type == "default") return RopeType::kDefault;
-    keys.refuse(key, "is no scaling of this family; longrope, su and yarn are");
+    keys.refuse(key, "is not a scaling of this family; use longrope, su or yarn");
   }
   for (const auto& [name, value] : kTypes) {
     if (type == name) return value;
   }
-  keys.refuse(key, "is not built; default, linear, dynamic, llama3, yarn and longrope are");
+  keys.refuse(key, "is not built; use default, linear, dynamic, llama3, yarn or longrope");
 }
 
 std::int64_t original_positions(const ConfigReader& rope, const RopeContext& context) {
@@ -67,7 +67,7 @@ void read_llama3(const ConfigReader& rope, const RopeContext& context, RopeOptio
   options.original_positions = original_positions(rope, context);
   if (options.high_freq_factor <= options.low_freq_factor) {
     rope.wrong("high_freq_factor",
-               fmt::format("above low_freq_factor {}", options.low_freq_factor));
+               fmt::format("a number above low_freq_factor {}", options.low_freq_factor));
   }
 }
 
@@ -75,7 +75,7 @@ void read_dynamic(const ConfigReader& rope, const RopeContext& context, RopeOpti
   options.factor = rope.number("factor");
   options.positions = context.defaults.positions;
   if (context.defaults.rotary_width <= 2) {
-    rope.refuse("factor", "of dynamic rotary embeddings needs more than 2 elements to rotate");
+    rope.refuse("factor", "of dynamic rotary embeddings needs more than 2 rotated elements");
   }
 }
 
@@ -113,7 +113,7 @@ std::vector<double> longrope_factors(const ConfigReader& rope, const std::string
   std::vector<double> factors = rope.numbers(key);
   const bool are_positive = std::ranges::all_of(factors, [](double each) { return each > 0.0; });
   if (static_cast<std::int64_t>(factors.size()) != rotary_width / 2 || !are_positive) {
-    rope.wrong(key, fmt::format("{} numbers above 0, one for each pair of elements that is rotated",
+    rope.wrong(key, fmt::format("{} numbers above 0, one for each pair of rotated elements",
                                 rotary_width / 2));
   }
   return factors;
@@ -155,7 +155,8 @@ void check_angles(const ConfigReader& rope, const RopeOptions& options,
                   const RopeDefaults& defaults) {
   constexpr std::int64_t kWidthMax = 1 << 16;
   if (defaults.rotary_width > kWidthMax) {
-    throw ConfigError(fmt::format("{}: heads that rotate {} elements, and at most {} are built",
+    throw ConfigError(fmt::format("{}: {} elements of each head are rotated, but at most {} are "
+                                  "built",
                                   rope.origin(), defaults.rotary_width, kWidthMax),
                       "is this the config.json of a language model?");
   }
@@ -166,8 +167,8 @@ void check_angles(const ConfigReader& rope, const RopeOptions& options,
     }
   }
   if (are_angles) return;
-  throw ConfigError(fmt::format("{}: these numbers make angles that are not finite, or zero, with "
-                                "rope_theta {}",
+  throw ConfigError(fmt::format("{}: with rope_theta {}, these numbers give angles that are zero "
+                                "or not finite",
                                 rope.origin(), options.theta),
                     "correct the file");
 }
@@ -210,7 +211,7 @@ bool is_there(const std::optional<ConfigReader>& object) {
 [[noreturn]] void refuse_both(const std::string& origin, const std::string& one,
                               const std::string& other) {
   throw ConfigError(
-      fmt::format("{}: {} and {} differ, and versions of transformers take one or the other",
+      fmt::format("{}: {} and {} differ, but each version of transformers uses only one of them",
                   origin, one, other),
       "remove the wrong one from config.json");
 }
@@ -236,9 +237,9 @@ ConfigReader with_older_keys(const ConfigReader& config, const std::optional<Con
   const ConfigReader older = config.object(kOlder).value();
   const bool has_own = all.has_value() && all->has(kFullLayers);
   if (!has_own && older.has("type") && !older.has("rope_type")) {
-    throw ConfigError(fmt::format("{}: key type is {}, and transformers ignores that name here",
+    throw ConfigError(fmt::format("{}: key type is {}, but transformers ignores the key type here",
                                   older.origin(), older.written("type")),
-                      "call it rope_type");
+                      "name the key rope_type");
   }
   Json keys = has_own ? parse(all->written(kFullLayers)) : Json::object();
   keys.update(parse(config.written(kOlder)));
@@ -251,14 +252,15 @@ ConfigReader with_older_keys(const ConfigReader& config, const std::optional<Con
 void check_of_layers(const ConfigReader& config, const ConfigReader& own,
                      const RopeOptions& options) {
   if (options.type == RopeType::kYarn && !options.truncates) {
-    own.refuse("truncate", "is ignored by transformers for layers of a type, which has true");
+    own.refuse("truncate",
+               "is ignored by transformers for the layers of a type, where it is always true");
   }
   const bool has_original = options.type == RopeType::kLlama3 || options.type == RopeType::kYarn ||
                             options.type == RopeType::kLongRope;
   if (has_original && config.has(kOriginal) &&
       config.count(kOriginal) != options.original_positions) {
-    config.wrong(kOriginal, fmt::format("{} as for these layers in {}: transformers ignores it "
-                                        "outside",
+    config.wrong(kOriginal, fmt::format("{}, as for these layers in {}: transformers ignores the "
+                                        "key outside",
                                         options.original_positions, own.origin()));
   }
 }
@@ -295,7 +297,7 @@ RopeOptions read_rope_of_layers(const ConfigReader& config, const std::string& l
   if (all.has_value()) {
     for (const std::string& key : all->keys()) {
       if (all->has(key) && !all->is_object(key)) {
-        all->wrong(key, "in an object of full_attention or of sliding_attention");
+        all->wrong(key, "inside an object of full_attention or of sliding_attention");
       }
     }
   }

@@ -26,14 +26,15 @@ void check_architecture(const ConfigReader& keys, const Family& family) {
   if (std::ranges::find(family.architectures, names.front()) != family.architectures.end()) return;
   throw ConfigError(
       fmt::format("{}: architectures names {}, which is not built", keys.origin(), names.front()),
-      fmt::format("what is: {}", fmt::join(family.architectures, ", ")));
+      fmt::format("these are built: {}", fmt::join(family.architectures, ", ")));
 }
 
 // Checks keys of several families, and of some that do not list them.
 void check_attention(const ConfigReader& keys) {
-  if (!keys.flag("is_causal", true)) keys.refuse("is_causal", "is not built; causal attention is");
+  if (!keys.flag("is_causal", true))
+    keys.refuse("is_causal", "is not built; only causal attention is");
   if (keys.flag("use_bidirectional_attention", false)) {
-    keys.refuse("use_bidirectional_attention", "is not built; causal attention is");
+    keys.refuse("use_bidirectional_attention", "is not built; only causal attention is");
   }
 }
 

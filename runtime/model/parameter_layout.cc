@@ -472,8 +472,8 @@ void check_quantized_parts(const ModelConfig& config, const BaseStorage& storage
       if (!is_cut || !is_layer_weight(tensor.kind)) continue;
       if (tensor.slice.run % kQuantizedBlock == 0) continue;
       throw ConfigError(
-          fmt::format("{} {}: of {} each rank has runs of {} numbers, which are no whole blocks of "
-                      "the {} that {} gives a scale",
+          fmt::format("{} {}: each rank's part of {} has runs of {} numbers, which are not whole "
+                      "blocks of the {} that share a scale with {}",
                       name_of_option(Option::kTensorParallel), split.ranks, tensor.name,
                       tensor.slice.run, kQuantizedBlock, name_of_option(Option::kBaseQuantization)),
           fmt::format("give {} a smaller number, or leave {} out",

@@ -15,7 +15,7 @@ void require_parts(std::int64_t count, std::string_view what, const ModelConfig&
   if (count % split.ranks == 0) return;
   const std::string_view ranks = name_of_option(Option::kTensorParallel);
   throw ConfigError(
-      fmt::format("{} {}: {} has {} {}, which is no multiple of it", ranks, split.ranks,
+      fmt::format("{} {}: {} has {} {}, which is not a multiple of it", ranks, split.ranks,
                   config.name.empty() ? "the model" : config.name, count, what),
       fmt::format("give {} a number that divides {}", ranks, count));
 }
@@ -35,7 +35,7 @@ void check_tensor_split(const ModelConfig& config, std::int64_t rows, const Tens
   require_parts(config.intermediate, "intermediate columns", config, split, name_of_option);
   const std::string_view ranks = name_of_option(Option::kTensorParallel);
   if ((split.ranks - 1) * split.part_of(config.vocabulary) >= config.vocabulary) {
-    throw ConfigError(fmt::format("{} {}: a vocabulary of {} does not have a part for each rank",
+    throw ConfigError(fmt::format("{} {}: a vocabulary of {} does not give every rank a part",
                                   ranks, split.ranks, config.vocabulary),
                       fmt::format("give {} a smaller number", ranks));
   }
@@ -43,7 +43,7 @@ void check_tensor_split(const ModelConfig& config, std::int64_t rows, const Tens
     const std::string_view shares = name_of_option(Option::kSequenceParallel);
     const std::string_view length = name_of_option(Option::kSequenceLength);
     throw ConfigError(
-        fmt::format("{} on: the {} rows of a micro-batch ({} x {}) are no multiple of {} {}",
+        fmt::format("{} on: the {} rows of a micro-batch ({} x {}) are not a multiple of {} {}",
                     shares, rows, name_of_option(Option::kMicroBatchSize), length, ranks,
                     split.ranks),
         fmt::format("give a {} that {} divides, or {} off", length, split.ranks, shares));

@@ -129,7 +129,7 @@ void check_trainable(const ModelConfig& config, OptionNames name_of_option) {
     throw ConfigError(
         fmt::format("{} {} matches no tensor of {}", name_of_option(Option::kTrainable), pattern,
                     config.name),
-        fmt::format("take names of its tensors, or patterns of them (*, ?, [..]): {}{}",
+        fmt::format("give names of its tensors, or patterns of them (*, ?, [..]): {}{}",
                     fmt::join(shown, ", "), names.size() > kShown ? ", ..." : ""));
   }
 }

@@ -39,7 +39,10 @@ class Remedies {
     if (enough_.size() == 1 && helpful_.empty()) return "to make it fit: " + enough_.front();
     std::string text = "to make it fit, do one of these:";
     for (const std::string& change : enough_) text += "\n  " + change;
-    if (!helpful_.empty()) text += "\nthese help, and are not enough alone:";
+    if (!helpful_.empty())
+      text +=
+          "\n"
+          "these help, but are not enough on their own:";
     for (const std::string& change : helpful_) text += "\n  " + change;
     return text;
   }
@@ -110,7 +113,7 @@ class Refusal {
   std::string shortfall() const {
     const bool is_of_another = &worst_ledger() != &ledgers_.front();
     return describe_shortfall(worst_ledger()) +
-           (is_of_another ? " on the pipeline stage that needs the most" : "");
+           (is_of_another ? " on the pipeline stage with the largest need" : "");
   }
 
   std::string asked() const {
@@ -281,8 +284,9 @@ class Refusal {
   std::string largest_unit() const {
     const std::optional<std::int32_t> unit = dominating_unit();
     if (!unit.has_value()) return "";
-    return fmt::format("{} alone has parameters and a gradient of {}, which are there at once\n",
-                       name_of_unit(model_, *unit), format_size(unit_bytes(*unit)));
+    return fmt::format(
+        "{} alone has parameters and a gradient of {}, which must be in memory at the same time\n",
+        name_of_unit(model_, *unit), format_size(unit_bytes(*unit)));
   }
 
   // Tensor-parallel ranks divide every unit.

@@ -19,7 +19,7 @@ void GpuMemory::check(const std::string& what, const GpuPlace& place,
       driver_ = std::make_shared<const CudaDriver>();
     } catch (const EnvironmentError& error) {
       throw EnvironmentError(
-          fmt::format("{} is said to be memory of GPU {}; {}", what, place.device, error.what()),
+          fmt::format("{} was given as memory of GPU {}; {}", what, place.device, error.what()),
           "");
     }
   }
@@ -31,8 +31,8 @@ void GpuMemory::check(const std::string& what, const GpuPlace& place,
   if (!refusal.empty()) {
     throw SessionError(
         SessionProblem::kArgument,
-        fmt::format("{} is said to be memory of GPU {}, and {}", what, place.device, refusal),
-        "set device_type, device_id and data to what the memory is");
+        fmt::format("{} was given as memory of GPU {}, but {}", what, place.device, refusal),
+        "set device_type, device_id and data to describe the memory");
   }
   if (made != nullptr) gpus_[place.device] = std::move(made);
 }

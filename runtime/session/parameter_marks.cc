@@ -98,10 +98,10 @@ void ParameterMarks::check(std::span<const std::size_t> chunks) const {
   if (changed < 0) return;
   throw SessionError(
       SessionProblem::kParameterChanged,
-      fmt::format("parameter {} is not what its last update wrote, and its master would "
-                  "overwrite it",
+      fmt::format("parameter {} was changed after its last update, and its master would overwrite "
+                  "the change",
                   parts_.table.tensor(changed).name),
-      "call terrace_parameter_adopt() to train on from the new values");
+      "call terrace_parameter_adopt() to continue training from the new values");
 }
 
 }  // namespace terrace

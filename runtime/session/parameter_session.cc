@@ -45,13 +45,13 @@ std::vector<std::size_t> numbers_of(std::pair<std::size_t, std::size_t> range) {
 ParameterSession::ParameterSession(SessionOptions options, std::unique_ptr<Log> log)
     : options_(std::move(options)), log_(std::move(log)) {
   if (options_.threads && *options_.threads < 1) {
-    refuse_value(fmt::format("threads is {}", *options_.threads), "it is 0 or more");
+    refuse_value(fmt::format("threads is {}", *options_.threads), "it must be 0 or more");
   }
   if (options_.tier == StateTier::kNvme && options_.nvme.directories.empty()) {
-    refuse_value("state is to live on NVMe, and no directory is named", "name one in nvme");
+    refuse_value("the state should live on NVMe, but no directory is named", "name one in nvme");
   }
   if (options_.tier == StateTier::kHost && !options_.nvme.directories.empty()) {
-    refuse_value("state is to live on the host, and NVMe directories are named",
+    refuse_value("the state should live on the host, but NVMe directories are named",
                  "leave them out, or set state_tier to TERRACE_TIER_AUTO");
   }
 }
@@ -60,7 +60,7 @@ void ParameterSession::expect_open(const char* call) const {
   expect_awake(call);
   if (phase_ == Phase::kOpen && !has_failed_to_prepare_) return;
   refuse_order(fmt::format("{} after terrace_session_prepare()", call),
-               "add all groups and tensors before it, or make another session");
+               "add all groups and tensors before that call, or make another session");
 }
 
 void ParameterSession::expect_ready(const char* call) const {
@@ -162,7 +162,7 @@ void ParameterSession::check_gradient(std::int32_t tensor, const TensorView& gra
   if (!arrives) expect_ready("a gradient is added");
   const SessionTensor& of = table_.tensor(tensor);
   if (arrives && stepping_[static_cast<std::size_t>(tensor)]) {
-    refuse_order(fmt::format("a gradient of tensor {} is added, whose update has begun", of.name),
+    refuse_order(fmt::format("a gradient of tensor {} is added, but its update has begun", of.name),
                  "call terrace_gradient_complete() when all of it is added");
   }
   if (of.is_frozen) {
@@ -170,15 +170,16 @@ void ParameterSession::check_gradient(std::int32_t tensor, const TensorView& gra
                  "leave it out, or add the tensor without TERRACE_TENSOR_FROZEN");
   }
   if (gradient.elements() != of.elements) {
-    refuse_value(fmt::format("a gradient of {} elements is added to tensor {}, which has {}",
+    refuse_value(fmt::format("a gradient of {} elements is added to tensor {}, which has {} "
+                             "elements",
                              gradient.elements(), of.name, of.elements),
-                 "give all of it");
+                 "give the whole gradient");
   }
   if (!place.is_gpu()) return;
   const std::string what = fmt::format("a gradient of tensor {}", of.name);
   if (place.device != of.place.device) {
-    refuse_value(fmt::format("{} is memory of GPU {}, and the tensor is {}", what, place.device,
-                             of.place.is_gpu() ? fmt::format("GPU {}'s", of.place.device)
+    refuse_value(fmt::format("{} is memory of GPU {}, but the tensor is {}", what, place.device,
+                             of.place.is_gpu() ? fmt::format("memory of GPU {}", of.place.device)
                                                : std::string("memory of the host")),
                  "copy it to where the tensor is, or to the host");
   }
@@ -237,18 +238,21 @@ void ParameterSession::take_in_borrowed(std::int32_t tensor) {
 void ParameterSession::complete_gradient(std::int32_t tensor) {
   if (phase_ != Phase::kStepping || !gradients_arrive_) {
     if (phase_ != Phase::kStepping) expect_ready("a gradient is complete");
-    refuse_order("a gradient is complete, and no step that waits for gradients is under way",
+    refuse_order("a gradient is complete, but no step that waits for gradients is under way",
                  "begin one with TERRACE_STEP_GRADIENTS_ARRIVE");
   }
   const std::string& name = table_.tensor(tensor).name;
   const auto i = static_cast<std::size_t>(tensor);
   if (additions_[i] == 0) {
     throw SessionError(SessionProblem::kMissingGradient,
-                       fmt::format("the gradient of tensor {} is complete, and has nothing", name),
+                       fmt::format("the gradient of tensor {} is reported as complete, but none "
+                                   "was added",
+                                   name),
                        "add it by terrace_gradient_add() first");
   }
   if (stepping_[i]) {
-    refuse_order(fmt::format("the gradient of tensor {} is complete twice", name), "say so once");
+    refuse_order(fmt::format("the gradient of tensor {} is reported as complete twice", name),
+                 "report it once");
   }
   memory_->order_after_caller(tensor);
   stepping_[i] = true;
@@ -278,32 +282,32 @@ void ParameterSession::forget_gradients() {
 
 void ParameterSession::check_scalars(const SessionStepOptions& options) const {
   if (options.learning_rates.size() != table_.groups().size()) {
-    refuse_value(fmt::format("a step has {} learning rates, and the session {} groups",
+    refuse_value(fmt::format("a step has {} learning rates, but the session has {} groups",
                              options.learning_rates.size(), table_.groups().size()),
                  "give one for each group");
   }
   for (const double rate : options.learning_rates) {
     if (fits_float(rate)) continue;
-    refuse_value(fmt::format("a learning rate is {}", rate), "it is at least 0, and fits fp32");
+    refuse_value(fmt::format("a learning rate is {}", rate), "it must be at least 0 and fit fp32");
   }
   if (!fits_float(options.max_grad_norm)) {
     refuse_value(fmt::format("max_grad_norm is {}", options.max_grad_norm),
-                 "it is more than 0 and fits fp32, or 0 for no clipping");
+                 "it must be more than 0 and fit fp32, or be 0 for no clipping");
   }
   if (options.gradients_arrive && options.max_grad_norm != 0) {
-    refuse_value(fmt::format("max_grad_norm is {}, and gradients arrive while the step updates",
+    refuse_value(fmt::format("max_grad_norm is {}, but gradients arrive while the step updates",
                              options.max_grad_norm),
-                 "the norm is known after the last gradient: begin the step then, or set 0");
+                 "the norm is known only after the last gradient: begin the step then, or set 0");
   }
   if (!std::isfinite(options.known_norm) || options.known_norm < 0 ||
       (options.gradients_arrive && options.known_norm != 0)) {
     refuse_value(fmt::format("known_norm is {}", options.known_norm),
-                 "it is the norm over all gradients, so more than 0, finite, and of no step whose "
-                 "gradients arrive; or 0");
+                 "it must be the norm over all gradients: more than 0, finite, and not for a step "
+                 "whose gradients arrive; or be 0");
   }
   if (!fits_float(options.gradient_scale) || static_cast<float>(options.gradient_scale) == 0) {
     refuse_value(fmt::format("gradient_scale is {}", options.gradient_scale),
-                 "it is more than 0 and fits fp32, or 0 for 1");
+                 "it must be more than 0 and fit fp32, or be 0 for 1");
   }
 }
 
@@ -408,7 +412,7 @@ SessionStepResult ParameterSession::end_step() {
   phase_ = Phase::kReady;
   if (!updates_->has_updated()) {
     throw SessionError(SessionProblem::kMissingGradient,
-                       fmt::format("step {} has ended without a gradient", result.step),
+                       fmt::format("step {} ended without a gradient", result.step),
                        "add gradients by terrace_gradient_add()");
   }
   progress_.step = result.step;
@@ -434,7 +438,7 @@ void ParameterSession::adopt_parameter(std::int32_t tensor) {
 void ParameterSession::pause(const std::string& directory) {
   expect_ready("the session is paused");
   if (!loans_.is_zero()) {
-    refuse_order("the session is paused while DLPack leases of its memory are out",
+    refuse_order("the session is paused while DLPack leases of its memory exist",
                  "delete the tensors that hold them first");
   }
   std::vector<std::int32_t> gradients;
@@ -451,7 +455,7 @@ void ParameterSession::pause(const std::string& directory) {
 
 void ParameterSession::resume() {
   if (phase_ != Phase::kPaused) {
-    refuse_order("a session is resumed that is not paused", "pause it by terrace_pause() first");
+    refuse_order("a session is resumed, but it is not paused", "pause it by terrace_pause() first");
   }
   gpus_.take_staging();
   try {

@@ -50,15 +50,16 @@ void set_hyperparameter(const UpdateRule& rule, const NamedValue& named, RuleOpt
       [&](const Hyperparameter& parameter) { return key_of(parameter) == name; });
   if (found == rule.hyperparameters.end()) {
     refuse_argument(fmt::format("{} has no hyperparameter '{}'", rule.name, name),
-                    fmt::format("it has {}", keys_of(rule)));
+                    fmt::format("its hyperparameters are {}", keys_of(rule)));
   }
   const auto narrow = static_cast<float>(value);
   const bool is_fraction = found->range == Hyperparameter::Range::kFraction;
   const bool is_good =
       std::isfinite(narrow) && (is_fraction ? narrow >= 0 && narrow < 1 : narrow > 0);
   if (!is_good) {
-    refuse_argument(fmt::format("{} of {} is {}", name, rule.name, value),
-                    is_fraction ? "it is at least 0 and less than 1" : "it is more than 0");
+    refuse_argument(
+        fmt::format("{} of {} is {}", name, rule.name, value),
+        is_fraction ? "it must be at least 0 and less than 1" : "it must be more than 0");
   }
   options.values.at(static_cast<std::size_t>(found - rule.hyperparameters.begin())) = value;
 }
@@ -79,7 +80,7 @@ void check_shape(const SessionTensor& tensor) {
     if (product == 0) break;
   }
   if (product != tensor.elements) {
-    refuse_argument(fmt::format("the shape [{}] of tensor {} is not one of {} elements",
+    refuse_argument(fmt::format("the shape [{}] of tensor {} does not have {} elements",
                                 fmt::join(tensor.shape, ", "), tensor.name, tensor.elements),
                     "give the shape of the buffer");
   }
@@ -88,11 +89,11 @@ void check_shape(const SessionTensor& tensor) {
 void check_memory(const SessionTensor& tensor) {
   if (tensor.data == nullptr) {
     refuse_argument(fmt::format("tensor {} has no memory", tensor.name),
-                    "set parameter.data to where its values are");
+                    "set parameter.data to the address of its values");
   }
   if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) {
     refuse_argument(fmt::format("the memory of tensor {} is not aligned", tensor.name),
-                    fmt::format("its address is a multiple of {}", size_of(tensor.dtype)));
+                    fmt::format("its address must be a multiple of {}", size_of(tensor.dtype)));
   }
 }
 
@@ -107,23 +108,23 @@ std::int32_t ParameterTable::add_group(std::string_view rule, std::span<const Na
   group.options.weight_decay = weight_decay;
   if (!fits_float(weight_decay)) {
     refuse_argument(fmt::format("the weight decay is {}", weight_decay),
-                    "it is at least 0, and fits fp32");
+                    "it must be at least 0 and fit fp32");
   }
   groups_.push_back(group);
   return static_cast<std::int32_t>(groups_.size() - 1);
 }
 
 void ParameterTable::check_name(const std::string& name) const {
-  if (name.empty()) refuse_argument("a tensor has no name", "name it, as saved state does");
+  if (name.empty()) refuse_argument("a tensor has no name", "give it a name: saved state uses it");
   if (valid_utf8_prefix(name) != name.size()) {
     refuse_argument("the name of a tensor is not UTF-8", "name it in UTF-8");
   }
   if (name == "__metadata__") {
-    refuse_argument("a tensor is named __metadata__, which safetensors files keep for themselves",
+    refuse_argument("a tensor is named __metadata__, a name that safetensors files reserve",
                     "give it another name");
   }
   if (by_name_.contains(name)) {
-    refuse_argument(fmt::format("two tensors are named {}", name), "give each its own name");
+    refuse_argument(fmt::format("two tensors are named {}", name), "give each a different name");
   }
 }
 
@@ -151,12 +152,12 @@ std::int32_t ParameterTable::add_tensor(SessionTensor tensor) {
       return by_name_[tensor.name] = *(after - 1);
     }
     refuse_argument(fmt::format("tensors {} and {} share memory", there.name, tensor.name),
-                    "tied tensors have the same memory, type, size, group and stream");
+                    "tied tensors must have the same memory, type, size, group and stream");
   }
   if (after != by_address_.end() && overlaps(*after)) {
     refuse_argument(fmt::format("tensors {} and {} share memory",
                                 tensors_[static_cast<std::size_t>(*after)].name, tensor.name),
-                    "tied tensors have the same memory, type, size, group and stream");
+                    "tied tensors must have the same memory, type, size, group and stream");
   }
   by_address_.insert(after, number);
   by_name_[tensor.name] = number;
@@ -167,7 +168,7 @@ std::int32_t ParameterTable::add_tensor(SessionTensor tensor) {
 const SessionTensor& ParameterTable::tensor(std::int32_t number) const {
   if (number < 0 || static_cast<std::size_t>(number) >= tensors_.size()) {
     refuse_argument(fmt::format("there is no tensor {}", number),
-                    fmt::format("the session has {}, counted from 0", tensors_.size()));
+                    fmt::format("the session has {} tensors, counted from 0", tensors_.size()));
   }
   return tensors_[static_cast<std::size_t>(number)];
 }

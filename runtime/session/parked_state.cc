@@ -56,7 +56,7 @@ NvmeStoreOptions parking_of(const std::string& directory, const NvmeStoreOptions
   }
   if (own.directories.empty()) {
     throw SessionError(SessionProblem::kArgument,
-                       "the session is paused, and has no NVMe directory to put its memory into",
+                       "the session is paused, but has no NVMe directory for its memory",
                        "name a directory");
   }
   for (std::size_t i = 0; i < std::min(used.size(), where.directories.size()); ++i) {

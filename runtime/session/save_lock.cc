@@ -26,11 +26,11 @@ SaveLock::SaveLock(const std::string& directory, Log& log) {
     ::close(descriptor_);
     throw SessionError(SessionProblem::kArgument,
                        fmt::format("another session is saving into {}", directory),
-                       "save on one rank alone, or give each rank a directory of its own");
+                       "save on one rank only, or give each rank its own directory");
   }
   if (lock.kind == FileLock::Kind::kNotThere) {
     log.warning(
-        fmt::format("{} cannot be locked: {}; see to it that no other session saves into it",
+        fmt::format("{} cannot be locked: {}; make sure that no other session saves into it",
                     directory, std::strerror(lock.error_number)));
   }
 }

@@ -39,9 +39,9 @@ void ParameterSession::visit_state(
   const std::int64_t end = range.begin + range.count;
   if (range.begin < 0 || range.count > of.elements || range.begin > of.elements - range.count) {
     throw SessionError(SessionProblem::kArgument,
-                       fmt::format("elements {} to {} of tensor {}, which has {}", range.begin, end,
-                                   of.name, of.elements),
-                       "name some that there are");
+                       fmt::format("elements {} to {} are asked for, but tensor {} has {}",
+                                   range.begin, end, of.name, of.elements),
+                       "name elements that exist");
   }
   std::optional<std::size_t> slot;
   if (field != kMaster) slot = static_cast<std::size_t>(found - slots.begin());
@@ -110,14 +110,14 @@ void ParameterSession::set_updates_of(std::int32_t tensor, std::int64_t updates)
   if (updates < 0 || updates > kMostSteps) {
     throw SessionError(SessionProblem::kArgument,
                        fmt::format("the number of updates is {}", updates),
-                       fmt::format("it is 0 to {}", kMostSteps));
+                       fmt::format("it must be 0 to {}", kMostSteps));
   }
   progress_.updates[static_cast<std::size_t>(tensor)] = updates;
   progress_.step = std::max(progress_.step, updates);
 }
 
 std::span<float> ParameterSession::gradient_of(std::int32_t tensor) {
-  expect_ready("a gradient is looked at");
+  expect_ready("a gradient is read");
   table_.tensor(tensor);
   if (additions_[static_cast<std::size_t>(tensor)] == 0) return {};
   return home_->gradient(tensor);

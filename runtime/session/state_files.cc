@@ -233,14 +233,14 @@ void make_state_directory(const std::string& directory, FileSystem& disk) {
     const int error = disk.make_directory(directory);
     if (error != 0 && error != EEXIST) {  // another process may have made it
       throw IoError({.operation = "make directory", .path = directory, .error_number = error},
-                    "its parent has to be there and to be writable");
+                    "its parent must exist and be writable");
     }
   }
   if (disk.exists(state_path(directory, kCheckpointManifest))) {
     throw SessionError(
         SessionProblem::kArgument,
         fmt::format("{} has a {}: it is a checkpoint", directory, kCheckpointManifest),
-        "save into a directory of its own");
+        "save into a separate directory");
   }
 }
 
@@ -328,7 +328,7 @@ void SavedSessionState::read_manifest() {
   }
   const auto mismatch = [&](const std::string& what) {
     throw SessionError(SessionProblem::kMismatch, fmt::format("{}: {}", directory_, what),
-                       "add the groups and tensors that the state was saved with");
+                       "add the same groups and tensors as when the state was saved");
   };
   std::size_t trained = 0;
   for (std::size_t i = 0; i < table_.tensors().size(); ++i) {
@@ -339,24 +339,24 @@ void SavedSessionState::read_manifest() {
     if (found == saved.end()) mismatch(fmt::format("has no tensor {}", tensor.name));
     const json& there = *found->second;
     if (there.at("shape").get<std::vector<std::int64_t>>() != tensor.shape) {
-      mismatch(fmt::format("tensor {} has the shape {}, and [{}] in the session", tensor.name,
+      mismatch(fmt::format("tensor {} has the shape {}, but [{}] in the session", tensor.name,
                            there.at("shape").dump(), fmt::join(tensor.shape, ",")));
     }
     const auto rule = there.at("rule").get<std::string>();
     if (rule != table_.group_of(tensor).rule->name) {
-      mismatch(fmt::format("tensor {} was updated by {}, and is by {} in the session", tensor.name,
-                           rule, table_.group_of(tensor).rule->name));
+      mismatch(fmt::format("tensor {} was updated by {}, but the session updates it by {}",
+                           tensor.name, rule, table_.group_of(tensor).rule->name));
     }
     progress_.updates[i] = whole_number<std::int64_t>(there.at("updates"));
   }
   if (trained != saved.size()) {
-    mismatch(fmt::format("has {} tensors, and the session trains {}", saved.size(), trained));
+    mismatch(fmt::format("has {} tensors, but the session trains {}", saved.size(), trained));
   }
   const bool is_counted = progress_.step >= 0 && progress_.step <= kMostSteps &&
                           std::ranges::all_of(progress_.updates, [&](std::int64_t updates) {
                             return updates >= 0 && updates <= progress_.step;
                           });
-  if (!is_counted) throw CorruptData(path + ": counts steps that cannot be", kSaveRemedy);
+  if (!is_counted) throw CorruptData(path + ": its step counts are impossible", kSaveRemedy);
 }
 
 namespace {

@@ -131,8 +131,8 @@ void StateHome::make_store() {
   store_ = make_nvme_store(nvme, log_);
   if (kPageBytes % store_->alignment() != 0) {
     throw EnvironmentError(
-        fmt::format("a drive wants transfers in multiples of {} bytes", store_->alignment()),
-        "choose directories of other drives");
+        fmt::format("a drive needs transfers in multiples of {} bytes", store_->alignment()),
+        "choose directories on other drives");
   }
   for (StateChunk& chunk : chunks_) {
     if (chunk.is_on_drive) chunk.extent = store_->create_extent(chunk.size_bytes);

@@ -19,7 +19,7 @@ void UnitGate::run(const KernelContext& /*context*/, const ComputeTask& task,
   changed_.notify_all();
   changed_.wait(lock, [&] { return is_closed_ || turn_ == Turn::kNobody; });
   if (turn_ == Turn::kNobody) return;
-  throw SessionError(SessionProblem::kFailed, "the session ends in the middle of a step", "");
+  throw SessionError(SessionProblem::kFailed, "the session was ended in the middle of a step", "");
 }
 
 UnitGate::Offer UnitGate::take(FunctionRef<void()> check) {

@@ -55,21 +55,21 @@ UnitSession::UnitSession(UnitSessionOptions options, std::unique_ptr<Log> log)
   rules_.add_group(options_.rule, options_.hyperparameters, options_.weight_decay);
   if (options_.micro_batches < 1 || options_.micro_batches > kMicroBatchesMost) {
     refuse_unit(fmt::format("micro_batches is {}", options_.micro_batches),
-                fmt::format("it is 1 to {}", kMicroBatchesMost));
+                fmt::format("it must be 1 to {}", kMicroBatchesMost));
   }
   if (!fits_float(options_.max_grad_norm)) {
     refuse_unit(fmt::format("max_grad_norm is {}", options_.max_grad_norm),
-                "it is more than 0 and fits fp32, or 0 for no clipping");
+                "it must be more than 0 and fit fp32, or be 0 for no clipping");
   }
   const bool names_nvme = std::ranges::any_of(options_.homes.values,
                                               [](const auto& tier) { return tier == Tier::kNvme; });
   if (names_nvme && options_.nvme.directories.empty()) {
-    refuse_unit("state is to live on NVMe, and no directory is named", "name one in nvme");
+    refuse_unit("the state should live on NVMe, but no directory is named", "name one in nvme");
   }
   const bool is_on_host = std::ranges::all_of(options_.homes.values,
                                               [](const auto& tier) { return tier == Tier::kHost; });
   if (is_on_host && !options_.nvme.directories.empty()) {
-    refuse_unit("state is to live on the host, and NVMe directories are named",
+    refuse_unit("the state should live on the host, but NVMe directories are named",
                 "leave them out, or set a tier to TERRACE_TIER_AUTO");
   }
 }
@@ -83,7 +83,7 @@ void UnitSession::expect(Phase phase, const char* call) const {
       refuse_turn(fmt::format("{} before terrace_units_prepare()", call), "prepare the units");
     case Phase::kPrepared:
       refuse_turn(fmt::format("{} before terrace_units_fill()", call),
-                  "set parameters and state, once after terrace_units_prepare()");
+                  "set parameters and state once, after terrace_units_prepare()");
     case Phase::kReady:
       refuse_turn(phase == Phase::kStepping ? fmt::format("{} while no step is under way", call)
                                             : fmt::format("{} after terrace_units_prepare()", call),
@@ -120,7 +120,7 @@ std::int32_t UnitSession::add_unit(SessionUnit unit) {
   if (unit.decayed_elements < 0 || unit.decayed_elements > unit.elements ||
       (unit.is_frozen && unit.decayed_elements > 0)) {
     refuse_unit(fmt::format("unit {} has {} elements that decay", unit.name, unit.decayed_elements),
-                "count those at its start; a frozen unit has none");
+                "count only those at its start; a frozen unit has none");
   }
   units_.push_back(std::move(unit));
   return static_cast<std::int32_t>(units_.size() - 1);
@@ -199,7 +199,7 @@ TierRuntimeOptions UnitSession::runtime_options() const {
 
 void UnitSession::prepare() {
   expect(Phase::kOpen, "the units are prepared");
-  if (units_.empty()) refuse_turn("there is no unit", "add one by terrace_unit_add()");
+  if (units_.empty()) refuse_turn("there are no units", "add one by terrace_unit_add()");
   if (tasks_.empty()) {
     const auto count = static_cast<std::int32_t>(units_.size());
     for (std::int32_t m = 0; m < options_.micro_batches; ++m) {
@@ -218,11 +218,12 @@ void UnitSession::prepare() {
 void UnitSession::fill(std::int64_t steps, StateSource source) {
   if (phase_ != Phase::kReady) expect(Phase::kPrepared, "state is set");
   if (steps < 0 || steps > kMostSteps) {
-    refuse_unit(fmt::format("{} steps were made", steps), fmt::format("it is 0 to {}", kMostSteps));
+    refuse_unit(fmt::format("{} steps were made", steps),
+                fmt::format("it must be 0 to {}", kMostSteps));
   }
   if (phase_ == Phase::kReady && steps != steps_) {
-    refuse_turn(fmt::format("state after {} steps is set after {} steps", steps, steps_),
-                "make another session to go back or ahead");
+    refuse_turn(fmt::format("state after {} steps is set, but {} steps were made", steps, steps_),
+                "make another session to go back or forward");
   }
   phase_ = Phase::kFailed;
   runtime_->drain();
@@ -242,7 +243,7 @@ void UnitSession::begin_step(double learning_rate) {
   expect(Phase::kReady, "a step is begun");
   if (!fits_float(learning_rate)) {
     refuse_unit(fmt::format("the learning rate is {}", learning_rate),
-                "it is at least 0, and fits fp32");
+                "it must be at least 0 and fit fp32");
   }
   runtime_->begin_step({.step = steps_ + 1, .learning_rate = learning_rate});
   next_ = 0;
@@ -261,17 +262,17 @@ AcquiredUnit UnitSession::acquire(const StepTask& task) {
   const std::string asked = text_of(task);
   if (is_acquired_) {
     refuse_turn(
-        fmt::format("{} is acquired, and {} is not released", asked, text_of(tasks_[next_ - 1])),
+        fmt::format("{} is acquired, but {} is not released", asked, text_of(tasks_[next_ - 1])),
         "call terrace_unit_release() first");
   }
   if (next_ == tasks_.size()) {
-    refuse_turn(fmt::format("{} is acquired, and the step is complete", asked),
+    refuse_turn(fmt::format("{} is acquired, but the step is complete", asked),
                 "end it by terrace_units_step_end()");
   }
   if (tasks_[next_] != task) {
-    refuse_turn(
-        fmt::format("{} is acquired, and the step goes on with {}", asked, text_of(tasks_[next_])),
-        "follow the order that was recorded");
+    refuse_turn(fmt::format("{} is acquired, but the step continues with {}", asked,
+                            text_of(tasks_[next_])),
+                "follow the recorded order");
   }
   UnitGate::Offer offer;
   try {
@@ -319,7 +320,7 @@ std::unique_ptr<MemoryLoan> UnitSession::lend(std::int32_t number, Role part) {
 void UnitSession::release(std::int32_t number) {
   expect_acquired(number, "a unit is released");
   if (!loans_.is_zero()) {
-    refuse_turn(fmt::format("unit {} is released while DLPack leases of its memory are out",
+    refuse_turn(fmt::format("unit {} is released while DLPack leases of its memory exist",
                             unit(number).name),
                 "delete the tensors that hold them first");
   }
@@ -330,7 +331,7 @@ void UnitSession::release(std::int32_t number) {
 void UnitSession::abandon_step(GradientSink sink) {
   expect(Phase::kStepping, "a step is abandoned");
   if (!options_.can_abandon) {
-    refuse_turn("a step is abandoned, whose updates may have begun",
+    refuse_turn("a step is abandoned, but some of its updates may have begun",
                 "set TERRACE_UNITS_CAN_ABANDON in terrace_units_options");
   }
   if (is_abandoned_) refuse_turn("a step is abandoned twice", "end it");
@@ -346,10 +347,10 @@ void UnitSession::abandon_step(GradientSink sink) {
 StepResult UnitSession::end_step() {
   expect(Phase::kStepping, "a step is ended");
   if (is_acquired_ || next_ < tasks_.size()) {
-    refuse_turn(is_acquired_ ? fmt::format("a step is ended, and {} is not released",
+    refuse_turn(is_acquired_ ? fmt::format("a step is ended, but {} is not released",
                                            text_of(tasks_[next_ - 1]))
                              : fmt::format("a step is ended before {}", text_of(tasks_[next_])),
-                "go through all of the step first");
+                "go through the whole step first");
   }
   phase_ = Phase::kFailed;
   const StepResult result = runtime_->finish_step().result;
@@ -359,7 +360,7 @@ StepResult UnitSession::end_step() {
   if (!result.was_skipped || is_abandoned_) return result;
   throw NotFinite(
       fmt::format("step {}: the norm of its gradients is {}", steps_ + 1, result.gradient_norm),
-      "look at the data of this step, or lower the learning rate; nothing was updated");
+      "check the data of this step, or lower the learning rate; nothing was updated");
 }
 
 std::string_view UnitSession::name_of(StateField field) const {
@@ -385,9 +386,9 @@ void UnitSession::read_state(std::int32_t number, std::string_view field, std::i
   }
   const auto size = static_cast<std::int64_t>(out.size());
   if (begin < 0 || size > of.elements || begin > of.elements - size) {
-    refuse_unit(fmt::format("elements {} to {} of unit {}, which has {}", begin, begin + size,
-                            of.name, of.elements),
-                "ask for those that there are");
+    refuse_unit(fmt::format("elements {} to {} are asked for, but unit {} has {}", begin,
+                            begin + size, of.name, of.elements),
+                "ask for elements that exist");
   }
   phase_ = Phase::kFailed;
   runtime_->drain();
@@ -423,7 +424,7 @@ void UnitSession::pause(const std::string& directory) {
 void UnitSession::resume() {
   if (phase_ != Phase::kPaused) {
     if (phase_ == Phase::kFailed) expect(Phase::kPaused, "the units are resumed");
-    refuse_turn("units are resumed that are not paused",
+    refuse_turn("units are resumed, but they are not paused",
                 "pause them by terrace_units_pause() first");
   }
   try {

@@ -78,7 +78,7 @@ double UpdateThread::wait_for_norm(const SharedProgress& step) {
   std::unique_lock lock(mutex_);
   if (step->is_open) {
     throw SessionError(SessionProblem::kOrder, "the norm is waited for while gradients arrive",
-                       "terrace_step_end() has it");
+                       "terrace_step_end() returns it");
   }
   changed_.wait(lock, [&] { return step->is_finished || step->norm; });
   if (!step->norm && step->failure != nullptr) std::rethrow_exception(step->failure);
@@ -162,10 +162,11 @@ double UpdateThread::run_whole(const SessionStep& step) {
   const float scale = static_cast<float>(step.gradient_scale) * clip;
   // No scaled gradient is larger than the norm of all gradients.
   if (scale == 0 || !fits_float(norm * clip)) {
-    throw NotFinite(fmt::format("step {} scales gradients by {} to a norm of {}, which fp32 cannot",
+    throw NotFinite(fmt::format("step {} scales gradients by {} to a norm of {}, which fp32 cannot "
+                                "represent",
                                 step.step, step.gradient_scale * clip, norm * clip),
-                    "nothing was updated: look at gradient_scale and max_grad_norm, and at what "
-                    "the gradients are");
+                    "nothing was updated: look at gradient_scale and max_grad_norm, and at the "
+                    "gradients");
   }
   tell_norm(norm);
   update(step, scale, chunks);
@@ -210,7 +211,7 @@ void UpdateThread::refuse_gradient(const SessionStep& step, std::size_t tensor) 
   throw NotFinite(
       fmt::format("the gradient of {} in step {} is not finite",
                   parts_.table.tensors()[tensor].name, step.step),
-      has_updated() ? "other parameters are updated already: go on from saved state, by "
+      has_updated() ? "other parameters are already updated: go on from saved state, by "
                       "terrace_load(), with a lower learning rate or loss scale"
                     : "nothing was updated: go on with the next batch, or lower the learning rate "
                       "or the loss scale");

@@ -14,7 +14,7 @@ void LaneThreads::start(const std::string& name, std::function<void()> work) {
   try {
     threads_.emplace_back(std::move(work));
   } catch (const std::system_error& error) {
-    throw EnvironmentError(fmt::format("the thread of {} does not start: {}", name, error.what()),
+    throw EnvironmentError(fmt::format("cannot start the thread of {}: {}", name, error.what()),
                            remedy_for_threads());
   }
 }

@@ -39,7 +39,7 @@ void check_profile(const MachineProfile& profile) {
     require(std::isfinite(value) && value > 0, field, value, "a positive number");
   };
   const auto amount = [](std::string_view field, double value) {
-    require(std::isfinite(value) && value >= 0, field, value, "a number that is not negative");
+    require(std::isfinite(value) && value >= 0, field, value, "a number of at least 0");
   };
   rate("flops_per_s", profile.flops_per_s);
   rate("compute_bytes_per_s", profile.compute_bytes_per_s);
@@ -70,7 +70,7 @@ void check_profile(const MachineProfile& profile) {
   amount("update_cores", profile.update_cores);
   amount("copy_cores", profile.copy_cores);
   for (const auto& [op, seconds] : profile.seconds_per_work) amount("seconds_per_work", seconds);
-  require(profile.io_depth >= 1, "io_depth", profile.io_depth, "1 or more");
+  require(profile.io_depth >= 1, "io_depth", profile.io_depth, "at least 1");
 }
 
 }  // namespace terrace

@@ -81,15 +81,16 @@ class TaskCheck {
       if (!UnitModel::writes(steps, Role::kLosses)) continue;
       if (has_loss[task.micro_batch]) {
         refuse(task, "writes the loss of its micro-batch a second time",
-               "have one task of a micro-batch compute the loss");
+               "let only one task of a micro-batch compute the loss");
       }
       has_loss[task.micro_batch] = any_loss = true;
     }
     check_backwards(has_gradient);
     for (std::int32_t m = 0; any_loss && m < micro_batches_; ++m) {
       if (has_loss[m]) continue;
-      throw UsageError(fmt::format("schedule: nothing computes the loss of micro-batch {}", m),
-                       "add the task that does, or describe a step of fewer micro-batches");
+      throw UsageError(fmt::format("schedule: no task computes the loss of micro-batch {}", m),
+                       "add the task that computes it, or describe a step with fewer "
+                       "micro-batches");
     }
   }
 
@@ -107,29 +108,31 @@ class TaskCheck {
 
   void check_numbers(const StepTask& task) const {
     if (task.unit < 0 || task.unit > model_.head()) {
-      refuse(task,
-             fmt::format("is of a unit that is not described: there are {}", model_.units.size()),
-             "describe it, or leave the task out");
-    }
-    if (task.micro_batch < 0 || task.micro_batch >= micro_batches_) {
       refuse(
           task,
-          fmt::format("is of a micro-batch that the step does not have: it has {}", micro_batches_),
-          "raise PlacementRequest::micro_batches, or leave the task out");
+          fmt::format("belongs to a unit that is not described: only {} are", model_.units.size()),
+          "describe it, or leave the task out");
+    }
+    if (task.micro_batch < 0 || task.micro_batch >= micro_batches_) {
+      refuse(task,
+             fmt::format("belongs to a micro-batch that the step does not have: it has only {}",
+                         micro_batches_),
+             "raise PlacementRequest::micro_batches, or leave the task out");
     }
   }
 
   void check_pass(const StepTask& task) const {
     if (task.pass == UnitPass::kRecompute) {
-      refuse(task, "is a recomputation", "leave it out: Terrace adds what a plan recomputes");
+      refuse(task, "is a recomputation",
+             "leave it out: Terrace adds the recomputations that a plan needs");
     }
     if (task.pass == UnitPass::kForward) return;
     if (model_.is_head(task.unit)) {
-      refuse(task, "is a part of its forward: the unit is a head",
+      refuse(task, "is part of its forward: the unit is a head",
              "leave it out, or describe the unit as a block");
     }
     if (model_.is_embedding(task.unit)) {
-      refuse(task, "comes by itself at the end of the step: the unit is an embedding",
+      refuse(task, "is added automatically at the end of the step: the unit is an embedding",
              "leave it out, or describe the unit as a block");
     }
     if (model_.units.at(task.unit).backward.empty()) {
@@ -140,7 +143,7 @@ class TaskCheck {
   void check_hidden(const StepTask& task, std::int32_t place) {
     std::vector<Link>& chain = chains_.of(task.micro_batch);
     if (place < 0) {
-      refuse(task, "comes without a forward before it",
+      refuse(task, "has no forward before it",
              "put the unit's forward of this micro-batch before it");
     }
     if (model_.is_embedding(task.unit) && place > 0) {
@@ -152,16 +155,16 @@ class TaskCheck {
       return UnitModel::writes(model_.units.at(link.unit).forward, Role::kHiddenOut);
     };
     if (UnitModel::reads(steps, Role::kHidden) && (place == 0 || !feeds(chain[place - 1]))) {
-      refuse(task, "reads hidden states, and the forward before it leaves none",
-             "put the unit that makes them before it");
+      refuse(task, "reads hidden states, but the forward before it writes none",
+             "put the unit that writes them before it");
     }
     if (UnitModel::reads(steps, Role::kHiddenGradient) && !chain[place].has_hidden_gradient) {
-      refuse(task, "reads the gradient of its output, which nothing before it has written",
+      refuse(task, "reads the gradient of its output, but nothing before it has written that",
              "put the backward of the unit that has read this output before it");
     }
     if (!UnitModel::writes(steps, Role::kHiddenGradientOut)) return;
     if (place == 0) {
-      refuse(task, "writes the gradient of its input, and has no unit before it",
+      refuse(task, "writes the gradient of its input, but no unit comes before it",
              "leave that out of the unit's backward");
     }
     chain[place - 1].has_hidden_gradient = true;
@@ -170,7 +173,7 @@ class TaskCheck {
   void check_backwards(const std::vector<bool>& has_gradient) {
     for (std::int32_t u = 0; u <= model_.head(); ++u) {
       if (!model_.trains(u) || model_.is_embedding(u) || has_gradient[u]) continue;
-      throw UsageError(fmt::format("schedule: unit {} trains, and nothing writes its gradient", u),
+      throw UsageError(fmt::format("schedule: unit {} trains, but nothing writes its gradient", u),
                        "add its backward, or describe all its elements as frozen");
     }
     for (std::int32_t m = 0; m < micro_batches_; ++m) {
@@ -178,7 +181,7 @@ class TaskCheck {
         if (link.has_backward || !model_.trains(link.unit) || model_.is_embedding(link.unit)) {
           continue;
         }
-        refuse({UnitPass::kForward, link.unit, m}, "has no backward, and the unit trains",
+        refuse({UnitPass::kForward, link.unit, m}, "has no backward, but the unit trains",
                "add the unit's backward of this micro-batch");
       }
     }
@@ -196,7 +199,7 @@ class TaskCheck {
                       "micro-batch {}",
                       m),
           "begin each micro-batch with the embedding's forward, and add the backward of the unit "
-          "behind it");
+          "after it");
     }
   }
 

@@ -24,7 +24,7 @@ class BytesTokenizer final : public Tokenizer {
     for (const std::int32_t id : ids) {
       if (id < 0 || id >= kBytes) {
         throw ConfigError(fmt::format("id {} is not a byte", id),
-                          "decode it with the tokenizer that it came from");
+                          "decode it with the tokenizer that made it");
       }
       text.push_back(static_cast<char>(id));
     }

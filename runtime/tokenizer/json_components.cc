@@ -19,7 +19,7 @@ std::string type_of(const JsonNode& node) { return node.text("type"); }
 std::string literal_of(const JsonNode& node) {
   const JsonNode pattern = node.child("pattern");
   pattern.check_keys({"String", "Regex"});
-  if (!pattern.has("String")) pattern.refuse("only patterns that are a String are built here");
+  if (!pattern.has("String")) pattern.refuse("only patterns of type String are built");
   std::string literal = pattern.text("String");
   if (literal.empty()) pattern.refuse("an empty pattern");
   return literal;
@@ -83,7 +83,7 @@ class PreTokenizerReader {
 
   void add(const JsonNode& node) {
     const std::string type = type_of(node);
-    if (found_.byte_level) node.refuse(fmt::format("{} behind ByteLevel is not built", type));
+    if (found_.byte_level) node.refuse(fmt::format("{} after ByteLevel is not built", type));
     if (type == "Sequence") {
       node.check_keys({"type", "pretokenizers"});
       node.child("pretokenizers").for_each_item([&](const JsonNode& each) { add(each); });
@@ -169,7 +169,7 @@ class PreTokenizerReader {
 
 // Returns the id of TemplateProcessing's token on one side of the text; none without one.
 std::optional<std::int32_t> single_id(const JsonNode& node, const std::vector<std::int32_t>& ids) {
-  if (ids.size() > 1) node.refuse("more than one token on a side of the text is not built");
+  if (ids.size() > 1) node.refuse("more than one token on one side of the text is not built");
   return ids.empty() ? std::nullopt : std::optional(ids.front());
 }
 
@@ -181,7 +181,7 @@ AroundText read_template(const JsonNode& node) {
   node.child("single").for_each_item([&](const JsonNode& item) {
     item.check_keys({"SpecialToken", "Sequence"});
     if (item.has("Sequence")) {
-      if (has_text) node.refuse("a template that has the text twice is not built");
+      if (has_text) node.refuse("a template that contains the text twice is not built");
       has_text = true;
       return;
     }
@@ -212,7 +212,7 @@ void add_decoder(const JsonNode& node, TokenDecoding& options, bool& is_fused) {
     is_fused = true;
   } else if (type == "Replace") {
     node.check_keys({"type", "pattern", "content"});
-    if (is_fused) node.refuse("the decoder Replace behind Fuse is not built");
+    if (is_fused) node.refuse("the decoder Replace after Fuse is not built");
     options.replaces.emplace_back(literal_of(node), node.text("content"));
   } else if (type == "Strip") {
     node.check_keys({"type", "content", "start", "stop"});

@@ -26,13 +26,13 @@ Vocabulary read_vocabulary(const JsonNode& node) {
 // Returns both sides of a merge, which is ["a", "b"], or "a b" in older files.
 std::pair<std::string, std::string> sides_of(const JsonNode& node) {
   if (!node.is_text()) {
-    if (node.size() != 2) node.corrupt("a merge is not of two tokens");
+    if (node.size() != 2) node.corrupt("a merge does not have two tokens");
     return {node.item(0).text(), node.item(1).text()};
   }
   const std::string text = node.text();
   const std::size_t space = text.find(' ');
   if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
-    node.corrupt(fmt::format("the merge \"{}\" is not of two tokens", text));
+    node.corrupt(fmt::format("the merge \"{}\" does not have two tokens", text));
   }
   return {text.substr(0, space), text.substr(space + 1)};
 }
@@ -40,14 +40,14 @@ std::pair<std::string, std::string> sides_of(const JsonNode& node) {
 std::vector<BpeMerge> read_merges(const JsonNode& node, const Vocabulary& vocabulary) {
   if (node.size() > BpeMerges::kMergesMax) {
     node.refuse(
-        fmt::format("{} merges, where {} are the most", node.size(), BpeMerges::kMergesMax));
+        fmt::format("{} merges, but at most {} are built", node.size(), BpeMerges::kMergesMax));
   }
   std::vector<BpeMerge> merges;
   merges.reserve(node.size());
   const auto id_of = [&](const std::string& token) {
     const auto found = vocabulary.find(token);
     if (found == vocabulary.end()) {
-      node.corrupt(fmt::format("\"{}\" is merged and not in the vocabulary", token));
+      node.corrupt(fmt::format("\"{}\" is merged but not in the vocabulary", token));
     }
     return found->second;
   };
@@ -142,12 +142,13 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node, const Vocabulary
   node.for_each_item([&](const JsonNode& each) {
     AddedToken token = read_added_token(each);
     if (!contents.insert(token.content).second) {
-      each.corrupt(fmt::format("the added token \"{}\" stands there twice", token.content));
+      each.corrupt(fmt::format("the added token \"{}\" is listed twice", token.content));
     }
     const std::int32_t expected = expected_id(token, vocabulary, highest);
     if (token.id != expected) {
-      each.refuse(fmt::format("the added token \"{}\" has the id {}, and tokenizers takes {}",
-                              token.content, token.id, expected));
+      each.refuse(
+          fmt::format("the added token \"{}\" has the id {}, but the tokenizers library assigns {}",
+                      token.content, token.id, expected));
     }
     highest = std::max(highest, token.id);
     (each.flag("special", false) ? special : others).push_back(std::move(token));

@@ -85,7 +85,7 @@ std::size_t JsonNode::size() const {
 }
 
 JsonNode JsonNode::item(std::size_t index) const {
-  if (index >= size()) corrupt(fmt::format("has {} values, and {} is asked for", size(), index));
+  if (index >= size()) corrupt(fmt::format("has {} values, but {} are needed", size(), index));
   return {&value_of(value_)[index], where_};
 }
 
@@ -104,8 +104,8 @@ void JsonNode::check_keys(std::initializer_list<std::string_view> known) const {
 
 void JsonNode::refuse(std::string_view what) const {
   throw ConfigError(fmt::format("{}: {}", where_, what),
-                    "docs/tokenizers.md says what is read; turn text into token files with the "
-                    "tokenizer's own library");
+                    "docs/tokenizers.md lists what is supported; convert text to token files with "
+                    "the tokenizer's own library");
 }
 
 void JsonNode::corrupt(std::string_view what) const {

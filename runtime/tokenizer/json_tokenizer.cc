@@ -176,7 +176,7 @@ void check_named_id(std::int32_t id, const std::string& where, const JsonTokeniz
   if (id < ids) return;
   throw ConfigError(fmt::format("{}: the id {} is not in the vocabulary of {}, which has {} ids",
                                 where, id, path, ids),
-                    "name a token of the vocabulary there, or take the files of one model");
+                    "name a token of the vocabulary there, or take both files from the same model");
 }
 
 // Returns the id of a token that a file beside the tokenizer names.
@@ -241,8 +241,8 @@ std::unique_ptr<Tokenizer> load_json_tokenizer(const std::string& path, const Sp
   parts.around = around_text(of_template, names, parts, path);
   for (const std::string& pattern : parts.pre_tokenizers.unknown_patterns) {
     log.warning(fmt::format(
-        "{}: the pattern {} is matched by PCRE2 with the classes of Unicode {}: texts with newer "
-        "letters may get other ids than from tokenizers",
+        "{}: PCRE2 matches the pattern {} with the character classes of Unicode {}: texts with "
+        "newer letters may get other ids than from the tokenizers library",
         path, pattern, regex_unicode_version()));
   }
   return std::make_unique<JsonTokenizer>(std::move(classes), std::move(parts));

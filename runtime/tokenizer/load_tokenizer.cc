@@ -26,9 +26,8 @@ void refuse_added_tokens(const fs::path& directory) {
   bool has_tokens = false;
   file.root().for_each_entry([&](const std::string&, const JsonNode&) { has_tokens = true; });
   if (!has_tokens) return;
-  throw ConfigError(
-      fmt::format("{}: tokens that are added to a .model are not built", path.string()),
-      "save the tokenizer as a tokenizer.json, which tells of them");
+  throw ConfigError(fmt::format("{}: tokens added to a .model are not built", path.string()),
+                    "save the tokenizer as a tokenizer.json, which includes them");
 }
 
 }  // namespace
@@ -49,7 +48,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, Log& log) {
     file = find_tokenizer_file(path);
     if (file.empty()) {
       throw ConfigError(
-          fmt::format("{}: neither tokenizer.json nor tokenizer.model is there", path),
+          fmt::format("{}: contains neither tokenizer.json nor tokenizer.model", path),
           "name a tokenizer.json or a SentencePiece .model");
     }
   } else if (!fs::is_regular_file(path, error)) {

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kJitStackBytes = std::size_t{32} << 10;
 constexpr std::size_t kJitStackBytesMax = std::size_t{16} << 20;
 constexpr const char* kUseItsLibrary =
-    "turn text into token files with the tokenizer's own library";
+    "convert text to token files with the tokenizer's own library";
 
 template <auto Free>
 struct Freed {
@@ -47,7 +47,7 @@ class RegexFinder final : public PatternFinder {
     const MatchContext context(pcre2_match_context_create(nullptr));
     const JitStack stack(pcre2_jit_stack_create(kJitStackBytes, kJitStackBytesMax, nullptr));
     if (!data || !context) {
-      throw OutOfMemory(fmt::format("{}: no memory for matches", where_), "");
+      throw OutOfMemory(fmt::format("{}: there is no memory for the matches", where_), "");
     }
     if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
     for (std::size_t at = 0; at <= text.size();) {
@@ -55,7 +55,7 @@ class RegexFinder final : public PatternFinder {
                                     PCRE2_NO_UTF_CHECK, data.get(), context.get());
       if (found == PCRE2_ERROR_NOMATCH) return;
       if (found < 0) {
-        throw ConfigError(fmt::format("{}: the pattern gives up: {}", where_, message_of(found)),
+        throw ConfigError(fmt::format("{}: the match failed: {}", where_, message_of(found)),
                           kUseItsLibrary);
       }
       const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
@@ -80,7 +80,7 @@ std::unique_ptr<PatternFinder> make_regex_finder(const std::string& pattern,
                                                  const std::string& where) {
   for (const char* foreign : {"&&", "\\h", "\\H", "\\K", "\\G"}) {
     if (pattern.find(foreign) == std::string::npos) continue;
-    throw ConfigError(fmt::format("{}: {} means something else to PCRE2", where, foreign),
+    throw ConfigError(fmt::format("{}: {} has another meaning in PCRE2", where, foreign),
                       kUseItsLibrary);
   }
   int error = 0;
@@ -88,7 +88,7 @@ std::unique_ptr<PatternFinder> make_regex_finder(const std::string& pattern,
   Code code(pcre2_compile(units_of(pattern), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset,
                           nullptr));
   if (!code) {
-    throw ConfigError(fmt::format("{}: PCRE2 does not take the pattern: {} at byte {}", where,
+    throw ConfigError(fmt::format("{}: PCRE2 rejects the pattern: {} at byte {}", where,
                                   message_of(error), offset),
                       kUseItsLibrary);
   }

@@ -16,7 +16,7 @@ namespace terrace {
 namespace {
 
 constexpr const char* kSpaceMark = "\xE2\x96\x81";  // U+2581
-constexpr const char* kFetchModelAgain = "fetch the model again, or make it again";
+constexpr const char* kFetchModelAgain = "download or make the model again";
 
 using Processor = sentencepiece::SentencePieceProcessor;
 
@@ -92,7 +92,7 @@ std::optional<std::int32_t> resolve_piece(const Processor& processor, const Name
   }
   throw ConfigError(
       fmt::format("{}: \"{}\" is not in the vocabulary of {}", token.where, text, path),
-      "a tokenizer.json tells of added tokens, a .model does not");
+      "a tokenizer.json lists added tokens, a .model does not");
 }
 
 std::optional<std::int32_t> own_id(int id) {
@@ -110,7 +110,7 @@ std::unique_ptr<Processor> load_processor(const std::string& path) {
   } catch (const std::exception& error) {  // from the library's trie, e.g. a piece without bytes
     problem = error.what();
   }
-  throw CorruptData(fmt::format("{}: not a model of SentencePiece: {}", path, problem),
+  throw CorruptData(fmt::format("{}: not a SentencePiece model: {}", path, problem),
                     kFetchModelAgain);
 }
 
@@ -119,11 +119,11 @@ std::unique_ptr<Processor> load_processor(const std::string& path) {
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path, const SpecialNames& names) {
   auto processor = load_processor(path);
   const int pieces = processor->GetPieceSize();
-  if (pieces < 1) throw CorruptData(path + ": a vocabulary of nothing", kFetchModelAgain);
+  if (pieces < 1) throw CorruptData(path + ": its vocabulary is empty", kFetchModelAgain);
   if (pieces > kTokenIdMax) {
-    throw ConfigError(fmt::format("{}: a vocabulary of {} pieces, where {} are the most", path,
+    throw ConfigError(fmt::format("{}: a vocabulary of {} pieces, but at most {} are built", path,
                                   pieces, kTokenIdMax),
-                      "take a tokenizer with a smaller vocabulary");
+                      "use a tokenizer with a smaller vocabulary");
   }
   auto tokenizer = std::make_unique<SentencePieceTokenizer>(std::move(processor), path);
   const Processor& loaded = tokenizer->processor();

@@ -56,7 +56,7 @@ std::string TokenDecoder::decode(std::span<const std::int32_t> ids) const {
     if (ids[i] < 0 || ids[i] >= vocabulary()) {
       throw ConfigError(
           fmt::format("id {} is not in the tokenizer's vocabulary of {}", ids[i], vocabulary()),
-          "decode it with the tokenizer that it came from");
+          "decode it with the tokenizer that made it");
     }
     const Text& token = texts_[static_cast<std::size_t>(ids[i])];
     if (i == 0 && !options_.first_token_drops.empty()) {

@@ -17,7 +17,8 @@ inline std::int32_t read_token_id(const JsonNode& node) {
   const std::int64_t id = node.integer();
   if (id < 0) node.corrupt(fmt::format("{} is not an id", id));
   if (id > kTokenIdMax) {
-    node.refuse(fmt::format("the id {} is above {}, the largest that is built", id, kTokenIdMax));
+    node.refuse(
+        fmt::format("the id {} is larger than {}, the largest that is built", id, kTokenIdMax));
   }
   return static_cast<std::int32_t>(id);
 }

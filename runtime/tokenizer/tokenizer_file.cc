@@ -23,7 +23,7 @@ std::string read_tokenizer_file(const std::string& path) {
   const std::uintmax_t size = std::filesystem::file_size(path, error);
   if (error) throw IoError({.operation = "stat", .path = path, .error_number = error.value()});
   if (size > kTokenizerBytesMax) {
-    throw CorruptData(fmt::format("{}: {}, and no tokenizer is larger than {}", path,
+    throw CorruptData(fmt::format("{}: {}, but no tokenizer is larger than {}", path,
                                   format_size(size), format_size(kTokenizerBytesMax)),
                       "name a tokenizer.json or a SentencePiece .model");
   }

@@ -151,8 +151,8 @@ std::vector<std::uint16_t> rounded(std::span<const float> values, const std::str
   for (const float value : values) {
     const T narrow = to_parameter<T>(value);
     if (!std::isfinite(to_float(narrow)) && std::isfinite(value)) {
-      throw ConfigError(fmt::format("tensor {} would have the value {}, which its type does not "
-                                    "hold",
+      throw ConfigError(fmt::format("tensor {} would have the value {}, which its type cannot "
+                                    "represent",
                                     name, value),
                         "store the base in fp32 or bf16 first");
     }
@@ -172,12 +172,12 @@ class MergeDirectory {
     was_there_ = disk.exists(path);
     if (was_there_ && disk.exists(path_of(kUnfinished))) {
       throw ConfigError(
-          fmt::format("{} has a part of a model: an earlier merge did not come to its end", path),
+          fmt::format("{} contains part of a model: an earlier merge was not finished", path),
           fmt::format("remove it (rm -r {}), or name another directory", path));
     }
     if (was_there_ && !(fs::is_directory(path) && disk.list(path).empty())) {
-      throw ConfigError(fmt::format("{} is there already, and not an empty directory", path),
-                        "name another one");
+      throw ConfigError(fmt::format("{} exists already and is not an empty directory", path),
+                        "name another directory");
     }
     make_directories(path);
     try {
@@ -357,13 +357,14 @@ BaseFiles files_of(const std::string& base) {
 void refuse_checkpoint(const std::string& path) {
   if (!is_checkpoint(path)) return;
   const bool has_adapter = Checkpoint(path).model().adapter.is_there();
-  throw ConfigError(fmt::format("{} is a checkpoint, {}", path,
-                                has_adapter ? "not an adapter directory" : "and not of an adapter"),
-                    has_adapter ? fmt::format("write its adapter first: terrace export {} DIR, and "
-                                              "merge DIR",
-                                              path)
-                                : "give a directory as PEFT saves it, or the final directory of a "
-                                  "run with --lora-rank");
+  throw ConfigError(
+      fmt::format("{} is a checkpoint, {}", path,
+                  has_adapter ? "not an adapter directory" : "and does not contain an adapter"),
+      has_adapter ? fmt::format("export its adapter first with terrace export {} DIR, then merge "
+                                "DIR",
+                                path)
+                  : "give an adapter directory as PEFT saves it, or the final directory of a run "
+                    "with --lora-rank");
 }
 
 }  // namespace
@@ -403,7 +404,7 @@ void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log)
   }
   copy("config.json");
   target.finish();
-  console.say(fmt::format("{}: {} tensors with the adapter in them, rank {}", request.directory,
+  console.say(fmt::format("{}: merged the adapter into {} tensors, rank {}", request.directory,
                           merged.merged(), model.adapter.rank));
 }
 

@@ -57,12 +57,12 @@ std::string BestRecord::resume(const Resumed& from, const RankGroup& ranks) {
   if (is_kept() && history_.last_step > 0 && history_.set_hash != setting_.set_hash) {
     history_ = {};
     kept_step_ = 0;
-    return "the first validation set, or what is evaluated of it, is not that of the run before: "
-           "the best state is looked for anew";
+    return "the first validation set, or the part of it that is evaluated, differs from the "
+           "previous run's: the search for the best state starts over";
   }
   if (!setting_.keeps_best && kept_step_ > 0) {
     return fmt::format(
-        "{}, which --keep-best has kept, stays; no better state is looked for without --keep-best",
+        "{}, which --keep-best kept, stays; without --keep-best no better state is saved",
         name_of_checkpoint(kept_step_));
   }
   if (!setting_.keeps_best || history_.lowest_step == 0) return "";
@@ -72,8 +72,8 @@ std::string BestRecord::resume(const Resumed& from, const RankGroup& ranks) {
   } else if (!has_checkpoint(kept_step_)) {
     kept_step_ = 0;
     return fmt::format(
-        "the state of the lowest validation loss, after step {}, is not in {}: the "
-        "best of the next evaluations is kept",
+        "the state with the lowest validation loss, after step {}, is not in {}: the best of the "
+        "next evaluations will be kept",
         history_.lowest_step, from.run_dir);
   }
   return "";
@@ -108,8 +108,8 @@ bool BestRecord::add(std::int64_t step, double loss) {
 
 std::string BestRecord::describe_end() const {
   return fmt::format(
-      "ends early after step {}: {} evaluations without a lower {} than {:.4f}, that after step {} "
-      "(--early-stopping-patience)",
+      "ends early after step {}: {} evaluations in a row had no lower {} than {:.4f}, the value "
+      "after step {} (--early-stopping-patience)",
       history_.last_step, history_.without_better, name_of_loss(), history_.lowest_loss,
       history_.lowest_step);
 }

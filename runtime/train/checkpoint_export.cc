@@ -28,18 +28,18 @@ void check_target(const std::string& directory) {
   if (!fs::exists(directory, failed)) return;
   if (!fs::is_directory(directory, failed)) {
     throw ConfigError(fmt::format("{} is not a directory", directory),
-                      "name another for the model");
+                      "name another directory for the model");
   }
   if (fs::is_empty(directory, failed)) return;
-  throw ConfigError(fmt::format("{} has files, and nothing is written over", directory),
-                    "name a directory that is empty or not there yet");
+  throw ConfigError(fmt::format("{} has files in it, and they are not overwritten", directory),
+                    "name a directory that is empty or does not exist yet");
 }
 
 void check_shards(const CheckpointExport& request, const ModelConfig& model) {
   if (!request.max_shard_bytes || !model.adapter.is_there()) return;
-  throw ConfigError(
-      fmt::format("--max-shard-size: {} is of an adapter, which is one file", request.checkpoint),
-      "export it without --max-shard-size");
+  throw ConfigError(fmt::format("--max-shard-size: {} holds an adapter, which is always one file",
+                                request.checkpoint),
+                    "export it without --max-shard-size");
 }
 
 WeightTypes types_for(const CheckpointExport& request, const Checkpoint& checkpoint,
@@ -69,8 +69,9 @@ std::vector<HfCompanion> companions_for(const CheckpointExport& request,
 
 void expect_finite(const ParameterTensor& tensor, std::span<const float> values) {
   if (all_finite(values)) return;
-  throw NotFinite(fmt::format("tensor {} of the checkpoint is not finite", tensor.name),
-                  "export an earlier checkpoint");
+  throw NotFinite(
+      fmt::format("tensor {} of the checkpoint has values that are not finite", tensor.name),
+      "export an earlier checkpoint");
 }
 
 // The target directory, and the unfinished one beside it that is renamed to it at the end.
@@ -85,9 +86,9 @@ ExportPaths paths_for(const std::string& directory) {
   paths.unfinished = paths.target;
   paths.unfinished += ".writing";
   if (system_files().exists(paths.unfinished.string())) {
-    throw ConfigError(fmt::format("{} is there: an export that did not come to its end",
-                                  paths.unfinished.string()),
-                      "remove it, or name another directory for the model");
+    throw ConfigError(
+        fmt::format("{} exists: an export was not finished", paths.unfinished.string()),
+        "remove it, or name another directory for the model");
   }
   return paths;
 }

@@ -47,14 +47,14 @@ void plan_automatic(const SavingNeed& need, SavingPlan& plan) {
   if (!need.free_bytes.has_value()) return;
   while (plan.kept_automatic > 0 && !can_keep(need, plan.kept_automatic)) --plan.kept_automatic;
   if (plan.kept_automatic == most) return;
-  const std::string sizes = fmt::format(
-      "a checkpoint takes {} and final/ {}, and {} are free", format_size(need.checkpoint_bytes),
-      format_size(need.result_bytes), format_size(*need.free_bytes));
+  const std::string sizes =
+      fmt::format("a checkpoint takes {} and final/ takes {}, but only {} are free",
+                  format_size(need.checkpoint_bytes), format_size(need.result_bytes),
+                  format_size(*need.free_bytes));
   plan.doubts.push_back(
       plan.kept_automatic > 0
-          ? fmt::format(
-                "--checkpoint-every auto keeps {} of its checkpoints in place of {}: {}; {}",
-                plan.kept_automatic, most, sizes, kMoreRoom)
+          ? fmt::format("--checkpoint-every auto keeps {} of its checkpoints instead of {}: {}; {}",
+                        plan.kept_automatic, most, sizes, kMoreRoom)
           : fmt::format("--checkpoint-every auto saves nothing before this run ends: {}; {}", sizes,
                         kMoreRoom));
 }
@@ -65,10 +65,10 @@ void plan_named(const SavingNeed& need, SavingPlan& plan) {
   const std::string flag = fmt::format("--checkpoint-every {}", need.interval.steps);
   if (*need.free_bytes < need.checkpoint_bytes) {
     throw OutOfMemory(
-        fmt::format("{}: a checkpoint takes {}, and {} are free on the drive of the "
-                    "run directory",
+        fmt::format("{}: a checkpoint takes {}, but only {} are free on the drive of the run "
+                    "directory",
                     flag, format_size(need.checkpoint_bytes), format_size(*need.free_bytes)),
-        fmt::format("{}; --checkpoint-every 0 saves only where the run ends", kMoreRoom));
+        fmt::format("{}; --checkpoint-every 0 saves only when the run ends", kMoreRoom));
   }
   const std::int64_t there = need.keep_last > 0 ? need.removable : 0;
   const std::int64_t most = need.keep_last > 0 ? need.keep_last + 1 : count;
@@ -76,7 +76,7 @@ void plan_named(const SavingNeed& need, SavingPlan& plan) {
   // Divides, because the product could exceed 2^64 bytes; a drive has less.
   if (added <= *need.free_bytes / need.checkpoint_bytes) return;
   plan.doubts.push_back(fmt::format(
-      "{}: {} checkpoints of {} are more than the {} that are free; those that find no room are "
+      "{}: {} checkpoints of {} need more than the {} that are free; checkpoints without room are "
       "not saved: give --keep-last, or {}",
       flag, added, format_size(need.checkpoint_bytes), format_size(*need.free_bytes), kMoreRoom));
 }
@@ -86,7 +86,7 @@ void doubt_end(const SavingNeed& need, SavingPlan& plan) {
   const bool has_result = need.steps.last == need.steps.total;
   const std::uint64_t bytes = has_result ? need.result_bytes : need.checkpoint_bytes;
   if (need.free_bytes.value_or(bytes) >= bytes) return;
-  plan.doubts.push_back(fmt::format("{} takes about {} when the run ends, and {} are free: {}",
+  plan.doubts.push_back(fmt::format("{} takes about {} when the run ends, but only {} are free: {}",
                                     has_result ? "final/" : "its checkpoint", format_size(bytes),
                                     format_size(*need.free_bytes), kMoreRoom));
 }
@@ -122,10 +122,10 @@ std::uint64_t result_bytes(const CheckpointedModel& model, const WeightTypes& ty
 std::string describe_interval(const SavingNeed& need, const SavingPlan& plan) {
   const std::int64_t steps = need.interval.steps;
   if (!need.interval.is_automatic) {
-    return steps == 0 ? std::string("saves only where the run ends (--checkpoint-every 0)")
+    return steps == 0 ? std::string("saves only when the run ends (--checkpoint-every 0)")
                       : fmt::format("saves the state every {} steps", steps);
   }
-  if (plan.kept_automatic == 0) return "saves only where the run ends";
+  if (plan.kept_automatic == 0) return "saves only when the run ends";
   return steps == 0
              ? fmt::format(
                    "saves the state about every {:.0f} minutes "

@@ -26,7 +26,7 @@ std::jthread start_thread(const char* name, Work work) {
   try {
     return std::jthread(std::move(work));
   } catch (const std::system_error& error) {
-    throw EnvironmentError(fmt::format("the thread of {} does not start: {}", name, error.what()),
+    throw EnvironmentError(fmt::format("cannot start the thread of {}: {}", name, error.what()),
                            remedy_for_threads());
   }
 }

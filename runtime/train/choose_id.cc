@@ -56,7 +56,7 @@ std::int32_t choose_id(std::span<const float> logits, const ChoiceRule& rule,
                        const ChoiceDraw& draw) {
   TERRACE_CHECK(!logits.empty());
   if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
-    throw NotFinite("the model's logits are not all finite numbers",
+    throw NotFinite("some of the model's logits are not finite numbers",
                     "sample from an earlier checkpoint");
   }
   const auto likeliest = std::ranges::max_element(logits);

@@ -44,7 +44,9 @@ Document describe_megatron(const std::string& path) {
 Document describe_ends(const std::string& path) {
   const std::uint64_t size = size_of_file(path);
   if (size == 0 || size % sizeof(std::uint64_t) != 0) {
-    throw CorruptData(fmt::format("{}: {} bytes, and the ends of documents are 8 each", path, size),
+    throw CorruptData(fmt::format("{} has {} bytes, but it must consist of document ends of 8 "
+                                  "bytes each",
+                                  path, size),
                       "make it again with terrace tokenize");
   }
   std::uint64_t tokens = 0;
@@ -82,8 +84,8 @@ std::string describe_json_lines(const std::string& path) {
   if (line) {
     const Document first = Document::parse(*line, nullptr, false);
     if (!first.is_object()) {
-      throw CorruptData(fmt::format("{}: the line is no JSON object", lines.place()),
-                        "a line of JSONL is an object, such as {\"text\": \"...\"}");
+      throw CorruptData(fmt::format("{}: the line is not a JSON object", lines.place()),
+                        "each line of JSONL must be an object, such as {\"text\": \"...\"}");
     }
     for (const auto& [key, value] : first.items()) keys.push_back(key);
   }

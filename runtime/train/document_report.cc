@@ -132,7 +132,8 @@ std::string describe_losses(const PackingCounts& counts) {
   const auto add = [&what](std::int64_t count, const std::string& text) {
     if (count > 0) what.push_back(text);
   };
-  add(counts.too_short, fmt::format("{} dropped that have no two tokens", counts.too_short));
+  add(counts.too_short,
+      fmt::format("{} dropped because they have fewer than two tokens", counts.too_short));
   add(counts.untrained, fmt::format("{} dropped without a token to train on", counts.untrained));
   add(counts.truncated,
       fmt::format("{} truncated ({} tokens cut off)", counts.truncated, counts.truncated_tokens));

@@ -106,8 +106,8 @@ class DryRun {
   // the calls of the others, and the first rank may still be in one.
   [[noreturn]] void refuse_beside_document() const {
     if (refusal_ != nullptr) std::rethrow_exception(refusal_);
-    throw OutOfMemory("the step does not fit on another rank than the first",
-                      "raise the budgets to the least bytes of the document");
+    throw OutOfMemory("the step does not fit on a rank other than the first",
+                      "raise the budgets to the least bytes that the document gives");
   }
 
   void tell_defaults(const TierBudgets& raised, const std::array<bool, kTierCount>& defaults) {
@@ -115,8 +115,9 @@ class DryRun {
       const auto t = static_cast<std::size_t>(tier);
       if (!defaults.at(t) || raised.at(t) == asked_.at(t)) continue;
       obstacles_.push_back(
-          {kExitDoesNotFit, fmt::format("{} needs at least {}, {} may be used here", name_of(tier),
-                                        format_size(*raised.at(t)), format_size(*asked_.at(t)))});
+          {kExitDoesNotFit,
+           fmt::format("{} needs at least {}, but only {} may be used here", name_of(tier),
+                       format_size(*raised.at(t)), format_size(*asked_.at(t)))});
       asked_.at(t).reset();
     }
   }
@@ -163,7 +164,8 @@ class DryRun {
     console_.say(setting_.data);
     print_saving();
     for (const StartObstacle& obstacle : obstacles_) {
-      console_.say(fmt::format("{}: a run here exits {}", obstacle.reason, obstacle.exit_code));
+      console_.say(fmt::format("{}: a run on this machine would exit with code {}", obstacle.reason,
+                               obstacle.exit_code));
     }
   }
 
@@ -208,8 +210,8 @@ void check_plans_of_ranks(const ModelRuntimeOptions& options, const TierPlan& pl
   // Every rank has planned by now, as the exchange above shows.
   if (options.shared_plans != nullptr) options.shared_plans->clear();
   if (is_same) return;
-  throw ConfigError("the ranks have compiled different steps",
-                    "start all of them with the same flags and the same version of Terrace");
+  throw ConfigError("the ranks compiled different steps",
+                    "start all ranks with the same flags and the same version of Terrace");
 }
 
 }  // namespace terrace

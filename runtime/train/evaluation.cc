@@ -61,8 +61,8 @@ std::optional<ValidationLosses> evaluate(const EvaluationSetting& setting, std::
   for (std::size_t set = 0; set < data.validation_sets(); ++set) {
     const std::optional<double> loss = evaluate_set(setting, set);
     if (!loss.has_value()) {
-      setting.log.warning(fmt::format("the evaluation after step {} was given up{}", step,
-                                      setting.stop.is_made() ? " on a signal" : ""));
+      setting.log.warning(fmt::format("the evaluation after step {} was not finished{}", step,
+                                      setting.stop.is_made() ? " because of a signal" : ""));
       return std::nullopt;
     }
     losses.push_back({data.validation_name(set), *loss});
@@ -87,7 +87,7 @@ void check_validation_losses(const ValidationLosses& losses, std::int64_t step) 
     if (std::isfinite(loss)) continue;
     throw NotFinite(
         fmt::format("step {}: the validation loss{} is not a number", step, behind_name(set)),
-        "lower --learning-rate; what was saved before is untouched");
+        "lower --learning-rate; what was saved before is intact");
   }
 }
 

@@ -34,10 +34,12 @@ std::string describe_measured(const PlannedStep& planned, const MeasuredStep& me
     text += fmt::format("; {:.3g} s were predicted, so it takes {:.2f} times as long",
                         *planned.step_s, measured.median_step_s / *planned.step_s);
   }
-  text += fmt::format("\nmemory of the process: {} at most until now; {} were planned",
-                      format_size(measured.process_peak_bytes), format_size(planned.process_bytes));
+  text += fmt::format(
+      "\n"
+      "process memory: at most {} so far, {} planned",
+      format_size(measured.process_peak_bytes), format_size(planned.process_bytes));
   if (measured.device_bytes.has_value()) {
-    text += fmt::format("; of the GPU: {} taken, {} of it planned for the step",
+    text += fmt::format("; GPU memory: {} used, {} of it planned for the step",
                         format_size(*measured.device_bytes), format_size(planned.device_bytes));
   }
   return text;

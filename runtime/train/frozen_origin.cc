@@ -30,7 +30,7 @@ void FrozenOrigin::verify_weights() const {
     if (weights_->hash_of(name) == hash) continue;
     throw CorruptData(fmt::format("{}: the frozen tensor {} has changed since the run began",
                                   weights_->file_of(name), name),
-                      "bring it back as it was, and go on from the last checkpoint");
+                      "restore it as it was, and continue from the last checkpoint");
   }
 }
 

@@ -14,18 +14,20 @@ namespace terrace {
 
 int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus) {
   if (device.ordinal && on_host.count > 1) {
-    throw ConfigError(fmt::format("--device cuda:{} for {} ranks on a host: each has a GPU of its "
-                                  "own",
+    throw ConfigError(fmt::format("--device cuda:{} with {} ranks on a host: each rank needs its "
+                                  "own GPU",
                                   *device.ordinal, on_host.count),
-                      "give --device cuda: a rank then has the GPU with its number on the host");
+                      "give --device cuda: then each rank takes the GPU with its own number on the "
+                      "host");
   }
   const int ordinal = device.ordinal.value_or(on_host.index);
   // If there is no GPU at all, CUDA says why.
   if (on_host.count > 1 && gpus > 0 && ordinal >= gpus) {
     throw EnvironmentError(
-        fmt::format("there is no GPU {} for rank {} of the {} on this host: {} can be seen",
+        fmt::format("there is no GPU {} for rank {} of the {} on this host: the number of visible "
+                    "GPUs is {}",
                     ordinal, on_host.index, on_host.count, gpus),
-        "start no more ranks than there are GPUs, and let every rank see all of them "
+        "start at most as many ranks as there are GPUs, and make all GPUs visible to every rank "
         "(CUDA_VISIBLE_DEVICES)");
   }
   return ordinal;
@@ -73,7 +75,7 @@ std::string why_gpus_are_idle(const DeviceChoice& device, int ranks) {
   if (device.kind != DeviceKind::kAuto || cuda_device_count() == 0) return {};
   // Several ranks do not ask how much memory is free, because each would open GPU 0 for that.
   if (ranks > 1 && cuda_device_computes(0)) {
-    return "there are GPUs, which several ranks take with --device cuda";
+    return "there are GPUs; several ranks use them only with --device cuda";
   }
   return "GPU 0 is too old for the kernels, has no memory free or cannot be opened";
 }

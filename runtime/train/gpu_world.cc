@@ -21,7 +21,8 @@ GpuWorld::GpuWorld(const LaunchEnvironment& launch, const DeviceChoice& device,
                    const CommunicatorOptions& options) {
   if (device.kind != DeviceKind::kCuda) {
     throw EnvironmentError(
-        fmt::format("{} started {} ranks, which would meet by NCCL: the CPU device has none",
+        fmt::format("{} started {} ranks, which would communicate through NCCL: the CPU device has "
+                    "none",
                     launch.source_is, launch.size),
         "start them with mpirun, or as --local-ranks of one process, or give --device cuda");
   }

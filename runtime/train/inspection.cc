@@ -113,7 +113,7 @@ Document describe_model(const std::string& path) {
   }
   document["files"] = names;
   if (names.empty()) {
-    document["weights"] = "none: a model without weights, as --init random trains it";
+    document["weights"] = "none: a model directory without weights; --init random trains it";
     return document;
   }
   std::vector<SafetensorsHeader> headers;
@@ -239,8 +239,8 @@ Document describe_trace(const std::string& path) {
   try {
     return describe_events(trace.at("traceEvents"), path);
   } catch (const std::exception& problem) {
-    throw CorruptData(fmt::format("{} is not a whole trace: {}", path, problem.what()),
-                      "name a trace.json that a run with --trace-steps has written to its end");
+    throw CorruptData(fmt::format("{} is not a complete trace: {}", path, problem.what()),
+                      "name a trace.json from a run with --trace-steps that wrote it to the end");
   }
 }
 
@@ -271,9 +271,9 @@ Document describe_data_or_refuse(const std::string& path) {
   } catch (const ConfigError& problem) {
     throw ConfigError(
         reason_of(problem),
-        "inspect reads run directories, checkpoints, directories of models and adapters, "
-        "safetensors files, traces, text, JSON lines, llm.c and Megatron data, FILE.idx and "
-        "FILE.mask; of bare ids say what they are: --data-format raw-u16 or raw-u32");
+        "inspect reads run directories, checkpoints, model and adapter directories, safetensors "
+        "files, traces, text, JSON lines, llm.c and Megatron data, FILE.idx and FILE.mask; for "
+        "files of bare ids, name their type: --data-format raw-u16 or raw-u32");
   }
 }
 
@@ -289,7 +289,7 @@ Document describe_directory(const std::string& path) {
 Document describe(const std::string& path, DataFormat format) {
   std::error_code failed;
   if (!fs::exists(path, failed)) {
-    throw ConfigError(fmt::format("{} is not there", path), "name a file or directory");
+    throw ConfigError(fmt::format("{} does not exist", path), "name a file or directory");
   }
   if (format == DataFormat::kJsonl && fs::is_regular_file(path)) {
     return Document::parse(describe_json_lines(path));

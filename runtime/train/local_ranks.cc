@@ -107,10 +107,10 @@ TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
         threads.emplace_back([&, r] { run_rank(command, ranks[r], stop, silent, log); });
       }
     } catch (const std::system_error& error) {
-      ranks[0].world->abort("a rank's thread does not start");
-      throw EnvironmentError(
-          fmt::format("a thread for each of {} local ranks: {}", ranks.size(), error.what()),
-          "lower --local-ranks, or raise the limit on processes (ulimit -u)");
+      ranks[0].world->abort("a rank's thread cannot be started");
+      throw EnvironmentError(fmt::format("cannot start a thread for each of {} local ranks: {}",
+                                         ranks.size(), error.what()),
+                             "lower --local-ranks, or raise the limit on processes (ulimit -u)");
     }
     run_rank(command, ranks[0], stop, console, log);
   }

@@ -59,15 +59,15 @@ void check_same_options(Communicator* world, const TrainOptions& options) {
   const auto other = std::ranges::find(differs, 1);
   if (other == differs.end()) return;
   const auto rank = static_cast<int>(other - differs.begin());
-  throw ConfigError(fmt::format("rank {} was started with other flags than rank 0: {}", rank,
+  throw ConfigError(fmt::format("rank {} was started with different flags than rank 0: {}", rank,
                                 text_of_rank(*world, rank, here)),
                     "start all ranks with the same flags; paths, budgets and threads may differ");
 }
 
 void check_same_model(const RankGroup& ranks, const ModelConfig& model) {
   if (ranks.is_same(hash_text(computed_model(model)))) return;
-  throw ConfigError("the ranks have read different models: their config.json are not the same",
-                    "give --model with the same content to all of them");
+  throw ConfigError("the ranks have read different models: their config.json files differ",
+                    "give all ranks a --model with the same content");
 }
 
 void check_same_data(const RankGroup& ranks, const Dataset& data) {
@@ -90,11 +90,13 @@ void check_same_data(const RankGroup& ranks, const Dataset& data) {
     same_content = same_hash(data.validation_hash(set)) && same_content;
   }
   if (same_training && same_validation && same_content) return;
-  throw ConfigError(fmt::format("the ranks have found different data: here {} training and {} "
-                                "validation tokens{}",
+  throw ConfigError(fmt::format("the ranks have found different data: this rank has {} training "
+                                "and {} validation tokens{}",
                                 data.training_tokens(), data.validation_tokens(0),
-                                same_training && same_validation ? ", and elsewhere others" : ""),
-                    "give --data and --validation-data with the same content to all of them");
+                                same_training && same_validation ? ", and other ranks have "
+                                                                   "different ones"
+                                                                 : ""),
+                    "give all ranks --data and --validation-data with the same content");
 }
 
 void check_same_checkpoint(const RankGroup& ranks, const Checkpoint* checkpoint) {
@@ -103,7 +105,7 @@ void check_same_checkpoint(const RankGroup& ranks, const Checkpoint* checkpoint)
   const bool same_content = ranks.is_same(checkpoint == nullptr ? 0 : checkpoint->fingerprint());
   if (same_step && same_content) return;
   throw ConfigError("the ranks have found different checkpoints to resume from",
-                    "give --run-dir and --resume on a file system that all of them see");
+                    "put --run-dir and --resume on a file system that all ranks see");
 }
 
 void check_same_weights(const RankGroup& ranks, const std::string& directory,
@@ -111,15 +113,16 @@ void check_same_weights(const RankGroup& ranks, const std::string& directory,
   if (ranks.world() == nullptr || ranks.is_same(weights.fingerprint())) return;
   throw ConfigError(
       fmt::format("the ranks have found different weights in --model (here {})", directory),
-      "give --model with the same content to all of them, such as on a file system that all of "
+      "give all ranks a --model with the same content, for example on a file system that all of "
       "them see");
 }
 
 void check_same_parameters(const RankGroup& ranks, std::uint64_t hash) {
   if (ranks.is_same_in_stages(hash)) return;
   throw ConfigError(
-      "the ranks have read different parameters, though the files seemed the same",
-      "compare the checksums of --model on their hosts: a copy is damaged or of another model");
+      "the ranks have read different parameters, although the files seemed to be the same",
+      "compare the checksums of --model on their hosts: one copy is damaged or belongs to another "
+      "model");
 }
 
 }  // namespace terrace

@@ -107,8 +107,8 @@ void RankSamples::check_evaluated() const {
     if (count == 0 || counted > 0) continue;
     const std::string& name = data_.validation_name(set);
     throw ConfigError(
-        fmt::format("--eval-samples {}: the samples of the validation data{} that it takes have no "
-                    "token to evaluate on, as masks or prompts leave them nothing",
+        fmt::format("--eval-samples {}: none of the samples that it takes of the validation data{} "
+                    "has a token to evaluate on, because of masks or prompts",
                     count, name.empty() ? "" : " " + name),
         "give a larger --eval-samples (0: all samples), or --loss-on all");
   }

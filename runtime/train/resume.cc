@@ -34,7 +34,7 @@ bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
 void check_same_adapter(const ModelConfig& before, const ModelConfig& now) {
   if (before.adapter == now.adapter) return;
   throw ConfigError(
-      fmt::format("the adapter ({}) is not that of the checkpoint to resume from ({})",
+      fmt::format("the adapter ({}) differs from the adapter of the checkpoint to resume from ({})",
                   words_of(now.adapter), words_of(before.adapter)),
       "resume with the --lora flags or the --adapter of that run");
 }
@@ -52,7 +52,7 @@ void check_same_frozen(const CheckpointProgress& progress, const ModelConfig& mo
   if (different.empty()) return;
   const bool was_frozen = std::ranges::binary_search(before, different.front());
   throw ConfigError(
-      fmt::format("--trainable is not that of the checkpoint, in which {} {}; {} tensors differ",
+      fmt::format("--trainable differs from the checkpoint's, where {} {}; {} tensors differ",
                   different.front(), was_frozen ? "is frozen" : "trains", different.size()),
       "resume with the --trainable of that run, or start another run from the weights of its final "
       "directory (--model)");
@@ -87,7 +87,7 @@ void tell_fresh_start(const TrainOptions& options, const std::string& run_dir, b
   const std::int64_t lost = last_step_in_rows(run_dir);
   if (lost > 0) {
     log.warning(fmt::format(
-        "--resume auto: {} steps were done in {} and no checkpoint of them is there, so the run "
+        "--resume auto: {} steps were done in {}, but there is no checkpoint of them, so the run "
         "starts over; their rows are kept in metrics.jsonl.before",
         lost, run_dir));
   }
@@ -112,21 +112,22 @@ CorruptData naming_earlier_checkpoint(const CorruptData& damage, const std::stri
   const bool is_of_this_one = damage.remedy() == kEarlierCheckpointRemedy;
   if (resume != "auto" || !is_of_this_one) return damage;
   const std::optional<std::string> earlier = earlier_checkpoint(run_dir);
-  return {damage.what(), earlier
-                             ? fmt::format("that would be --resume {} --overwrite-later", *earlier)
-                             : fmt::format("{} has no other checkpoint", run_dir)};
+  return {damage.what(), earlier ? fmt::format("to use the one before it, give --resume {} "
+                                               "--overwrite-later",
+                                               *earlier)
+                                 : fmt::format("{} has no other checkpoint", run_dir)};
 }
 
 void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
   const CheckpointProgress& progress = checkpoint.progress();
   if (!is_same_model(checkpoint.model(), run.model)) {
     throw ConfigError("--model is not the model of the checkpoint to resume from",
-                      "resume with the model that the checkpoint was made of");
+                      "resume with the model of the checkpoint");
   }
   if (&checkpoint.rule() != &run.rule) {
     throw ConfigError(
-        fmt::format("--optimizer {} has no use for the state of the checkpoint to resume from, "
-                    "which is of --optimizer {}",
+        fmt::format("--optimizer {} cannot use the optimizer state of the checkpoint to resume "
+                    "from, which belongs to --optimizer {}",
                     run.rule.name, checkpoint.rule().name),
         "resume with that optimizer, or start another run from the weights of its final directory "
         "(--model)");
@@ -143,22 +144,22 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
       progress.training_tokens != run.training_tokens) {
     throw ConfigError(
         fmt::format("the checkpoint was made with {} training tokens and --sequence-length {}: "
-                    "other data would not go on where it stopped",
+                    "with other data the run cannot continue where it stopped",
                     progress.training_tokens, progress.sequence_length),
         "resume with the data and the sequence length of that run, or start another run from "
         "the weights of its final directory (--model)");
   }
   if (progress.data_hash && run.data_hash && *progress.data_hash != *run.data_hash) {
     throw ConfigError(
-        fmt::format("the checkpoint was made with other data: as many training tokens, {}, and not "
-                    "the same ones",
+        fmt::format("the checkpoint was made with other data: it had the same number of training "
+                    "tokens, {}, but different ones",
                     progress.training_tokens),
         "resume with the data of that run, its --packing, --loss-on and --data-weights, or start "
         "another run from the weights of its final "
         "directory (--model)");
   }
   if (progress.step > run.last_step) {
-    throw ConfigError(fmt::format("the checkpoint is of step {}, and the run ends at step {}",
+    throw ConfigError(fmt::format("the checkpoint is from step {}, but the run ends at step {}",
                                   progress.step, run.last_step),
                       "raise --max-steps, --num-train-epochs or --stop-after-step");
   }
@@ -171,16 +172,16 @@ std::string describe_changes(const std::string& run_dir, const TrainOptions& opt
     if (!system_files().exists(file)) return "";
     changed = changed_keys(read_whole_file(system_files(), file), options);
   } catch (const IoError& problem) {  // the run can do without the file
-    return fmt::format("what the run before computed is not known: {}", problem.what());
+    return fmt::format("the options of the previous run are not known: {}", problem.what());
   }
   if (changed.empty()) return "";
-  return fmt::format("what is computed from here on differs from the run before: {}",
+  return fmt::format("from here on the run computes with other options than before: {}",
                      fmt::join(changed, ", "));
 }
 
 std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_per_step) {
   if (progress.samples == progress.step * samples_per_step) return "";
-  return fmt::format("a step has {} samples from here on, and had {:.4g} until now",
+  return fmt::format("from here on a step has {} samples; until now it had {:.4g}",
                      samples_per_step,
                      static_cast<double>(progress.samples) / static_cast<double>(progress.step));
 }
@@ -213,8 +214,8 @@ bool is_complete(const TrainOptions& options, const std::string& run_dir,
   const std::string changes = describe_changes(run_dir, options);
   if (changes.empty()) return true;
   throw ConfigError(
-      fmt::format("the run in {} is complete, and another than this: {}", run_dir, changes),
-      "give another --run-dir, or the options of that run");
+      fmt::format("the run in {} is complete, and this is another run: {}", run_dir, changes),
+      "give another --run-dir, or the options of the complete run");
 }
 
 std::int64_t steps_of_whole_result(const TrainOptions& options, const std::string& run_dir,
@@ -244,9 +245,10 @@ bool takes_weights(const ModelOptions& options) {
   if (has_config && has_hf_weights(options.model)) return true;
   if (is_checkpoint(options.model)) {
     throw ConfigError(
-        fmt::format("--model {} is a checkpoint, whose weights are not read", options.model),
-        "go on with it by --resume, give the final directory of its run, or --init random for its "
-        "shape alone");
+        fmt::format("--model {} is a checkpoint; its weights cannot be loaded this way",
+                    options.model),
+        "continue it with --resume, give the final directory of its run, or use only its shape "
+        "with --init random");
   }
   if (has_config) {
     throw no_hf_weights(options.model, "start from random weights with --init random");
@@ -256,10 +258,11 @@ bool takes_weights(const ModelOptions& options) {
                       "use --init random, or a directory with config.json and safetensors");
   }
   if (has_files_like_weights(options.model)) {
-    throw ConfigError(fmt::format("--model {} is a preset, and the directory of that name has "
-                                  "weights without a config.json",
+    throw ConfigError(fmt::format("--model {} is a preset, but a directory with this name has "
+                                  "weights and no config.json",
                                   options.model),
-                      "fetch config.json to start from them, or give --init random for the preset");
+                      "download config.json to start from these weights, or give --init random for "
+                      "the preset");
   }
   return false;
 }
@@ -271,7 +274,8 @@ void refuse_to_overwrite(const RunOptions& run, const std::string& run_dir, std:
     later.emplace_back("final");
   }
   if (later.empty()) return;
-  throw ConfigError(fmt::format("--resume {} goes back: {} of {} would be deleted or replaced",
+  throw ConfigError(fmt::format("--resume {} goes back to an earlier step: {} of {} would be "
+                                "deleted or replaced",
                                 run.resume, fmt::join(later, ", "), run_dir),
                     "give --overwrite-later to allow that, or another --run-dir to keep them");
 }
@@ -281,21 +285,21 @@ void refuse_second_run(const std::string& resume, const std::string& run_dir) {
   if (has_checkpoints && resumes_in_place(resume, run_dir)) return;
   if (has_checkpoints) {
     throw ConfigError(fmt::format("the run directory {} has checkpoints of another run", run_dir),
-                      "go on with --resume auto, or give another --run-dir");
+                      "continue it with --resume auto, or give another --run-dir");
   }
   if (!has_result(run_dir)) return;
   if (resume == "auto") {
     throw ConfigError(
-        fmt::format("the run directory {} has the result of a finished run (final), and no "
-                    "checkpoint to go on from",
+        fmt::format("the run directory {} has the result of a finished run (final), but no "
+                    "checkpoint to continue from",
                     run_dir),
-        fmt::format("start another run from its weights (--model {}/final, another --run-dir); "
-                    "--checkpoint-every saves what a run can be gone on from",
+        fmt::format("start a new run from its weights (--model {}/final, another --run-dir); "
+                    "--checkpoint-every saves checkpoints that a run can continue from",
                     run_dir));
   }
   throw ConfigError(
       fmt::format("the run directory {} has the result of a finished run (final)", run_dir),
-      "give another --run-dir, or move final away first");
+      "give another --run-dir, or move final elsewhere first");
 }
 
 }  // namespace terrace

@@ -26,8 +26,8 @@ void add_named_tokenizer(const std::string& path, Log& log, std::vector<HfCompan
     try {
       files.push_back({name, read_whole_file(system_files(), file.string())});
     } catch (const IoError& problem) {
-      log.warning(
-          fmt::format("--tokenizer {}: {}: the model will be without it", path, problem.what()));
+      log.warning(fmt::format("--tokenizer {}: {}: the saved model will not contain it", path,
+                              problem.what()));
     }
   };
   const fs::path file = fs::is_directory(path) ? find_tokenizer_file(path) : path;

@@ -90,10 +90,11 @@ void check_apart_from_data(const TrainOptions& options) {
       if (!is_directory || !std::filesystem::equivalent(path, options.run.run_dir, ignored)) {
         continue;
       }
-      throw ConfigError(fmt::format("--run-dir {} is the directory {} of {}: the files of the run "
-                                    "would become data",
+      throw ConfigError(fmt::format("--run-dir {} is the directory {} of {}: the run would read "
+                                    "its own files as data",
                                     options.run.run_dir, path, flag),
-                        "give a --run-dir of its own; below the data it is left out of them");
+                        "give a separate --run-dir; a run directory below the data is not read as "
+                        "data");
     }
   };
   check(options.data.data, "--data");
@@ -127,9 +128,9 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
   const bool has_ids = dataset_->has_other_than_text() && request.model.vocabulary > kTextIds;
   if (dataset_->has_text() && has_ids) {
     throw ConfigError(
-        "some files of --data or --validation-data are text, which is taken as bytes, and others "
-        "have ids of a tokenizer",
-        "name the tokenizer of those ids, by which text is tokenized then: --tokenizer FILE");
+        "some files of --data or --validation-data are text, which would be read as bytes, but "
+        "others contain ids of a tokenizer",
+        "name the tokenizer of those ids with --tokenizer FILE; then it tokenizes the text, too");
   }
   if (dataset_->is_text() && tokenizer_ == nullptr) tokenizer_ = make_bytes_tokenizer();
   check_same_data(ranks_, *dataset_);
@@ -138,9 +139,10 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
 void RunData::load_tokenizer_of(const TrainOptions& options, std::int64_t vocabulary) {
   tokenizer_ = choose_tokenizer(options.data.tokenizer, options.model.model, log_);
   if (tokenizer_->vocabulary() <= vocabulary) return;
-  throw ConfigError(fmt::format("--tokenizer {}: it has {} ids, and the model's vocabulary is {}",
+  throw ConfigError(fmt::format("--tokenizer {}: it has {} ids, but the model's vocabulary has "
+                                "only {}",
                                 options.data.tokenizer, tokenizer_->vocabulary(), vocabulary),
-                    "give the tokenizer that belongs to the model");
+                    "give the tokenizer of this model");
 }
 
 std::vector<HfCompanion> RunData::companions(const TrainOptions& options, bool is_adapter) const {

@@ -56,7 +56,7 @@ std::string name_of_model(const TrainOptions& options) {
 }
 
 constexpr const char* kLockFile = "lock";
-constexpr const char* kOtherDirectory = "give --run-dir a directory that can be written";
+constexpr const char* kOtherDirectory = "give a --run-dir that can be written to";
 
 // Throws for a lock file that cannot be opened. The directory exists, so a wrong path is not the
 // reason.
@@ -183,14 +183,14 @@ bool RunDirectory::take_lock(Log& log, std::chrono::milliseconds wait) {
     const FileLock lock = try_lock(file_);
     if (lock.kind == FileLock::Kind::kNotThere) {
       log.warning(fmt::format(
-          "the run directory {} cannot be locked: {}; see to it that no other run writes to it",
+          "the run directory {} cannot be locked: {}; make sure that no other run writes to it",
           path_, std::strerror(lock.error_number)));
     }
     if (lock.kind != FileLock::Kind::kHeldByOther) return true;
     if (std::chrono::steady_clock::now() >= until) return false;
     if (is_first) {
       log.info(
-          fmt::format("another run is writing to the run directory {}: waits {:.0f} s for it to "
+          fmt::format("another run is writing to the run directory {}: waiting {:.0f} s for it to "
                       "end",
                       path_, std::chrono::duration<double>(wait).count()));
     }
@@ -218,8 +218,9 @@ void keep_foreign_config(const std::string& run_dir, Log& log) {
   const std::string before = path + ".before";
   const std::string kept = disk.exists(before) ? read_whole_file(disk, before) : "";
   write_durable_file(before, kept + read_whole_file(disk, path));
-  log.warning(fmt::format("{} takes the options of this run; the file that was there is now {}",
-                          path, before));
+  log.warning(
+      fmt::format("{} is replaced by the options of this run; the file that was there is now {}",
+                  path, before));
 }
 
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
@@ -243,7 +244,7 @@ void write_save_interval(const std::string& run_dir, const TrainOptions& options
   TrainOptions with_chosen = options;
   with_chosen.run.checkpoint_every = chosen;
   const std::string path = config_file(run_dir);
-  std::string why = "it was changed while the run goes on";
+  std::string why = "the file was changed during the run";
   try {
     if (read_whole_file(system_files(), path) == config_of(run_dir, options)) {
       add_to_run_file(run_dir, kAutomaticStepsKey, chosen.steps);
@@ -253,8 +254,8 @@ void write_save_interval(const std::string& run_dir, const TrainOptions& options
     why = problem.what();
   }
   log.warning(
-      fmt::format("{} does not get the number of steps of --checkpoint-every auto: {}; a "
-                  "resumed run chooses it again",
+      fmt::format("{}: cannot write the number of steps of --checkpoint-every auto: {}; a resumed "
+                  "run will choose it again",
                   path, why));
 }
 

@@ -35,7 +35,7 @@ std::optional<TrainOptions> options_of_run(const std::string& checkpoint, Log& l
   try {
     return parse_train_options({"--config", file});
   } catch (const Error& problem) {
-    log.warning(fmt::format("{} is not read: {}", file, problem.what()));
+    log.warning(fmt::format("{} cannot be read: {}", file, problem.what()));
     return std::nullopt;
   }
 }

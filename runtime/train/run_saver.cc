@@ -37,8 +37,9 @@ void RunSaver::read_finite(std::int64_t step, StateField field, const UnitLayout
   is_reading_ = false;
   read_elements_ += std::ssize(out);
   if (all_finite(out)) return;
-  throw NotFinite(fmt::format("after step {} the state of unit {} is not finite", step, unit.index),
-                  "lower --learning-rate; what was saved before is untouched");
+  throw NotFinite(fmt::format("after step {} the state of unit {} has values that are not finite",
+                              step, unit.index),
+                  "lower --learning-rate; what was saved before is intact");
 }
 
 std::int64_t RunSaver::elements() const {
@@ -92,7 +93,8 @@ void RunSaver::take_problem(std::int64_t step, const std::exception_ptr& problem
     if (is_of_reading || !(is_full_disk(error) || is_automatic_)) throw;
     problem_ = problem;
     log_.warning(fmt::format(
-        "checkpoint-{} is not saved: {}; the run goes on, and tries again when the next one is due",
+        "checkpoint-{} is not saved: {}; the run continues and tries again when the next one is "
+        "due",
         step, error.what()));
   }
 }
@@ -222,7 +224,8 @@ void RunSaver::export_weights(std::int64_t step) {
   if (!ranks_.is_first()) return state_.serve_reads();
   if (!fs::is_directory(run_.directory)) {  // a new one would lack the old content
     throw IoError({.operation = "write to", .path = run_.directory, .error_number = ENOENT},
-                  "the run directory has vanished; its checkpoints are where it was moved to");
+                  "the run directory has disappeared; if it was moved, its checkpoints are in its "
+                  "new place");
   }
   HfExportOptions options;
   options.directory = (fs::path(run_.directory) / "final").string();
@@ -253,7 +256,7 @@ void RunSaver::export_or_save(std::int64_t step, FunctionRef<void()> save) {
   const auto save_instead = [&](const Error& problem) {
     // If the state cannot be read, a checkpoint cannot be made either.
     if (!ranks_.is_first() || is_reading_) return;
-    log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
+    log_.warning(fmt::format("{}; the learned state is saved as a checkpoint", problem.what()));
     save();
   };
   finish_begun();

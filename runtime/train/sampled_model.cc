@@ -49,13 +49,14 @@ void SampledModel::read(const UnitLayout& unit, const ParameterTensor& tensor, s
 
 // Takes the directory as an adapter; the model is then its base.
 void SampledModel::take_adapter() {
-  if (!is_adapter_directory(directory_)) refuse("neither a model, an adapter nor a checkpoint");
+  if (!is_adapter_directory(directory_)) refuse("not a model, an adapter or a checkpoint");
   adapter_ = std::make_unique<AdapterDirectory>(directory_);
   if (!has_model_config(adapter_->base_model())) {
-    throw ConfigError(fmt::format("--model {}: the base of this adapter is '{}', which is no "
+    throw ConfigError(fmt::format("--model {}: the base of this adapter is '{}', which is not a "
                                   "model directory here",
                                   directory_, adapter_->base_model()),
-                      "merge it first: terrace merge BASE ADAPTER DIR, with the base's directory");
+                      "merge it first with terrace merge BASE ADAPTER DIR, where BASE is the "
+                      "directory of the base");
   }
   directory_ = adapter_->base_model();
 }
@@ -78,7 +79,7 @@ void SampledModel::load_tokenizer_of(const std::string& asked, Log& log) {
   const TokenizerChoice choice = tokenizer_choice(asked, log);
   tokenizer_ = choose_tokenizer(choice.name, choice.directory, log);
   if (tokenizer_->vocabulary() > config_.vocabulary) {
-    refuse(fmt::format("the tokenizer has {} ids, and the model's vocabulary is {}",
+    refuse(fmt::format("the tokenizer has {} ids, but the model's vocabulary has only {}",
                        tokenizer_->vocabulary(), config_.vocabulary));
   }
   const bool is_bytes = tokenizer_path(choice.name, choice.directory).empty();
@@ -97,8 +98,8 @@ void SampledModel::refuse_absent() const {
 
 void SampledModel::refuse(const std::string& why) const {
   throw ConfigError(fmt::format("--model {}: {}", directory_, why),
-                    "name the final/ or checkpoint-N of a run, and with --tokenizer what it was "
-                    "trained with");
+                    "name the final/ or checkpoint-N of a run, and with --tokenizer the tokenizer "
+                    "that it was trained with");
 }
 
 }  // namespace terrace

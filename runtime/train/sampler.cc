@@ -28,7 +28,7 @@ std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::stri
   if (tokenizer.begin_token()) ids.push_back(*tokenizer.begin_token());
   tokenizer.encode(prompt, ids);
   if (ids.empty()) {
-    throw ConfigError(fmt::format("--prompt {}: the tokenizer makes no tokens of it", prompt),
+    throw ConfigError(fmt::format("--prompt {}: the tokenizer turns it into no tokens", prompt),
                       "give another text to continue");
   }
   return ids;
@@ -66,10 +66,10 @@ void check_text_fits(const TokenSampler::Shape& shape, std::int64_t prompt_token
   if (needed <= usable) return;
   const std::int64_t fits = fitting_tokens(shape, prompt_tokens, usable);
   throw OutOfMemory(
-      fmt::format("{} needs {} of memory for a text of {} tokens (its weights, and the keys and "
-                  "values of the text), and {} can be used",
+      fmt::format("{} needs {} of memory for a text of {} tokens (for its weights and the keys and "
+                  "values of the text), but only {} can be used",
                   shape.config.name, format_size(needed), shape.positions + 1, format_size(usable)),
-      fits > 0 ? fmt::format("--max-new-tokens {}", fits)
+      fits > 0 ? fmt::format("give --max-new-tokens {} or less", fits)
                : "give a shorter prompt, or sample on a machine with more memory");
 }
 
@@ -90,9 +90,10 @@ TokenSampler::Shape shape_of(const SampledModel& model, std::int64_t prompt_toke
   shape.positions = prompt_tokens + options.max_new_tokens - 1;
   if (has_learned_positions(shape.config)) {
     if (prompt_tokens > shape.config.positions) {
-      throw ConfigError(fmt::format("the prompt has {} tokens, and {} has learned {} positions",
+      throw ConfigError(fmt::format("the prompt has {} tokens, but {} has learned only {} "
+                                    "positions",
                                     prompt_tokens, shape.config.name, shape.config.positions),
-                        "give a shorter text to continue");
+                        "give a shorter prompt");
     }
     shape.positions = std::min(shape.positions, shape.config.positions);
   }
@@ -145,7 +146,7 @@ std::unique_ptr<TokenSampler> make_sampler(const SampledModel& model,
 // Warns where the text has gone beyond the length that the model was made for.
 void warn_of_positions(const ModelConfig& config, const SampleOutcome& outcome, Log& log) {
   if (outcome.end == SampleEnd::kPositions) {
-    log.warning(fmt::format("the text ends after {} new tokens: {} has learned {} positions",
+    log.warning(fmt::format("the text ends after {} new tokens: {} has learned only {} positions",
                             outcome.new_tokens, config.name, config.positions));
     return;
   }
@@ -153,8 +154,8 @@ void warn_of_positions(const ModelConfig& config, const SampleOutcome& outcome, 
   const std::int64_t tokens = outcome.prompt_tokens + outcome.new_tokens;
   if (tokens - 1 <= config.positions) return;
   log.warning(
-      fmt::format("the text has {} tokens, and {} was made for {} "
-                  "(max_position_embeddings): what is behind them may make little sense",
+      fmt::format("the text has {} tokens, but {} was made for {} (max_position_embeddings): the "
+                  "text after them may make little sense",
                   tokens, config.name, config.positions));
 }
 

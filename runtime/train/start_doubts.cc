@@ -15,15 +15,15 @@ std::vector<std::string> doubts_of_data(const TrainOptions& options, const Model
   if (length > model.positions) {
     doubts.push_back(fmt::format(
         "--sequence-length {} is more than the {} positions that {} was made for "
-        "(max_position_embeddings): rotary embeddings go on, to distances it has not learned",
+        "(max_position_embeddings): rotary embeddings extend to distances that it has not learned",
         length, model.positions, model.name));
   }
   const bool has_weights =
       options.model.init != InitChoice::kRandom && has_hf_weights(options.model.model);
   if (model.adapter.is_there() && !has_weights && options.run.resume == "none") {
     doubts.emplace_back(
-        "the adapter is trained beside random weights, which no other program has: final/ will be "
-        "of use for measurements alone");
+        "the adapter is trained on random weights that no other program has: final/ will be useful "
+        "for measurements only");
   }
   return doubts;
 }
@@ -35,11 +35,11 @@ std::vector<std::string> doubts_of_weights(const TrainOptions& options, const Mo
   if (data.is_text() && !foreign.empty()) {
     doubts.push_back(
         foreign +
-        ". --tokenizer FILE makes ids of text; data that has ids is --data-format llmc, raw-u16 "
-        "or raw-u32");
+        ". --tokenizer FILE converts text to ids; for files of ids give --data-format llmc, "
+        "raw-u16 or raw-u32");
   }
   if (!model.dropout.empty()) {
-    doubts.push_back(fmt::format("{}/config.json has {}: nothing is dropped here",
+    doubts.push_back(fmt::format("{}/config.json has {}: Terrace does not use dropout",
                                  options.model.model, model.dropout));
   }
   return doubts;
@@ -48,8 +48,8 @@ std::vector<std::string> doubts_of_weights(const TrainOptions& options, const Mo
 std::string doubt_of_no_targets(std::int64_t step) {
   return fmt::format(
       "step {}: its samples have no token to train on, so its loss and gradient are 0; give more "
-      "samples a step, --packing documents, which drops such documents, or --loss-on all. Further "
-      "steps like it are not told",
+      "samples per step, --packing documents, which drops such documents, or --loss-on all. "
+      "Further steps of this kind are not reported",
       step);
 }
 

@@ -33,9 +33,10 @@ bool passes(std::vector<StartObstacle>& obstacles, FunctionRef<void()> check) {
 void check_memory(const RoomNeed& need, const MachineShare& machine) {
   const std::size_t usable_bytes = machine.limits.usable_bytes();
   if (need.memory_bytes <= usable_bytes) return;
-  throw OutOfMemory(fmt::format("memory: {} are needed, {} are free here",
+  throw OutOfMemory(fmt::format("memory: {} are needed, but only {} are free here",
                                 format_size(need.memory_bytes), format_size(usable_bytes)),
-                    "lower --host-memory or --device-memory, or end what else uses memory here");
+                    "lower --host-memory or --device-memory, or end other programs that use memory "
+                    "here");
 }
 
 // Checks the free space of all directories together, because a directory with less room gets less
@@ -46,9 +47,10 @@ void check_drive_space(const RoomNeed& need, const TierOptions& tiers) {
   for (const NvmeDirectory& directory : tiers.nvme) directories.push_back(directory.path);
   const std::uint64_t free_bytes = free_space(directories);
   if (need.nvme_bytes <= free_bytes) return;
-  throw OutOfMemory(fmt::format("nvme needs {}, {} free here ({})", format_size(need.nvme_bytes),
-                                format_size(free_bytes), fmt::join(directories, ", ")),
-                    "free space, or name a directory on a larger drive");
+  throw OutOfMemory(
+      fmt::format("nvme needs {}, but only {} are free here ({})", format_size(need.nvme_bytes),
+                  format_size(free_bytes), fmt::join(directories, ", ")),
+      "free space, or name a directory on a larger drive");
 }
 
 void check_run_directory(const TrainOptions& options, std::int64_t total_steps) {

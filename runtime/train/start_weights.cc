@@ -14,8 +14,8 @@ std::unique_ptr<HfDirectory> open_start_weights(const ModelOptions& options,
                                                 const RankGroup& ranks, Log& log) {
   const bool takes = takes_weights(options);
   if (!ranks.is_same(takes ? 1 : 0)) {
-    throw ConfigError(fmt::format("some ranks find weights in {}, and some do not", options.model),
-                      "give --model on a file system that all of them see, or --init random");
+    throw ConfigError(fmt::format("some ranks find weights in {}, others do not", options.model),
+                      "put --model on a file system that all ranks see, or give --init random");
   }
   if (!takes) return nullptr;
   SilentLog silent;

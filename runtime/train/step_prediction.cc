@@ -102,20 +102,19 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
                                 std::int64_t tokens) {
   const double tokens_per_s = static_cast<double>(tokens) / prediction.step_s;
   std::string text = fmt::format(
-      "predicted: about {:.3g} s a step here, {:.{}f} tokens/s, limited by the {} lane; products "
-      "at "
-      "{:.3g} GFLOP/s, measured now",
+      "predicted: about {:.3g} s a step here, {:.{}f} tokens/s, limited by the {} lane; matrix "
+      "products run at {:.3g} GFLOP/s, measured now",
       prediction.step_s, tokens_per_s, tokens_per_s < 10 ? 1 : 0, name_of(prediction.limit),
       prediction.flops_per_s * 1e-9);
   const double written = lane_bytes(program, Lane::kWrite);
   if (lane_bytes(program, Lane::kRead) + written == 0) return text;
   text += fmt::format(
-      ", the drives reading {} and writing {}, {}", format_rate(prediction.drive.read_bytes_per_s),
+      ", drives read at {} and write at {}, {}", format_rate(prediction.drive.read_bytes_per_s),
       format_rate(prediction.drive.write_bytes_per_s),
-      prediction.drive_is_remembered ? "as an earlier run has measured"
-                                     : "which is assumed: no run has measured them yet");
+      prediction.drive_is_remembered ? "measured by an earlier run"
+                                     : "assumed because no run has measured them yet");
   if (written == 0) return text;
-  return text + fmt::format("; at that pace {:.3g} TB a day are written",
+  return text + fmt::format("; at this pace {:.3g} TB a day are written",
                             written / prediction.step_s * 86400e-12);
 }
 

@@ -86,7 +86,7 @@ void StepRows::tell_first_steps() {
   try {
     write_measured(run_dir_, to_json(planned, *measured));
   } catch (const IoError& problem) {  // a reader of run.json is not worth failing the run
-    console_.say(fmt::format("run.json does not have that: {}", problem.what()));
+    console_.say(fmt::format("run.json does not contain these figures: {}", problem.what()));
   }
 }
 

@@ -128,7 +128,7 @@ TierRuntimeOptions TieredParameters::runtime_options(const Options& options) con
   runtime.placement.lookahead = options.tiers.lookahead;
   runtime.placement.has_nvme = !options.tiers.nvme.empty();
   runtime.placement.asked =
-      fmt::format("the parameters of {} in {}, beside {} of keys and values and {} of activations",
+      fmt::format("the parameters of {} in {}, plus {} of keys and values and {} of activations",
                   options.name, name_of(options.type), format_size(options.key_value_bytes),
                   format_size(options.computation_bytes));
   runtime.nvme.directories = options.tiers.nvme;
@@ -157,14 +157,14 @@ void TieredParameters::check_two_units(const Options& options, const ComputeMode
   std::string remedy =
       fmt::format("raise --host-memory to {} or more", format_size(needed + needed / 128));
   if (!has_drive) {
-    remedy += ", or give --nvme DIR, a directory on a drive that the parameters can be read from";
+    remedy += ", or give --nvme DIR, a directory on a drive from which the parameters can be read";
   }
   const bool may_shorten = options.key_value_bytes > needed - *budget;
   if (may_shorten) remedy += ", or lower --max-new-tokens";
   throw OutOfMemory(
       fmt::format("{} does not fit: {}\nasked for: {}; {} must be in memory at once\n{}",
                   options.name, describe_shortfall(ledger), options_.placement.asked,
-                  has_drive ? "the parameters of a unit and of the next one" : "all parameters",
+                  has_drive ? "the parameters of one unit and of the next one" : "all parameters",
                   to_text(ledger)),
       remedy);
 }

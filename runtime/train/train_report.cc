@@ -95,13 +95,14 @@ std::string describe_ranks(const StepModel& model) {
                                 model.tensor.shares_rows ? " with sequence parallelism" : ""));
   }
   const PipelineCut& cut = model.pipeline;
-  if (cut.stages == 1) return fmt::format("{}; what follows is of each\n", fmt::join(parts, ", "));
+  if (cut.stages == 1)
+    return fmt::format("{}; the figures below are for each rank\n", fmt::join(parts, ", "));
   const std::vector<std::int32_t> firsts(cut.first_units.begin(), cut.first_units.end() - 1);
   const std::string pieces =
       cut.virtual_stages > 1 ? fmt::format(" of {} pieces each", cut.virtual_stages) : "";
   parts.push_back(fmt::format("{} pipeline stages{}, from units {} on", cut.stages, pieces,
                               fmt::join(firsts, ", ")));
-  return fmt::format("{}; what follows is of a rank of stage {}\n", fmt::join(parts, ", "),
+  return fmt::format("{}; the figures below are for a rank of stage {}\n", fmt::join(parts, ", "),
                      cut.stage);
 }
 
@@ -262,7 +263,7 @@ std::string describe_store(std::span<const StorePath> paths, double written_byte
                         path.remark.empty() ? "" : ": ", path.remark);
     if (paths.size() == 1 || used_bytes == 0) continue;
     const double share = static_cast<double>(path.used_bytes) / static_cast<double>(used_bytes);
-    text += fmt::format("; {:.0f} % of what is written{}, {} a step", 100 * share, by_rank(ranks),
+    text += fmt::format("; {:.0f} % of the data written{}, {} a step", 100 * share, by_rank(ranks),
                         format_size(static_cast<std::size_t>(share * written_bytes)));
   }
   return text;
@@ -283,14 +284,16 @@ std::string describe_resume(const CheckpointProgress& progress, const std::strin
   };
   if (differs(progress.device, device)) {
     return fmt::format(
-        "{}\nthat step was computed with --device {}, the next will be with --device {}: their "
-        "bits will not be those of a run that stays where it began",
+        "{}\n"
+        "that step was computed with --device {}, the next one will be computed with --device {}: "
+        "the results will differ in their last bits from a run that stays on one device",
         text, progress.device, device);
   }
   if (differs(progress.arithmetic, arithmetic)) {
     return fmt::format(
-        "{}\nthat step was computed by {}, the next will be by {}: their bits may not be those of "
-        "a run that stays where it began",
+        "{}\n"
+        "that step was computed by {}, the next one will be computed by {}: the results may differ "
+        "in their last bits from a run that stays where it began",
         text, progress.arithmetic, arithmetic);
   }
   return text;
@@ -343,7 +346,7 @@ std::string TimeSummary::describe_waits(const StepWaits& waits) const {
     text += fmt::format("{} {} {:.2f} s ({:.1f} %)", text.empty() ? "" : ",", cause, waited_s,
                         100 * waited_s / seconds_);
   }
-  return text.empty() ? text : "compute stood still, waiting for:" + text + '\n';
+  return text.empty() ? text : "compute stalled, waiting for:" + text + '\n';
 }
 
 std::string TimeSummary::describe_lanes() const {
@@ -374,21 +377,21 @@ std::string TimeSummary::describe_limit() const {
   const double share = busy_s_[static_cast<std::size_t>(busiest)] / seconds_;
   return fmt::format("limited by: the {} lane, busy {:.0f} % of the time{}{}", name_of(busiest),
                      100 * share, is_between_ranks(busiest) ? " or waiting for another rank" : "",
-                     share < 0.7 ? "; the rest went into waiting of lanes for each other" : "");
+                     share < 0.7 ? "; in the remaining time the lanes waited for each other" : "");
 }
 
 std::string TimeSummary::text(const StepWaits& waits, int ranks) const {
   if (steps_ == 0 || seconds_ <= 0) {
-    return "no steps were run: --max-steps or --stop-after-step ends the run where it is; "
-           "--stop-after-step 0 goes on to the last step";
+    return "no steps were run: --max-steps or --stop-after-step ends the run at the step it has "
+           "reached; --stop-after-step 0 continues to the last step";
   }
   const bool is_alone = ranks == 1;
   std::string text = fmt::format(
       "{} steps in {:.1f} s, {:.0f} tokens/s. Where the time went{}:\n", steps_, seconds_,
       tokens_ / seconds_,
-      is_alone
-          ? ""
-          : fmt::format(" (bytes and rates of {} ranks together, the busiest's times)", ranks));
+      is_alone ? ""
+               : fmt::format(" (bytes and rates of {} ranks together, times of the busiest rank)",
+                             ranks));
   text += describe_lanes() + describe_waits(waits);
   const double written = bytes_[static_cast<std::size_t>(Lane::kWrite)];
   if (written > 0) {

@@ -96,14 +96,13 @@ namespace {
 HostCapacity host_capacity_of(const MachineShare& machine) {
   const HostLimits& limits = machine.limits;
   const bool is_cgroup = limits.whole_bytes() < limits.total_bytes;
-  HostCapacity capacity = {
-      limits.whole_bytes() / static_cast<std::size_t>(machine.ranks_on_host),
-      is_cgroup ? "the memory limit of the cgroup" : "the memory of this machine",
-      is_cgroup ? "raise that limit first (of a container: its memory)"
-                : "use a machine that has more, or change something else"};
+  HostCapacity capacity = {limits.whole_bytes() / static_cast<std::size_t>(machine.ranks_on_host),
+                           is_cgroup ? "the cgroup's memory limit" : "the memory of this machine",
+                           is_cgroup ? "raise that limit first (for a container: its memory)"
+                                     : "use a machine with more memory, or change something else"};
   const std::size_t addresses = addresses_for_rank(machine);
   if (addresses >= capacity.bytes) return capacity;
-  return {addresses, "the limit on addresses (ulimit -v)", "raise that limit first"};
+  return {addresses, "the address-space limit (ulimit -v)", "raise that limit first"};
 }
 
 PlacementRequest placement_for(const TrainOptions& options, const MachineShare& machine) {
@@ -171,13 +170,13 @@ void check_budgets(const TierOptions& tiers, const MachineShare& machine) {
   const std::size_t whole = limits.whole_bytes();
   const std::string each = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : std::string();
   if (machine.gpu.has_value() && device > machine.gpu->capacity_bytes) {
-    throw OutOfMemory(fmt::format("--device-memory {} is more than the {} that GPU {} has to give",
+    throw OutOfMemory(fmt::format("--device-memory {} is more than the {} that GPU {} can give",
                                   format_size(device), format_size(machine.gpu->capacity_bytes),
                                   machine.gpu->ordinal),
-                      "lower it, or end what else uses the GPU");
+                      "lower it, or end other programs that use the GPU");
   }
   if (machine.gpu.has_value() && host > whole / ranks) {
-    throw OutOfMemory(fmt::format("--host-memory {}{} is more than the host's {}",
+    throw OutOfMemory(fmt::format("--host-memory {}{} is more than the {} of this host",
                                   format_size(host), each, format_size(whole)),
                       "lower it");
   }
@@ -187,8 +186,8 @@ void check_budgets(const TierOptions& tiers, const MachineShare& machine) {
         : host == 0 ? fmt::format("--device-memory {}{} is", format_size(device), each)
                     : fmt::format("--device-memory {} and --host-memory {}{} are",
                                   format_size(device), format_size(host), each);
-    throw OutOfMemory(fmt::format("{} more than the host's {}", asked, format_size(whole)),
-                      "lower that: on the CPU device all of it is memory of this host");
+    throw OutOfMemory(fmt::format("{} more than the {} of this host", asked, format_size(whole)),
+                      "lower it: on the CPU device all of it is memory of this host");
   }
 }
 
@@ -198,7 +197,7 @@ void check_drives(const TierOptions& tiers) {
     if (std::filesystem::is_directory(directory.path, problem)) continue;
     throw ConfigError(fmt::format("--nvme {}: {}", directory.path,
                                   problem ? problem.message() : "not a directory"),
-                      "name an existing directory on the drive that is to hold offloaded state");
+                      "name an existing directory on the drive for the offloaded state");
   }
 }
 
@@ -206,8 +205,8 @@ std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig&
   const std::int64_t length = options.batch.sequence_length;
   if (length > model.positions && model.has_position_embedding) {
     throw ConfigError(
-        fmt::format("--sequence-length {} is more than the {} positions of {}, which learns an "
-                    "embedding for each",
+        fmt::format("--sequence-length {} is more than the {} positions of {}, which has a learned "
+                    "embedding for each position",
                     length, model.positions, model.name),
         "lower it");
   }
@@ -241,8 +240,8 @@ BatchShape batch_for(const TrainOptions& options, const ModelConfig& model) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const std::int64_t length = sequence_length_for(options, model);
   if (options.batch.micro_batch_size > kMost / length) {
-    throw OutOfMemory(fmt::format("a micro-batch of {} samples of {} tokens: more than {} tokens "
-                                  "are not computed at once",
+    throw OutOfMemory(fmt::format("a micro-batch of {} samples of {} tokens is too large: at most "
+                                  "{} tokens can be computed at once",
                                   options.batch.micro_batch_size, length, kMost),
                       length > kMost ? "lower --sequence-length"
                                      : "lower --micro-batch-size, and raise "
@@ -261,19 +260,22 @@ void check_gradient_reduction(const TrainOptions& options, const MeshShape& shap
                       "leave it out, or train with more ranks");
   }
   if (zero_stage_for(options, shape) < 2) {
-    throw ConfigError(fmt::format("{} with ZeRO stage {}: every rank keeps whole gradients", flag,
-                                  zero_stage_for(options, shape)),
+    throw ConfigError(fmt::format("{} with ZeRO stage {}: at this stage every rank keeps whole "
+                                  "gradients",
+                                  flag, zero_stage_for(options, shape)),
                       "use --zero-stage 2 or 3, or leave it out");
   }
   if (options.step.micro_batch_order == OrderChoice::kLayerMajor) {
     throw ConfigError(flag +
-                          " with --micro-batch-order layer-major, which has the whole gradient "
-                          "of one unit at a time",
-                      "give one of them");
+                          " with --micro-batch-order layer-major, which holds the whole gradient "
+                          "of only one unit at a time",
+                      "give only one of them");
   }
   if (options.optimizer.gradient_dtype == GradientChoice::kBf16) {
-    throw ConfigError(flag + " with --gradient-dtype bf16 would round every micro-batch's gradient",
-                      "give one of them");
+    throw ConfigError(flag +
+                          " with --gradient-dtype bf16 would round the gradient of every "
+                          "micro-batch",
+                      "give only one of them");
   }
 }
 
@@ -292,8 +294,8 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
       mesh_of(ranks, options.step.tensor_parallel, options.step.pipeline_parallel);
   if (shape.pipeline > 1 && options.step.micro_batch_order == OrderChoice::kLayerMajor) {
     throw ConfigError(
-        "--micro-batch-order layer-major with --pipeline-parallel: a stage passes a micro-batch on "
-        "before it begins the next",
+        "--micro-batch-order layer-major with --pipeline-parallel: a stage must pass a micro-batch "
+        "on before it begins the next one",
         "leave --micro-batch-order out");
   }
   check_gradient_reduction(options, shape);
@@ -368,7 +370,7 @@ std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
   if (steps > kMost) {
     throw ConfigError(fmt::format("--num-train-epochs {} would be {:.3g} steps",
                                   *options.batch.num_train_epochs, steps),
-                      "train for fewer");
+                      "train for fewer epochs");
   }
   if (done.samples == done.step * samples_per_step) {
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));

@@ -496,7 +496,7 @@ class Trainer {
     lacks_evaluation_ = !losses.has_value();
     if (!losses.has_value()) return;
     rows_->add_to_last_row(*losses);
-    console_.say(fmt::format("{} after step {}, which the run before had left open",
+    console_.say(fmt::format("{} after step {}, which the previous run had not evaluated",
                              describe_losses(*losses), done_steps_));
     take_losses(*losses);
   }

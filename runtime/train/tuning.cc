@@ -25,8 +25,8 @@ constexpr const char* kAgreeRemedy = "leave the flag out, or start a new adapter
 void refuse_adapter_as_model(const std::string& model) {
   std::error_code ignored;
   if (!is_adapter_directory(model) || fs::exists(fs::path(model) / "config.json", ignored)) return;
-  throw ConfigError(fmt::format("--model {} is an adapter, and no model", model),
-                    fmt::format("give the model that it was made for, and --adapter {}", model));
+  throw ConfigError(fmt::format("--model {} is an adapter, not a model", model),
+                    fmt::format("give the adapter's base model, and --adapter {}", model));
 }
 
 template <typename Value>
@@ -42,9 +42,9 @@ void take_given_adapter(TunedModel& tuned, const LoraOptions& lora) {
   const ModelConfig base = tuned.config;
   tuned.adapter = std::make_unique<AdapterDirectory>(lora.adapter);
   if (tuned.adapter->dropout() > 0) {
-    throw ConfigError(fmt::format("--adapter {}: lora_dropout {} is not built", lora.adapter,
+    throw ConfigError(fmt::format("--adapter {}: lora_dropout {} is not built yet", lora.adapter,
                                   tuned.adapter->dropout()),
-                      "write 0 to its adapter_config.json to go on without dropout");
+                      "set it to 0 in its adapter_config.json to continue without dropout");
   }
   tuned.config = tuned.adapter->adapted(base);
   std::string doubt = doubt_about_base(*tuned.adapter, tuned.base_model);

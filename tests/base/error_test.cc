@@ -45,7 +45,7 @@ TEST(IoErrorTest, NamesOperationFileExtentAndCause) {
 
 TEST(IoErrorTest, ShortTransferIsNotAnErrno) {
   const IoError error({"read", "/data/block", 0, 512, 0});
-  EXPECT_THAT(error.what(), HasSubstr("fewer bytes than asked for"));
+  EXPECT_THAT(error.what(), HasSubstr("fewer bytes were transferred than requested"));
 }
 
 TEST(IoErrorTest, WithoutExtentDoesNotNameOne) {

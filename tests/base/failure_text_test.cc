@@ -33,16 +33,16 @@ TEST(FailureText, ErrorsOfTerraceSayWhatTheySay) {
 TEST(FailureText, ALibrarysExceptionIsADefectAndItsTextIsLeftOut) {
   const std::vector<int> four(4);
   const std::string text = text_of([&] { EXPECT_EQ(four.at(4), 0); });
-  EXPECT_EQ(text, "a defect of Terrace: nothing takes care of an unexpected std::out_of_range");
+  EXPECT_EQ(text, "a defect of Terrace: no code handles an unexpected std::out_of_range");
   EXPECT_FALSE(is_foreseen(std::logic_error("")));
 }
 
 TEST(FailureText, WhatTheSystemRefusedIsSaid) {
   EXPECT_EQ(text_of([] { throw std::system_error(EMFILE, std::generic_category(), "secret"); }),
-            "a defect of Terrace: nothing takes care of an unexpected std::system_error (Too many "
-            "open files)");
+            "a defect of Terrace: no code handles an unexpected std::system_error (Too many open "
+            "files)");
   EXPECT_EQ(text_of([] { std::filesystem::create_directory("/proc/none"); }),
-            "a defect of Terrace: nothing takes care of an unexpected "
+            "a defect of Terrace: no code handles an unexpected "
             "std::filesystem::filesystem_error of /proc/none (No such file or directory)");
 }
 

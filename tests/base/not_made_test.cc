@@ -29,7 +29,7 @@ TEST(NotMade, AWrongPathIsTheUsers) {
   for (const int error_number : {ENOENT, ENOTDIR, EACCES, EPERM, EROFS, ENAMETOOLONG}) {
     EXPECT_THAT(
         thrown<ConfigError>(error_number),
-        AllOf(HasSubstr("the directory /tmp/x cannot be made: "), HasSubstr("name another")));
+        AllOf(HasSubstr("the directory /tmp/x cannot be created: "), HasSubstr("name another")));
   }
 }
 

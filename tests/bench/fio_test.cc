@@ -58,12 +58,13 @@ TEST(FioReport, WhyThereIsNoMeasurementIsTold) {
   };
   const std::string document = "{\n  \"fio version\" : \"fio-3.33\"\n}\n";
   const std::string refused = told({.code = 1, .output = "fio: no such engine\n" + document});
-  EXPECT_THAT(refused, testing::HasSubstr("fio did not measure: its exit code is 1; fio: no such"));
+  EXPECT_THAT(refused,
+              testing::HasSubstr("fio failed to measure: its exit code is 1; fio: no such"));
   EXPECT_THAT(refused, testing::Not(testing::HasSubstr("fio version")));
   EXPECT_THAT(told({.code = 3, .output = ""}),
-              testing::HasSubstr("its exit code is 3; it said nothing"));
+              testing::HasSubstr("its exit code is 3; it printed nothing"));
   EXPECT_THAT(told({.code = 127, .signal = 9, .output = ""}),
-              testing::HasSubstr("signal 9 ended it; it said nothing"));
+              testing::HasSubstr("signal 9 ended it; it printed nothing"));
 }
 
 TEST(FioPeer, IsFoundWhereThereIsNoDirectoryOfTemporaryFiles) {

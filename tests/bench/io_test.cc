@@ -77,7 +77,7 @@ class CostLog final : public Log {
   void info(std::string_view line) override {
     if (first.empty()) first = line;
     struct statvfs facts = {};
-    if (line.find("trying shapes") == std::string_view::npos) return;
+    if (line.find("trying block sizes") == std::string_view::npos) return;
     if (::statvfs(directory_.c_str(), &facts) != 0) return;
     used_bytes = (facts.f_blocks - facts.f_bfree) * facts.f_frsize;
   }
@@ -97,7 +97,7 @@ TEST_F(BenchIo, TellsFirstWhatItTakesOfTheDrives) {
     CostLog log(directory_);
     BenchRecord record;
     bench_io(options_, record, log);
-    const std::string told = fmt::format("bench io: takes {} of {} while it runs",
+    const std::string told = fmt::format("bench io: uses {} of {} while it runs",
                                          format_size(log.used_bytes), directory_);
     return expected_if(log.first.starts_with(told));
   });

@@ -45,7 +45,7 @@ TEST(BenchOnly, NamesAndPatternsPickResults) {
 
 TEST(BenchOnly, ANameThatMatchesNothingIsRefusedWithAllNames) {
   const std::string text = refusal("copy", only({"memcpy", "uplaod"}));
-  EXPECT_THAT(text, HasSubstr("--only uplaod: no result has such a name"));
+  EXPECT_THAT(text, HasSubstr("--only uplaod: no result has this name"));
   EXPECT_THAT(text, HasSubstr("memcpy, upload, download, upload_and_download"));
   EXPECT_EQ(refusal("copy", only({"up*"})), "");
   EXPECT_THAT(refusal("collective", only({"thread_all_reduse*"})),
@@ -55,7 +55,7 @@ TEST(BenchOnly, ANameThatMatchesNothingIsRefusedWithAllNames) {
 // The part is nano, which a hurried benchmark begins with.
 TEST(BenchOnly, WithATimeLimitResultsOfTheFirstSmallPartCount) {
   BenchOptions options = only({"nano_*"});
-  EXPECT_THAT(refusal("step", options), HasSubstr("no result has such a name"));
+  EXPECT_THAT(refusal("step", options), HasSubstr("no result has this name"));
   options.time_limit_s = 20;
   EXPECT_EQ(refusal("step", options), "");
 }

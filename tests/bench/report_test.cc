@@ -89,7 +89,8 @@ TEST_F(BenchReportTest, TablesHaveAHundredColumns) {
 
 TEST_F(BenchReportTest, UnsteadyRatiosAreMarkedInTheTable) {
   EXPECT_THAT(bench_table(report()), HasSubstr("0.500*"));
-  EXPECT_THAT(bench_table(report()), HasSubstr("* samples are 3.000 x apart"));
+  EXPECT_THAT(bench_table(report()),
+              HasSubstr("* samples differ by a factor of 3.000: measure again"));
   results_ = {made_up_result("store_read", {2, 3})};
   EXPECT_THAT(bench_table(report()), testing::Not(HasSubstr("*")));
 }
@@ -99,7 +100,8 @@ TEST_F(BenchReportTest, OneRoundIsNotCalledSteady) {
   const json result = document().at("results").at(0);
   EXPECT_EQ(result.at("unsteady"), true);
   EXPECT_TRUE(result.at("spread").is_null());
-  EXPECT_THAT(bench_table(report()), HasSubstr("one round does not show whether it is steady"));
+  EXPECT_THAT(bench_table(report()),
+              HasSubstr("one round does not show whether the result is steady"));
 }
 
 // A rate that was measured in rounds replaces one that was tried once.
@@ -165,9 +167,9 @@ TEST_F(BenchReportTest, OtherDocumentsAreRefusedByName) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(refusal(saved("io.json")), HasSubstr("it is of bench io, and not of bench copy"));
+  EXPECT_THAT(refusal(saved("io.json")), HasSubstr("it belongs to bench io, not to bench copy"));
   EXPECT_THAT(refusal(directory_.write("doctor.json", R"({"schema": "terrace.doctor/1"})")),
-              HasSubstr("its schema is 'terrace.doctor/1', and not 'terrace.bench/1'"));
+              HasSubstr("its schema is 'terrace.doctor/1', not 'terrace.bench/1'"));
   EXPECT_THAT(refusal(directory_.write("text", "text")), HasSubstr("not a JSON document"));
   EXPECT_THAT(refusal(directory_.path("none")), HasSubstr("it cannot be read"));
   EXPECT_THAT(refusal(directory_.write("half.json",

@@ -138,7 +138,7 @@ TEST_F(GpuErrors, WhatIsNoMemoryOfTheGpu) {
   };
   terrace_buffer buffer = good;
   buffer.data = host.data();
-  expect(buffer, TERRACE_ERROR_ARGUMENT, "no memory that CUDA knows");
+  expect(buffer, TERRACE_ERROR_ARGUMENT, "not memory that CUDA knows");
   buffer = good;
   buffer.data = other;
   expect(buffer, TERRACE_ERROR_ARGUMENT, "memory of GPU 1");
@@ -149,7 +149,7 @@ TEST_F(GpuErrors, WhatIsNoMemoryOfTheGpu) {
   expect(buffer, TERRACE_ERROR_ARGUMENT, "device_id");
   buffer = good;
   buffer.data = static_cast<std::byte*>(good.data) + 4;
-  expect(buffer, TERRACE_ERROR_ARGUMENT, "ends behind");
+  expect(buffer, TERRACE_ERROR_ARGUMENT, "ends beyond");
   buffer = good;
   buffer.device_type = 3;
   expect(buffer, TERRACE_ERROR_ARGUMENT, "device_type");

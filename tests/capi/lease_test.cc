@@ -230,7 +230,7 @@ TEST(CapiLease, HoldsAnAcquiredUnit) {
                     is_bf16 ? 16 : 32);
         DLManagedTensor* plain = nullptr;
         expect_error(terrace_lease_unversioned(parameters, &plain), TERRACE_ERROR_UNSUPPORTED,
-                     "read only");
+                     "read-only");
         ASSERT_EQ(gradient == nullptr, memory.gradient == nullptr);
         if (gradient != nullptr) {
           EXPECT_EQ(gradient->dl_tensor.data, memory.gradient);

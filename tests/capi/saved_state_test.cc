@@ -198,7 +198,7 @@ TEST(CapiSavedState, ACheckpointIsRefused) {
   kept.write("checkpoint/manifest.json", "{}");
   TrainedSession session;
   expect_error(terrace_save(session.get(), kept.path("checkpoint").c_str()), TERRACE_ERROR_ARGUMENT,
-               "a directory of its own");
+               "a separate directory");
   EXPECT_EQ(names_in(kept.path("checkpoint")), std::vector<std::string>{"manifest.json"});
 }
 

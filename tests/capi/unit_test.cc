@@ -160,7 +160,7 @@ TEST(CapiUnits, ATaskThatIsNotNextIsRefused) {
     expect_error(terrace_units_step_begin(training.get(), rate), TERRACE_ERROR_ARGUMENT, "rate");
   }
   ASSERT_DONE(terrace_units_step_begin(training.get(), 0.01));
-  expect_error(acquire(1, 0, 0), TERRACE_ERROR_ORDER, "goes on with the forward of unit layer0");
+  expect_error(acquire(1, 0, 0), TERRACE_ERROR_ORDER, "continues with the forward of unit layer0");
   expect_error(acquire(9, 0, 0), TERRACE_ERROR_ARGUMENT, "unit 9");
   expect_error(acquire(0, 5, 0), TERRACE_ERROR_ARGUMENT, "pass");
   expect_error(terrace_unit_release(training.get(), 0), TERRACE_ERROR_ORDER, "layer0");

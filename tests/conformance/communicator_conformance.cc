@@ -521,7 +521,7 @@ TEST_P(CommunicatorConformanceTest, DifferentCallsAreNamed) {
     const std::string what =
         error_of([&] { communicator.all_reduce(view(std::span(data)), ReduceOp::kSum, {}); });
     EXPECT_THAT(what, HasSubstr("different calls"));
-    EXPECT_THAT(what, HasSubstr("rank 0 all_reduce (sum) of 128 fp32"));
+    EXPECT_THAT(what, HasSubstr("rank 0 calls all_reduce (sum) of 128 fp32"));
     EXPECT_THAT(what, HasSubstr("all_reduce (sum) of 64 fp32"));
     runner_->meet();
   });
@@ -540,7 +540,8 @@ TEST_P(CommunicatorConformanceTest, DifferentSizesOfAPairAreNamed) {
     } else if (communicator.rank() == 1) {
       EXPECT_THAT(
           error_of([&] { communicator.recv(view(std::span(data).first(64)), 0, {}); }),
-          HasSubstr("rank 0 send of 128 fp32 to rank 1, rank 1 recv of 64 fp32 from rank 0"));
+          HasSubstr(
+              "rank 0 calls send of 128 fp32 to rank 1, rank 1 calls recv of 64 fp32 from rank 0"));
     }
     runner_->meet();
   });

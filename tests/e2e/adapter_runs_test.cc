@@ -122,10 +122,11 @@ TEST_F(AdapterRuns, GoOnFromCheckpointsThatHaveTheAdapterAlone) {
   const Outcome other =
       run("other", from_base({"--lora-rank", "4", "--resume", training_.path("run/checkpoint-3")}));
   EXPECT_EQ(other.code, 2) << other;
-  EXPECT_THAT(other.errors, HasSubstr("is not that of the checkpoint"));
+  EXPECT_THAT(other.errors, HasSubstr("differs from the adapter of the checkpoint"));
   const Outcome none = run("none", from_base({"--resume", training_.path("run/checkpoint-3")}));
   EXPECT_EQ(none.code, 2) << none;
-  EXPECT_THAT(none.errors, HasSubstr("the adapter (none) is not that of the checkpoint"));
+  EXPECT_THAT(none.errors,
+              HasSubstr("the adapter (none) differs from the adapter of the checkpoint"));
 }
 
 // The state of the optimizer is new, and the matrices are the saved ones.
@@ -156,15 +157,15 @@ TEST_F(AdapterRuns, GoOnFromAnAdapter) {
 
 TEST_F(AdapterRuns, RefuseWhatIsNotBuiltOrNotMeant) {
   expect_refused(adapted({"--lora-type", "dora", "--local-ranks", "2", "--tensor-parallel", "2"}),
-                 "--tensor-parallel 2: magnitudes of an adapter (dora) are not built");
+                 "--tensor-parallel 2: an adapter with magnitudes (dora) is not built");
   expect_refused(adapted({"--lora-dropout", "0.1"}), "--lora-dropout 0.1 is not built");
-  expect_refused(adapted({"--trainable", "*"}), "--trainable beside an adapter");
-  expect_refused(from_base({"--lora-alpha", "4"}), "there is none");
+  expect_refused(adapted({"--trainable", "*"}), "--trainable with an adapter");
+  expect_refused(from_base({"--lora-alpha", "4"}), "this run has none");
   expect_refused(from_base({"--lora-rank", "4", "--lora-targets", "lm_head"}), "lm_head");
   training_.train("run", adapted());
   Arguments model = adapted();
   model[1] = training_.path("run/final");
-  expect_refused(model, "is an adapter, and no model");
+  expect_refused(model, "is an adapter, not a model");
 }
 
 // All three write the likeliest text of one model, up to roundings of bf16.

@@ -45,7 +45,7 @@ TEST(AutomaticCheckpoints, AreSaidBeforeTheFirstStep) {
   EXPECT_LT(said, output.find("\nstep 1/1"));
   EXPECT_EQ(interval_in(training, "run"), "\"auto\"") << "one step does not tell the number";
   EXPECT_THAT(training.train("none", {"--max-steps", "1", "--checkpoint-every", "0"}).output,
-              HasSubstr("saves only where the run ends (--checkpoint-every 0)"));
+              HasSubstr("saves only when the run ends (--checkpoint-every 0)"));
   const Arguments dry = {"--max-steps", "1", "--dry-run"};
   EXPECT_THAT(training.train("dry", dry).output, HasSubstr("saves the state about every 15"));
 }
@@ -163,7 +163,7 @@ TEST(AutomaticCheckpoints, AreOffWhereTheyWouldFillTheDriveAndNamedOnesAreRefuse
       training.command("run", steps + Arguments{"--checkpoint-every", "2", "--dry-run"}));
   EXPECT_EQ(dry.code, 0) << dry;
   EXPECT_THAT(dry.output, HasSubstr("--checkpoint-every 2: a checkpoint takes"));
-  EXPECT_THAT(dry.output, HasSubstr("a run here exits 3"));
+  EXPECT_THAT(dry.output, HasSubstr("a run on this machine would exit with code 3"));
   const Outcome automatic =
       training.train("run", steps + Arguments{"--checkpoint-every", "auto:2"});
   EXPECT_THAT(automatic.errors, HasSubstr("--checkpoint-every auto saves nothing"));

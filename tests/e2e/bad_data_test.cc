@@ -117,7 +117,7 @@ TEST(TokenDirectory, SaysWhatItLeavesOutAndWhatIsOdd) {
   config.replace(config.find("256"), 3, "9999");
   training.directory().write("model/config.json", config);
   const Outcome large = training.train("large", data);
-  const std::string doubt = "none is above 96, in a vocabulary of 9999";
+  const std::string doubt = "none is above 96, but the vocabulary is 9999";
   EXPECT_THAT(large.errors, HasSubstr(doubt));
   EXPECT_EQ(large.errors.find(doubt), large.errors.rfind(doubt)) << "once, whatever the ranks";
 }
@@ -147,7 +147,9 @@ TEST_P(BadData, EvaluatedSamplesWithoutATargetAreRefused) {
     const Outcome outcome = run_program(
         training_.command("run", steps + few + (*dry == '\0' ? Arguments{} : Arguments{dry})));
     EXPECT_EQ(outcome.code, 2) << outcome;
-    EXPECT_THAT(outcome.errors, HasSubstr("--eval-samples 4: the samples of the validation data"));
+    EXPECT_THAT(
+        outcome.errors,
+        HasSubstr("--eval-samples 4: none of the samples that it takes of the validation data"));
     EXPECT_THAT(outcome.errors, HasSubstr("give a larger --eval-samples (0: all samples)"));
     EXPECT_FALSE(training_.directory().has("run"));
   }

@@ -91,9 +91,10 @@ TEST(BenchCommand, StepsOfRanksHaveTheirResults) {
                                             "zero_3_of_2_ranks_sent"));
   const Outcome outcome = run_bench({"copy", "--local-ranks", "2"});
   EXPECT_EQ(outcome.code, 2) << outcome;
-  EXPECT_THAT(outcome.errors,
-              testing::HasSubstr("--local-ranks means nothing there; leave it out; it is of bench "
-                                 "step"));
+  EXPECT_THAT(
+      outcome.errors,
+      testing::HasSubstr("--local-ranks has no effect here; leave it out; it is a flag of bench "
+                         "step"));
 }
 
 TEST(BenchCommand, OptimizerHasTheResultsOfTheInterface) {
@@ -268,7 +269,7 @@ TEST(BenchCommand, WithoutJsonItPrintsATable) {
   const Outcome outcome = run_bench({"copy", "--small"});
   EXPECT_EQ(outcome.code, 0) << outcome;
   EXPECT_THAT(outcome.output, testing::HasSubstr("\nupload_and_download "));
-  EXPECT_THAT(outcome.output, testing::HasSubstr("2 rounds; the limit is a streaming copy each"));
+  EXPECT_THAT(outcome.output, testing::HasSubstr("2 rounds; the limit is a streaming copy in"));
 }
 
 TEST(BenchCommand, ResultsNameNoPlaceOfTheMachine) {
@@ -295,7 +296,7 @@ TEST(BenchCommand, MeasuresTheChosenResultsAlone) {
               testing::ElementsAre("step_predicted_nano_fp32_memory"));
   const Outcome wrong = run_bench({"collective", "--small", "--only", "thread_all_reduse*"});
   EXPECT_EQ(wrong.code, 2) << wrong;
-  EXPECT_THAT(wrong.errors, testing::HasSubstr("--only thread_all_reduse*: no result has such a "
+  EXPECT_THAT(wrong.errors, testing::HasSubstr("--only thread_all_reduse*: no result has this "
                                                "name; its results are: thread_all_reduce_fp32"));
 }
 
@@ -359,7 +360,7 @@ TEST(BenchCommand, RefusesWhatMeansNothingOnTheHost) {
     const Outcome outcome = run_bench(arguments);
     EXPECT_EQ(outcome.code, 2) << outcome;
     EXPECT_THAT(outcome.errors, testing::HasSubstr("bench " + arguments[0] + ": " + arguments[1] +
-                                                   " means nothing there"));
+                                                   " has no effect here"));
   }
 }
 
@@ -377,7 +378,7 @@ TEST(BenchCommand, CollectivesAreNamedByTheirSizes) {
   for (const char* const size : {"1", "3", "1025"}) {
     const Outcome outcome = run_bench({"collective", "--small", "--size", size});
     EXPECT_EQ(outcome.code, 2) << outcome;
-    EXPECT_THAT(outcome.errors, testing::HasSubstr("no multiple of 1 KiB"));
+    EXPECT_THAT(outcome.errors, testing::HasSubstr("not a multiple of 1 KiB"));
   }
   for (const auto& [size, name] : std::vector<std::pair<std::string, std::string>>{
            {"1KiB", "1kib"}, {"1536KiB", "1536kib"}, {"2MiB", "2mib"}}) {
@@ -392,11 +393,11 @@ TEST(BenchCommand, RefusesWhatMeansNothingOnADevice) {
     std::string says;
   };
   const std::vector<Refused> refused = {
-      {{"io", "--device", "cuda"}, "bench io --device cuda: it measures the host"},
-      {{"copy", "--device", "cuda:1", "--threads", "2"}, "--threads means nothing there"},
-      {{"copy", "--device", "cuda", "--nvme", "."}, "--nvme means nothing there"},
-      {{"kernel", "--device", "cuda", "--size", "1GiB"}, "--size means nothing there"},
-      {{"step", "--device", "cuda", "--zero-stage", "1"}, "--zero-stage means nothing there"},
+      {{"io", "--device", "cuda"}, "bench io --device cuda: this benchmark measures the host"},
+      {{"copy", "--device", "cuda:1", "--threads", "2"}, "--threads has no effect here"},
+      {{"copy", "--device", "cuda", "--nvme", "."}, "--nvme has no effect here"},
+      {{"kernel", "--device", "cuda", "--size", "1GiB"}, "--size has no effect here"},
+      {{"step", "--device", "cuda", "--zero-stage", "1"}, "--zero-stage has no effect here"},
       {{"copy", "--device", "gpu"}, "one of auto, cpu, cuda"}};
   for (const Refused& one : refused) {
     const Outcome outcome = run_bench(one.arguments);
@@ -412,12 +413,12 @@ TEST(BenchCommand, RefusesWhatAnotherBenchmarkHas) {
   };
   const std::vector<Refused> refused = {
       {{"io", "--zero-stage", "1"},
-       "--zero-stage means nothing there; leave it out; it is of bench "
+       "--zero-stage has no effect here; leave it out; it is a flag of bench "
        "step"},
-      {{"step", "--tokens", "1024"}, "it is of bench step --device cuda, bench overlap"},
-      {{"overlap", "--small", "--tokens", "1024"}, "--tokens means nothing with --small"},
+      {{"step", "--tokens", "1024"}, "it is a flag of bench step --device cuda, bench overlap"},
+      {{"overlap", "--small", "--tokens", "1024"}, "--tokens has no effect with --small"},
       {{"overlap", "--tokens", "1000"}, "use 1024"},
-      {{"step", "--preset", "nano"}, "it is of bench step --device cuda"},
+      {{"step", "--preset", "nano"}, "it is a flag of bench step --device cuda"},
       {{"copy", "--json", "--csv"}, "--json and --csv"}};
   for (const Refused& one : refused) {
     const Outcome outcome = run_bench(one.arguments);

@@ -152,7 +152,7 @@ TEST(BenchUse, ResultsAreComparedWithEarlierOnes) {
   EXPECT_THAT(table.errors, Not(HasSubstr("rounds"))) << "it has measured";
   const Outcome other = bench({"kernel", "--small", "--compare", old});
   EXPECT_EQ(other.code, 2) << other;
-  EXPECT_THAT(other.errors, HasSubstr("it is of bench copy, and not of bench kernel"));
+  EXPECT_THAT(other.errors, HasSubstr("it belongs to bench copy, not to bench kernel"));
   EXPECT_EQ(bench({"copy", "--compare", old, old, old}).code, 2);
 }
 
@@ -199,7 +199,7 @@ TEST(BenchUse, SaysWhereThereIsNoGrid) {
   const Outcome io =
       bench({"io", "--small", "--no-grid", "--repetitions", "1", "--nvme", directory.path()});
   EXPECT_EQ(io.code, 0) << io;
-  EXPECT_THAT(io.errors, Not(HasSubstr("trying shapes")));
+  EXPECT_THAT(io.errors, Not(HasSubstr("trying block sizes")));
 }
 
 // The block is the same, whichever command prints it.

@@ -106,7 +106,7 @@ TEST_F(BestCheckpoint, AResumeWithoutTheFlagLeavesIt) {
   EXPECT_EQ(checkpoints("run"), (std::set<std::string>{"checkpoint-2", "checkpoint-6"}));
   const nlohmann::json best = best_of("run");
   const Outcome outcome = training_.train("run", evaluated(steps + Arguments{"--resume", "auto"}));
-  EXPECT_THAT(outcome.output, HasSubstr("checkpoint-2, which --keep-best has kept, stays"));
+  EXPECT_THAT(outcome.output, HasSubstr("checkpoint-2, which --keep-best kept, stays"));
   EXPECT_EQ(checkpoints("run"), (std::set<std::string>{"checkpoint-2", "checkpoint-12"}));
   EXPECT_EQ(best_of("run"), best);
 }
@@ -115,8 +115,9 @@ TEST_F(BestCheckpoint, PatienceEndsTheRunAsDone) {
   const Arguments steps = {"--max-steps", "20", "--early-stopping-patience"};
   const Outcome outcome = training_.train("run", evaluated(steps + Arguments{"2"}));
   EXPECT_EQ(training_.rows("run").size(), 6U);
-  EXPECT_THAT(outcome.output, HasSubstr("ends early after step 6: 2 evaluations without a lower "
-                                        "validation_loss/odd than "));
+  EXPECT_THAT(outcome.output,
+              HasSubstr("ends early after step 6: 2 evaluations in a row had no lower "
+                        "validation_loss/odd than "));
   EXPECT_EQ(checkpoints("run"), std::set<std::string>{"checkpoint-6"});
   EXPECT_TRUE(training_.directory().has("run/final/model.safetensors"));
   // If it is started again, it has nothing to do; with more patience it goes on.

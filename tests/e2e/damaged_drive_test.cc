@@ -48,7 +48,8 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
         command("run", {"--checkpoint-every", "40", "--keep-last", "2"}));
     if (run->wait_for("\nsaved ")) return run;
     const Outcome outcome = run->wait();
-    EXPECT_THAT(outcome.errors, HasSubstr("io_uring was asked for and is refused")) << outcome;
+    EXPECT_THAT(outcome.errors, HasSubstr("io_uring was requested, but the system refuses it"))
+        << outcome;
     return nullptr;
   }
 

@@ -71,7 +71,7 @@ TEST(Doctor, ADirectoryThatIsNotWritableIsOneLineOfTheReport) {
   const Report report(outcome);
   report.expect_every_part();
   report.expect("directory", "warn", "Permission denied");
-  report.expect("direct_io", "warn", "not known");
+  report.expect("direct_io", "warn", "unknown");
   EXPECT_NE(report.of("free_space").value("value", ""), "");
 }
 
@@ -132,13 +132,14 @@ TEST(Doctor, DirectoriesAndSizesAreReadAsThoseOfTrain) {
   EXPECT_EQ(fits.code, 0) << fits;
   for (const std::string& one : {small, large}) {
     // Both are on one file system.
-    EXPECT_THAT(Report(fits).of("free_space", one).value("value", ""), HasSubstr("3.00 KiB asked"));
+    EXPECT_THAT(Report(fits).of("free_space", one).value("value", ""),
+                HasSubstr("sum to 3.00 KiB"));
     EXPECT_EQ(Report(fits).of("directory", one).value("status", ""), "ok");
     EXPECT_TRUE(std::filesystem::is_empty(one));
   }
   const Outcome does_not = run_program(doctor({"--nvme", small + ":100000TiB"}));
   EXPECT_EQ(does_not.code, 0) << does_not;
-  Report(does_not).expect("free_space", "warn", "asked for");
+  Report(does_not).expect("free_space", "warn", "sum to");
   const Outcome twice = run_program(doctor({"--nvme", small, "--nvme", small + "/."}));
   EXPECT_EQ(twice.code, 2) << twice;
   EXPECT_THAT(twice.errors, HasSubstr("names a directory twice"));

@@ -53,14 +53,15 @@ TEST(DryRun, SaysWhatThisMachineLacks) {
     return training.train("run", kDryRun + more).output;
   };
   EXPECT_THAT(said({"--device-memory", "1000TiB"}),
-              testing::ContainsRegex("--device-memory 1000 TiB .*more than the host's .*: a run "
-                                     "here exits 3\n"));
+              testing::ContainsRegex("--device-memory 1000 TiB .*more than the .* of this host: a "
+                                     "run on this machine would exit with code 3\n"));
   EXPECT_THAT(said({"--nvme", "/proc", "--place-optimizer", "nvme"}),
               testing::ContainsRegex("nvme needs [0-9.]+ [KM]iB, 0 B free here \\(/proc\\): a run "
-                                     "here exits 3\n"));
-  EXPECT_THAT(said({"--nvme", training.path("none")}),
-              HasSubstr("No such file or directory: a run here exits 2\n"));
-  EXPECT_THAT(said({}), Not(HasSubstr("a run here exits")));
+                                     "on this machine would exit with code 3\n"));
+  EXPECT_THAT(
+      said({"--nvme", training.path("none")}),
+      HasSubstr("No such file or directory: a run on this machine would exit with code 2\n"));
+  EXPECT_THAT(said({}), Not(HasSubstr("a run on this machine would exit with code")));
   EXPECT_FALSE(training.directory().has("run"));
 }
 
@@ -83,8 +84,10 @@ TEST(DryRun, PlansForAnotherMachineWhereThisOneIsTooSmall) {
                              "0"};
   const Outcome outcome = run_program(command);
   EXPECT_EQ(outcome.code, 0) << outcome;
-  EXPECT_THAT(outcome.output, testing::ContainsRegex("host needs at least [0-9.]+ [GT]iB, [0-9.]+ "
-                                                     "[MGT]iB may be used here: a run here exits"));
+  EXPECT_THAT(outcome.output,
+              testing::ContainsRegex(
+                  "host needs at least [0-9.]+ [GT]iB, but only [0-9.]+ "
+                  "[MGT]iB may be used here: a run on this machine would exit with code"));
   Outcome run = run_program(command + Arguments{"--dry-run=off"});
   EXPECT_EQ(run.code, 3) << run;
   EXPECT_FALSE(training.directory().has("run"));
@@ -113,11 +116,12 @@ TEST(DryRun, OfARunThatIsThereSaysWhatARunWouldMeet) {
   training.train("run", {"--max-steps", "3"});
   const auto rows = training.rows("run");
   EXPECT_THAT(training.train("run", kDryRun).output,
-              HasSubstr("has the result of a finished run (final): a run here exits 2\n"));
+              HasSubstr("has the result of a finished run (final): a run on this machine would "
+                        "exit with code 2\n"));
   EXPECT_EQ(training.rows("run"), rows);
   training.train("half", {"--max-steps", "3", "--stop-after-step", "2"});
   const Outcome rest = training.train("half", kDryRun + Arguments{"--resume", "auto"});
-  EXPECT_THAT(rest.output, Not(HasSubstr("a run here exits")));
+  EXPECT_THAT(rest.output, Not(HasSubstr("a run on this machine would exit with code")));
   // A checkpoint that a run would refuse is refused by a dry run.
   const Outcome other = run_program(
       training.command("half", kDryRun + Arguments{"--resume", "auto", "--seed", "99"}));
@@ -209,7 +213,7 @@ TEST(DryRun, JsonWithoutItIs2) {
   const TinyTraining training;
   const Outcome outcome = run_program(training.command("run", {"--max-steps", "3", "--json"}));
   EXPECT_EQ(outcome.code, 2) << outcome;
-  EXPECT_THAT(outcome.errors, HasSubstr("--json is for --dry-run"));
+  EXPECT_THAT(outcome.errors, HasSubstr("--json works only with --dry-run"));
   EXPECT_EQ(outcome.output, "");
 }
 

@@ -92,7 +92,7 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
   expect_usage_error(training, {"--stop-after-step", "3"}, {"--max-steps 2"});
   expect_usage_error(training, {"--precision", "bf17"}, {"bf16"});
   expect_usage_error(training, {"--device", "cuda:1", "--local-ranks", "2"},
-                     {"--device cuda:1 for 2 ranks", "give --device cuda"});
+                     {"--device cuda:1 with 2 ranks", "give --device cuda"});
   expect_usage_error(training, {"--local-ranks", "3", "--pipeline-parallel", "2"},
                      {"3 ranks", "2 pipeline stages"});
   expect_usage_error(
@@ -104,7 +104,7 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
   const Arguments interleaved = {"--local-ranks",       "2",          "--pipeline-parallel", "2",
                                  "--pipeline-schedule", "interleaved"};
   expect_usage_error(training, interleaved + Arguments{"--gradient-accumulation-steps", "3"},
-                     {"2 stages divide, not 3", "gradient accumulation steps"});
+                     {"a multiple of the 2 stages, not 3", "gradient accumulation steps"});
   expect_usage_error(
       training,
       interleaved + Arguments{"--gradient-accumulation-steps", "2", "--virtual-stages", "5"},
@@ -184,7 +184,7 @@ TEST(ExitCode, OfARunWithFewAddressesIs0OrNamesTheLimit) {
   EXPECT_EQ(refused.code, 3) << refused;
   EXPECT_THAT(refused.errors,
               testing::ContainsRegex("raise --host-memory to .* or more .no more than .* can be "
-                                     "used here, the limit on addresses .ulimit -v.: raise that"));
+                                     "used here, the address-space limit .ulimit -v.: raise that"));
 }
 
 TEST(ExitCode, AFinishedRunIsNotTrainedOver) {

@@ -118,7 +118,7 @@ TEST_F(ExportOfJsonLines, OfAnAdapterHasATokenizerThatWasNamed) {
   EXPECT_TRUE(files.contains("tokenizer_config.json"));
   const Outcome sampled = run("sample", {"--model", training_.path("run/final"), "--prompt", "%"});
   EXPECT_EQ(sampled.code, 2) << sampled;
-  EXPECT_THAT(sampled.errors, HasSubstr("the tokenizer makes no tokens of it"));
+  EXPECT_THAT(sampled.errors, HasSubstr("the tokenizer turns it into no tokens"));
 
   tune("bytes");
   EXPECT_EQ(training_.files("run", "final").size(), 2U);
@@ -141,7 +141,7 @@ TEST_F(ExportOfJsonLines, IsSampledFromTheCheckpointByTheTokenizerOfItsRun) {
   train(training_.path("other"));
   const Outcome named = sample({});
   EXPECT_EQ(named.code, 2) << named;
-  EXPECT_THAT(named.errors, HasSubstr("the tokenizer makes no tokens of it"));
+  EXPECT_THAT(named.errors, HasSubstr("the tokenizer turns it into no tokens"));
   const Outcome asked = sample({"--tokenizer", "bytes"});
   EXPECT_EQ(asked.code, 0) << asked;
 
@@ -170,7 +170,7 @@ TEST_F(ExportOfJsonLines, IsDoubtedToBeOfBytesWhereNoRunSaysSo) {
   std::filesystem::remove(training_.path("run/config.toml"));
   const Outcome outcome = run("sample", sample);
   EXPECT_EQ(outcome.code, 0) << outcome;
-  EXPECT_THAT(outcome.errors, HasSubstr("text is taken as bytes"));
+  EXPECT_THAT(outcome.errors, HasSubstr("text is read as bytes"));
 }
 
 TEST_F(ExportAndInspect, AnExportHasTheTypeAndTheShardsThatAreAsked) {
@@ -309,7 +309,7 @@ TEST_F(ExportAndInspect, EveryKindOfPathIsDescribed) {
 
   training_.directory().write("odd/trace.json", R"({"traceEvents": [{"name": "forward"}]})");
   EXPECT_THAT(run("inspect", {training_.path("odd/trace.json")}).errors,
-              HasSubstr("not a whole trace"));
+              HasSubstr("not a complete trace"));
 
   const json text = inspected("text.txt");
   EXPECT_EQ(text.at("kind"), "data");

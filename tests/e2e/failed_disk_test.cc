@@ -93,7 +93,7 @@ void expect_to_outlive_a_full_disk(const Arguments& more) {
   EXPECT_EQ(outcome.code, 0) << outcome;
   EXPECT_THAT(outcome.errors, HasSubstr(" is not saved: write of " + run_dir + "/checkpoint-"));
   EXPECT_THAT(outcome.errors, HasSubstr("No space left on device"));
-  EXPECT_THAT(outcome.errors, HasSubstr("the run goes on"));
+  EXPECT_THAT(outcome.errors, HasSubstr("the run continues"));
   const std::vector<int> at_the_end = saved_steps(run_dir, /*has_ended=*/true);
   EXPECT_EQ(at_the_end.back(), 400);
   EXPECT_LT(at_the_end.size(), 20U);

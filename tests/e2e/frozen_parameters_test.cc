@@ -139,7 +139,7 @@ TEST_F(FrozenRuns, RefuseToGoOnWithoutTheirWeights) {
   const Outcome gone = run("run", resumed);
   EXPECT_EQ(gone.code, 4) << gone;
   EXPECT_THAT(gone.errors, HasSubstr(weights));
-  EXPECT_THAT(gone.errors, HasSubstr("bring"));
+  EXPECT_THAT(gone.errors, HasSubstr("restore"));
   fs::rename(training_.path("moved"), weights);
   flip_a_byte("first/final/model.safetensors", "model.layers.1.mlp.up_proj.weight");
   const Outcome changed = run("run", tuned({"--resume", "auto"}));
@@ -181,7 +181,7 @@ TEST_F(FrozenRuns, RefuseAnotherSetOfTensors) {
   other[6] = "*.3.self_attn.*";
   const Outcome outcome = run("run", other);
   EXPECT_EQ(outcome.code, 2) << outcome;
-  EXPECT_THAT(outcome.errors, HasSubstr("--trainable is not that of the checkpoint"));
+  EXPECT_THAT(outcome.errors, HasSubstr("--trainable differs from the checkpoint"));
   const Outcome all = run("run", {"--max-steps", "6", "--resume", "auto"});
   EXPECT_EQ(all.code, 2) << all;
 }
@@ -206,7 +206,7 @@ TEST_F(FrozenRuns, StoreRandomParametersOnce) {
   EXPECT_EQ(changed.code, 5) << changed;
   EXPECT_THAT(changed.errors, HasSubstr("frozen-00000.safetensors"));
   // An earlier checkpoint would not help, as it has the same frozen parameters.
-  EXPECT_THAT(changed.errors, HasSubstr("bring back the folder"));
+  EXPECT_THAT(changed.errors, HasSubstr("restore the directory"));
   EXPECT_THAT(changed.errors, Not(HasSubstr("--resume")));
 }
 

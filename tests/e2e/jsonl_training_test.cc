@@ -170,7 +170,7 @@ TEST_F(JsonlTraining, BadLinesAreNamed) {
            {"{\"text\": \"cut", 5, "bad.jsonl:2: not a JSON object"},
            {"{\"text\": \"\xff\"}", 5, "bad.jsonl:2: byte 0xff at offset 27"},
            {"{\"messages\": []}", 2, "python -m terrace.data prepare"},
-           {"{\"body\": \"x\"}", 2, "bad.jsonl:2: neither \"text\""},
+           {"{\"body\": \"x\"}", 2, "bad.jsonl:2: has neither \"text\""},
            {"{\"input_ids\": [256]}", 2, "bad.jsonl:2: key \"input_ids\" has 256 at 0"},
        }) {
     training_.directory().write("bad.jsonl", "{\"text\": \"good\"}\n" + std::string(line) + "\n");

@@ -67,7 +67,7 @@ std::string command_text(const Arguments& launcher, const Arguments& arguments) 
 
 // Returns whether the program says that the last of several stages has only the head.
 bool has_head_alone(const std::string& output, int head) {
-  return output.find(fmt::format(", {} on; what follows", head)) != std::string::npos;
+  return output.find(fmt::format(", {} on; the figures below", head)) != std::string::npos;
 }
 
 enum class Verdict : std::uint8_t { kSame, kRefused, kDiffers };

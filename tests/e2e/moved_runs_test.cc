@@ -176,7 +176,7 @@ TEST_F(RunsAmongTheData, AreLeftOutOfThem) {
                                      {}, {"env", "-C", training_.path("texts")})
                               .wait();
   EXPECT_EQ(resumed.code, 0) << resumed;
-  EXPECT_THAT(resumed.output, HasSubstr("left out of --data, as it is a run directory"));
+  EXPECT_THAT(resumed.output, HasSubstr("left out of --data because it is a run directory"));
   const Arguments formats[] = {{}, {"--data-format", "text"}};
   for (const Arguments& format : formats) {
     const Outcome second =
@@ -203,7 +203,7 @@ TEST_F(RunsAmongTheData, AreNotTokenized) {
                    training_.path("tokenizer.json"), "--output", training_.path("ids.bin")});
   EXPECT_EQ(outcome.code, 0) << outcome;
   EXPECT_THAT(outcome.output, HasSubstr("of 2 documents"));
-  EXPECT_THAT(outcome.errors, HasSubstr("left out of PATH, as it is a run directory"));
+  EXPECT_THAT(outcome.errors, HasSubstr("left out of PATH because it is a run directory"));
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST(MpiRanks, ThatWereStartedWithOtherFlagsDoNotTrain) {
     EXPECT_EQ(outcome.code, 2) << outcome;
     std::string key = other.front().substr(2);
     std::replace(key.begin(), key.end(), '-', '_');
-    const std::string said = "rank 1 was started with other flags than rank 0: " + key;
+    const std::string said = "rank 1 was started with different flags than rank 0: " + key;
     EXPECT_NE(outcome.errors.find(said), std::string::npos) << outcome;
     EXPECT_FALSE(training.directory().has("run"));
   }

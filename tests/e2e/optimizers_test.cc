@@ -85,7 +85,7 @@ TEST_P(OptimizerRuns, RefuseTheSettingsOfAnother) {
   const std::string flag = GetParam().name == "sgd" ? "--lion-beta1" : "--sgd-momentum";
   const Outcome outcome = run_program(training_.command("run", arguments({flag, "0.5"})));
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_THAT(outcome.errors, HasSubstr("no setting of --optimizer " + GetParam().name));
+  EXPECT_THAT(outcome.errors, HasSubstr("not a setting of --optimizer " + GetParam().name));
 }
 
 INSTANTIATE_TEST_SUITE_P(

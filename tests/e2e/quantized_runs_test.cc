@@ -111,7 +111,7 @@ TEST_P(QuantizedRuns, RefuseWhatTheyCannotDo) {
                  "no adapter");
   expect_refused(quantized({"--base-quantization", "nf5"}), "nf5");
   expect_refused(quantized({"--local-ranks", "2", "--tensor-parallel", "2"}),
-                 "no whole blocks of the 64");
+                 "not whole blocks of the 64");
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, QuantizedRuns, testing::Values("nf4", "int8"),

@@ -82,7 +82,7 @@ TEST_F(StartFromWeights, WithDropoutSaysThatThereIsNone) {
   add_key("\"attention_dropout\": 0.25");
   const Outcome outcome = run_program(command());
   EXPECT_EQ(outcome.code, 0) << outcome;
-  EXPECT_THAT(outcome.errors, HasSubstr("attention_dropout 0.25: nothing is dropped"));
+  EXPECT_THAT(outcome.errors, HasSubstr("attention_dropout 0.25: Terrace does not use dropout"));
 }
 
 // Otherwise the first step would fail, with advice about the learning rate.

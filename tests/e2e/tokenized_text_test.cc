@@ -41,7 +41,7 @@ class TokenizedText : public testing::Test {
     for (const char* part : {"/final", "/checkpoint-5"}) {
       const Outcome sampled = sample(run + part);
       EXPECT_EQ(sampled.code, 2) << sampled;
-      EXPECT_THAT(sampled.errors, HasSubstr("the tokenizer makes no tokens of it"));
+      EXPECT_THAT(sampled.errors, HasSubstr("the tokenizer turns it into no tokens"));
     }
     const std::string exported = training_.path(run + "-exported");
     const Outcome outcome =

@@ -114,7 +114,7 @@ TEST_F(TraceSteps, ARunThatGoesOnBehindThemKeepsTheirTrace) {
 
 TEST_F(TraceSteps, TheEndSaysWhatComputeWaitedFor) {
   const Outcome outcome = training_.train("run", all_on_nvme_);
-  EXPECT_THAT(outcome.output, HasSubstr("compute stood still, waiting for: "));
+  EXPECT_THAT(outcome.output, HasSubstr("compute stalled, waiting for: "));
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST_F(ValidationSetsOfARun, WrongNamesAndMissingFilesAreRefused) {
   for (const auto& [values, says] : std::initializer_list<Refused>{
            {{"=" + training_.path("held.txt")}, "name of the set is empty"},
            {{named("a", "held.txt"), named("b", "zeros.txt"), named("a", "more.txt")},
-            "the name a is there already"},
+            "the name a was already given"},
            {{named("a", "none.txt")}, "none.txt"},
        }) {
     const Outcome outcome =

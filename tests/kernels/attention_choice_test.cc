@@ -69,7 +69,7 @@ TEST(CudnnRefusal, IsNoneOfWhatCudnnDoes) {
 TEST(CudnnRefusal, NamesWhatIsForOurOwnKernels) {
   AttentionBackward op = backward_op();
   op.rule.soft_cap = 50.0F;
-  expect_refusal(op, "a cap of scores");
+  expect_refusal(op, "a soft cap on scores");
   op = backward_op();
   std::byte some{};
   op.rule.first_keys = view(&some, DType::kI32, 6, 200);
@@ -84,10 +84,10 @@ TEST(CudnnRefusal, NamesWhatIsForOurOwnKernels) {
   expect_refusal(op, "heads of 20 elements");
   op = backward_op();
   op.v.stride += 4;
-  expect_refusal(op, "rows not on boundaries");
+  expect_refusal(op, "rows that are not aligned");
   op = backward_op();
   op.dk.stride += 4;
-  EXPECT_EQ(cudnn_refusal(op), "rows not on boundaries");
+  EXPECT_EQ(cudnn_refusal(op), "rows that are not aligned");
   op = backward_op();
   op.q.dtype = op.k.dtype = op.v.dtype = DType::kF32;
   expect_refusal(op, "neither bf16 nor fp16");

@@ -54,14 +54,14 @@ TEST(LedgerTest, ShortfallNamesTiersAndLargestAccounts) {
   Ledger ledger = example();
   EXPECT_EQ(
       describe_shortfall(ledger),
-      "device needs 3.00 GiB of a budget of 2.00 GiB, 1.00 GiB too much (largest: activations "
+      "device needs 3.00 GiB but its budget is 2.00 GiB, 1.00 GiB too little (largest: activations "
       "1.56 GiB, parameters 800 MiB, gradients 400 MiB)");
   ledger[Tier::kNvme].budget_bytes = 11 * kGiB;
   EXPECT_EQ(
       describe_shortfall(ledger),
-      "device needs 3.00 GiB of a budget of 2.00 GiB, 1.00 GiB too much (largest: activations "
-      "1.56 GiB, parameters 800 MiB, gradients 400 MiB); nvme needs 12.0 GiB of a budget of "
-      "11.0 GiB, 1.00 GiB too much (largest: optimizer_state 12.0 GiB)");
+      "device needs 3.00 GiB but its budget is 2.00 GiB, 1.00 GiB too little (largest: activations "
+      "1.56 GiB, parameters 800 MiB, gradients 400 MiB); nvme needs 12.0 GiB but its budget is "
+      "11.0 GiB, 1.00 GiB too little (largest: optimizer_state 12.0 GiB)");
 }
 
 TEST(LedgerTest, EmptyFits) {
@@ -73,7 +73,8 @@ TEST(LedgerTest, ShortfallWithoutAccounts) {
   Ledger ledger;
   ledger[Tier::kDevice].budget_bytes = 0;
   ledger[Tier::kDevice].peak_bytes = 512;
-  EXPECT_EQ(describe_shortfall(ledger), "device needs 512 B of a budget of 0 B, 512 B too much");
+  EXPECT_EQ(describe_shortfall(ledger),
+            "device needs 512 B but its budget is 0 B, 512 B too little");
 }
 
 }  // namespace

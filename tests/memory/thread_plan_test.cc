@@ -103,8 +103,8 @@ TEST(ThreadPlanTest, ATextForTheConsole) {
       "threads: 2 for compute, 1 for updates; 2 processors may be used, on 1 NUMA node");
   EXPECT_EQ(
       to_text(ThreadPlan{.compute = 8, .update = 4, .usable_cpus = 16, .nodes = {1}, .cpus = {9}}),
-      "threads: 8 for compute, 4 for updates; 16 processors may be used, on NUMA node 1, whose "
-      "processors they are kept on");
+      "threads: 8 for compute, 4 for updates; 16 processors may be used, on NUMA node 1, pinned "
+      "to the processors of these nodes");
 }
 
 }  // namespace

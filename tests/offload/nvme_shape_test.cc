@@ -91,7 +91,7 @@ TEST_P(NvmeShapeTest, ADriveIsMeasuredOnceAndRemembered) {
   ASSERT_THAT(records(), SizeIs(1));
   const std::vector<std::string> second = said_by(options());
   ASSERT_THAT(second, SizeIs(1));
-  EXPECT_THAT(second[0], HasSubstr("remove that to measure again"));
+  EXPECT_THAT(second[0], HasSubstr("remove that file to measure again"));
   // If the record is removed or damaged, the drive is measured again and the record kept.
   fs::remove(records()[0]);
   EXPECT_THAT(said_by(options())[0], HasSubstr("measured now"));
@@ -165,7 +165,7 @@ TEST_P(NvmeShapeTest, ALimitOnFileSizesIsKept) {
   const std::vector<std::string> said = said_by(options());
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_THAT(said[0], AllOf(HasSubstr("not measured"), HasSubstr("limit on the size of files")));
+  EXPECT_THAT(said[0], AllOf(HasSubstr("not measured"), HasSubstr("file size limit")));
 }
 
 TEST_P(NvmeShapeTest, WhereNothingCanBeKeptItIsMeasuredEachTime) {
@@ -173,7 +173,7 @@ TEST_P(NvmeShapeTest, WhereNothingCanBeKeptItIsMeasuredEachTime) {
   NvmeStoreOptions nowhere = options();
   nowhere.probe.record_directory = "";
   for (int i = 0; i < 2; ++i) {
-    EXPECT_THAT(said_by(nowhere), ElementsAre(HasSubstr("cannot be kept")));
+    EXPECT_THAT(said_by(nowhere), ElementsAre(HasSubstr("cannot be stored")));
   }
 }
 

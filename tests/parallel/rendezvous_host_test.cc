@@ -43,8 +43,8 @@ TEST(RendezvousHost, NamesTheRanksThatDidNotComeToAllThatDid) {
   clock.let_time_pass();
   const TcpSocket wakes_it = connect_to(host.port());
   const std::string error = host.finish().error;
-  EXPECT_THAT(error, HasSubstr("ranks 2, 3 did not come to the rendezvous within 30 s"));
-  EXPECT_THAT(error, HasSubstr("; rank 5 came and left"));
+  EXPECT_THAT(error, HasSubstr("ranks 2, 3 did not join the rendezvous within 30 s"));
+  EXPECT_THAT(error, HasSubstr("; rank 5 joined and left"));
   for (const TcpSocket* guest : {&first, &fourth}) {
     EXPECT_THAT(error, StartsWith(expect_answer(*guest, AnswerKind::kMissing)));
   }
@@ -59,7 +59,7 @@ TEST(RendezvousHost, WhoLeftIsNotSaidNotToHaveCome) {
   clock.let_time_pass();
   const TcpSocket wakes_it = connect_to(host.port());
   const std::string error = host.finish().error;
-  EXPECT_THAT(error, HasSubstr("rank 1 came to the rendezvous and left it"));
+  EXPECT_THAT(error, HasSubstr("rank 1 joined the rendezvous, left it"));
   EXPECT_THAT(error, StartsWith(expect_answer(second, AnswerKind::kMissing)));
 }
 
@@ -134,7 +134,7 @@ TEST(RendezvousHost, OtherJobsSizesAndVersionsAreTurnedAwayAtOnce) {
   HostThread host(options);
   RendezvousOptions larger = as_rank(options, 2);
   larger.size = 3;
-  EXPECT_THAT(meet(larger).error, HasSubstr("rank 2 of 3, and this is rank 0 of 2"));
+  EXPECT_THAT(meet(larger).error, HasSubstr("rank 2 of 3, but this is rank 0 of 2"));
   std::array<std::byte, 64> shorter{};
   EXPECT_THROW(share_from_first_rank(as_rank(options, 1), shorter), CommError);
 
@@ -142,7 +142,7 @@ TEST(RendezvousHost, OtherJobsSizesAndVersionsAreTurnedAwayAtOnce) {
   future.version = 2;
   const TcpSocket newer = connect_to(host.port());
   EXPECT_TRUE(newer.send_all(bytes_of(future), in_a_while()));
-  EXPECT_THAT(expect_answer(newer, AnswerKind::kRefused), HasSubstr("version 2, this is 1"));
+  EXPECT_THAT(expect_answer(newer, AnswerKind::kRefused), HasSubstr("version 2, this one has 1"));
   future.job += 1;
   const TcpSocket elsewhere = connect_to(host.port());
   EXPECT_TRUE(elsewhere.send_all(bytes_of(future), in_a_while()));
@@ -201,7 +201,7 @@ TEST(RendezvousHost, ARankMayGoAndComeAgain) {
   clock.let_time_pass();
   const TcpSocket wakes_it_again = connect_to(host.port());
   const std::string error = host.finish().error;
-  EXPECT_THAT(error, HasSubstr("rank 1 did not come"));
+  EXPECT_THAT(error, HasSubstr("rank 1 did not join"));
   EXPECT_THAT(error, Not(HasSubstr("another process")));
 }
 
@@ -216,7 +216,7 @@ TEST(RendezvousHost, OfTwoProcessesOfOneRankTheLaterStays) {
   Met later;
   std::jthread again([&] { later = meet(as_rank(options, 1)); });
   EXPECT_THAT(expect_answer(older, AnswerKind::kRefused),
-              HasSubstr("another process has come as rank 1 (attempt 2, and this is attempt 4)"));
+              HasSubstr("another process has joined as rank 1 (attempt 2; this is attempt 4)"));
   const Met last = meet(as_rank(options, 2));
   again.join();
   expect_met({later, last, host.finish()});
@@ -231,7 +231,7 @@ TEST(RendezvousHost, ARankThatDoesNotConfirmIsNamedToAll) {
     leaves.close();
   });
   EXPECT_THAT(meet(as_rank(options, 1)).error, HasSubstr("rank 1: rank 2 left the rendezvous"));
-  EXPECT_THAT(host.finish().error, HasSubstr("rank 2 left the rendezvous before its end"));
+  EXPECT_THAT(host.finish().error, HasSubstr("rank 2 left the rendezvous before it ended"));
 }
 
 TEST(RendezvousHost, WithoutAFreePortThereIsNone) {
@@ -263,11 +263,10 @@ TEST(RendezvousHost, AHostWithoutDescriptorsFailsAtOnce) {
   EXPECT_EQ(
       ::connect(next.descriptor(), reinterpret_cast<const sockaddr*>(&local.storage), local.size),
       0);
-  EXPECT_THAT(expect_answer(guest, AnswerKind::kMissing), HasSubstr("rank 0, which serves"));
+  EXPECT_THAT(expect_answer(guest, AnswerKind::kMissing), HasSubstr("rank 0, which hosts"));
   taken.clear();
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
-  EXPECT_THAT(host.finish().error,
-              HasSubstr("a connection cannot be accepted: Too many open files"));
+  EXPECT_THAT(host.finish().error, HasSubstr("cannot accept a connection: Too many open files"));
 }
 
 }  // namespace

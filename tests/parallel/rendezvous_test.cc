@@ -243,14 +243,14 @@ TEST(Rendezvous, WhatTheHostSaysWrongIsNamedWithBothValues) {
         send_answer(guest, AnswerKind::kBlob, std::span<const std::byte>(blob), in_a_while()));
   };
   EXPECT_THAT(error_with_host(short_blob, own_time),
-              HasSubstr("gave 64 bytes, and 128 are wanted"));
+              HasSubstr("sent 64 bytes, but 128 are expected"));
   const auto later_version = [](const TcpSocket& guest) {
     AnswerHead head;
     head.version = 9;
     head.kind = static_cast<AnswerKind>(77);
     EXPECT_TRUE(guest.send_all(std::as_bytes(std::span(&head, 1)).first(16), in_a_while()));
   };
-  EXPECT_THAT(error_with_host(later_version, own_time), HasSubstr("version 9, this is 1"));
+  EXPECT_THAT(error_with_host(later_version, own_time), HasSubstr("version 9, this one has 1"));
   const auto no_end = [](const TcpSocket& guest) {
     EXPECT_TRUE(send_welcome(guest, milliseconds(30'000), in_a_while()));
     const RendezvousBlob blob = rendezvous_blob();

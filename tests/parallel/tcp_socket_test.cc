@@ -84,10 +84,10 @@ TEST(RendezvousSocketTest, WhatTheProcessLacksIsAnError) {
   EXPECT_THAT(error_without_descriptors([&] {
                 for (const TcpSocket& listener : listeners) listener.accept();
               }),
-              HasSubstr("a connection cannot be accepted: Too many open files"));
+              HasSubstr("cannot accept a connection: Too many open files"));
   std::vector<TcpWait> waits(2, {guest.descriptor()});
   EXPECT_THAT(error_without_descriptors([&] { wait_for_any(waits, in_a_while()); }),
-              HasSubstr("2 connections cannot be waited for: Invalid argument"));
+              HasSubstr("cannot wait for 2 connections: Invalid argument"));
 }
 
 }  // namespace

@@ -277,7 +277,7 @@ class UnderTheBackward(unittest.TestCase):
             hook = model[0].weight.register_hook(spoil)
             model(x).sum().backward()
             hook.remove()
-            with self.assertRaisesRegex(lib.NotFiniteError, r"updated already.*optimizer\.load\(\)"):
+            with self.assertRaisesRegex(lib.NotFiniteError, r"already updated.*optimizer\.load\(\)"):
                 optimizer.step()
             optimizer.zero_grad()
             with self.assertRaisesRegex(lib.FailedSessionError, r"optimizer\.load\(\)"):

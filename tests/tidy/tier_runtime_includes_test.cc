@@ -8,7 +8,7 @@
 #include "tests/tidy/source_tree.h"
 
 // TierRuntime trains units that its caller describes. It knows the form of a description from the
-// model's folder, but no decoder (docs/embedding.md).
+// model's folder, but no decoder (docs/embedding-cpp.md).
 namespace terrace::tidy {
 namespace {
 

@@ -97,7 +97,7 @@ class ModelUnit:
 
     @property
     def has_fired(self):
-        """Whether all gradients of that backward are there."""
+        """Returns whether all gradients of that backward are there."""
         return all(id(parameter) in self.fired for slot in self.slots for parameter in slot.parameters)
 
     def evict(self):

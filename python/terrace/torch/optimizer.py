@@ -70,7 +70,7 @@ class TieredOptimizer(SessionGroups, StepGradients, SavedState, torch.optim.Opti
         self.max_grad_norm = float(max_grad_norm or 0.0)
         if not 0 <= self.max_grad_norm < math.inf:
             raise lib.ArgumentError(f"max_grad_norm={max_grad_norm}: give more than 0, or 0 for no clipping")
-        self._must_be_alone = take_gradients is None  # nobody asked for taking, which is wrong with several ranks
+        self._must_be_alone = take_gradients is None  # taking that nobody asked for is refused with several ranks
         alone_under_backward = updates == "backward" and not has_several_ranks()
         self._takes_gradients = alone_under_backward if take_gradients is None else bool(take_gradients)
         self._updates = updates

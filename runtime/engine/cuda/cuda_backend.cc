@@ -29,12 +29,12 @@ class CudaComputeDevice final : public ComputeDevice {
 
  private:
   const std::unique_ptr<Device> device_;
-  CudaProducts products_;  // on the GPU that the line above has made current
+  CudaProducts products_;  // on the GPU, which device_ has made current
   CudnnAttention attention_;
 };
 
-// The arithmetic of a communicator and of those split from it. Its memory is part of the memory
-// that arenas leave to NCCL.
+// The arithmetic of a communicator and of all communicators that are split from it. The memory that
+// it allocates comes from the memory that arenas leave to NCCL.
 class CudaArithmetic final : public DeviceArithmetic {
  public:
   explicit CudaArithmetic(int ordinal)

@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "runtime/engine/compute_backend.h"
 
-// For builds without CUDA.
+// Replaces cuda_backend.cc in builds without CUDA.
 namespace terrace {
 
 std::unique_ptr<ComputeBackend> make_cuda_backend(int /*ordinal*/) {

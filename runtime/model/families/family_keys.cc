@@ -47,7 +47,7 @@ FeedForward read_activation(const ConfigReader& keys, const ClassDefaults& defau
   const std::string name = keys.text(defaults.activation_key, defaults.activation);
   if (name == "silu" || name == "swish") return FeedForward::kSiluGate;  // names of one function
   if (is_tanh_gelu(name)) return FeedForward::kGeluGate;
-  keys.refuse(defaults.activation_key, "is not built; silu and gelu_pytorch_tanh are");
+  keys.refuse(defaults.activation_key, "is not built; use silu or gelu_pytorch_tanh");
 }
 
 // Reads the padding token, whose row gets no gradient through the embedding. An id below 0 counts
@@ -60,7 +60,7 @@ std::int64_t read_padding(const ConfigReader& keys, const ClassDefaults& default
   const std::int64_t id = keys.integer(kKey, defaults.padding_token);
   if (id < -vocabulary || id >= vocabulary) {
     const std::string of_class =
-        keys.has(kKey) ? "" : fmt::format(": the class's default, {}, is not", id);
+        keys.has(kKey) ? "" : fmt::format(": the class's default, {}, is not one", id);
     keys.wrong(kKey, fmt::format("an id in the vocabulary of {}{}", vocabulary, of_class));
   }
   return id < 0 ? id + vocabulary : id;
@@ -91,7 +91,7 @@ void check_sizes(const ModelConfig& config, const std::string& origin) {
   constexpr std::int64_t kLayersMax = 10'000;
   constexpr std::int64_t kWidthMax = std::int64_t{1} << 24;
   const auto refuse = [&](const char* what, std::int64_t is, std::int64_t most) {
-    throw ConfigError(fmt::format("{}: {} {}, and at most {} are built", origin, is, what, most),
+    throw ConfigError(fmt::format("{}: {} {}, but at most {} are built", origin, is, what, most),
                       "is this the config.json of a language model?");
   };
   if (config.layers > kLayersMax) refuse("layers", config.layers, kLayersMax);
@@ -182,8 +182,8 @@ void read_layer_types(const ConfigReader& keys, ModelConfig& config, std::int64_
   }
   for (const std::string& type : types) {
     if (type == "full_attention" || type == "sliding_attention") continue;
-    keys.refuse(kKey, fmt::format("names {}, which is not built; full_attention and "
-                                  "sliding_attention are",
+    keys.refuse(kKey, fmt::format("names {}, which is not built; use full_attention or "
+                                  "sliding_attention",
                                   type));
   }
   for (std::size_t i = 0; i < config.layer_options.size(); ++i) {
@@ -191,7 +191,8 @@ void read_layer_types(const ConfigReader& keys, ModelConfig& config, std::int64_
         types.empty() ? is_sliding(static_cast<std::int64_t>(i)) : types[i] == "sliding_attention";
     if (!slides) continue;
     if (window == 0) {
-      keys.wrong(kKey, "a list without sliding_attention, as no sliding_window is set or in use");
+      keys.wrong(kKey,
+                 "a list without sliding_attention, because no sliding_window is set or used");
     }
     config.layer_options[i].window = window;
   }

@@ -77,7 +77,7 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   config.norm.epsilon = static_cast<float>(keys.number("layer_norm_epsilon", 1e-5));
   config.tied = keys.flag("tie_word_embeddings", true);
   if (!is_tanh_gelu(keys.text("activation_function", "gelu_new"))) {
-    keys.refuse("activation_function", "is not built; gelu_new and gelu_pytorch_tanh are");
+    keys.refuse("activation_function", "is not built; use gelu_new or gelu_pytorch_tanh");
   }
   if (!keys.flag("scale_attn_weights", true)) keys.refuse("scale_attn_weights", "is not built");
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {

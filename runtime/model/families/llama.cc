@@ -25,7 +25,7 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   read_attention_bias(keys, config);
   read_feed_forward_bias(keys, config);
   read_one_rope(keys, config);
-  if (keys.count("pretraining_tp", 1) != 1) keys.refuse("pretraining_tp", "is not built; 1 is");
+  if (keys.count("pretraining_tp", 1) != 1) keys.refuse("pretraining_tp", "is not built; use 1");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   read_one_rope(keys, config);
   set_window(config, read_window(keys, 4096));
   if (keys.has("layer_types")) {
-    keys.refuse("layer_types", "makes a ministral of it, which is not built; mistral is");
+    keys.refuse("layer_types", "makes the model a ministral, which is not built; only mistral is");
   }
 }
 

@@ -32,7 +32,8 @@ std::int64_t read_rotary_width(const ConfigReader& keys, std::int64_t head_width
   if (part > 1) keys.refuse(kPartKey, "is more than a whole head");
   const auto width = static_cast<std::int64_t>(static_cast<double>(head_width) * part);
   if (width == 0 || width % 2 != 0) {
-    keys.refuse(kPartKey, fmt::format("rotates {} of a head's {} elements, and pairs are rotated",
+    keys.refuse(kPartKey, fmt::format("rotates {} of a head's {} elements, but only whole pairs "
+                                      "can be rotated",
                                       width, head_width));
   }
   return width;

@@ -40,7 +40,7 @@ std::vector<bool> read_rotating_layers(const ConfigReader& keys, std::int64_t la
     rotates.push_back(number == 1);
   }
   if (static_cast<std::int64_t>(rotates.size()) != layers) {
-    keys.wrong(kKey, "a number for each layer");
+    keys.wrong(kKey, "one number for each layer");
   }
   return rotates;
 }

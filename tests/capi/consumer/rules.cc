@@ -3,7 +3,7 @@
 
 #include "optim/update_rules.h"
 
-// One update by a rule of the installed library: SGD on a single parameter.
+// Makes one update with a rule of the installed library, SGD, on a single parameter.
 int main() {
   using namespace terrace;
   const UpdateRule& rule = *find_update_rule("sgd");

@@ -100,8 +100,10 @@ TEST(AdapterDirectories, OfAnotherModelAreRefused) {
   const TemporaryDirectory files;
   write_adapter(files.path("a"), small_adapted("llama"));
   const AdapterDirectory adapter(files.path("a"));
-  TERRACE_EXPECT_THROW_WITH(adapter.adapted(small_base("gpt2")), ConfigError, "no tensor is of");
-  TERRACE_EXPECT_THROW_WITH(adapter.adapted(small_base("phi3")), ConfigError, "of no such layer");
+  TERRACE_EXPECT_THROW_WITH(adapter.adapted(small_base("gpt2")), ConfigError,
+                            "no tensor belongs to");
+  TERRACE_EXPECT_THROW_WITH(adapter.adapted(small_base("phi3")), ConfigError,
+                            "belongs to no such layer");
   const ModelConfig wide = small_model("llama", {.width = 64, .head_width = 8, .intermediate = 48});
   TERRACE_EXPECT_THROW_WITH(adapter.adapted(wide), ConfigError, "should be [4, 64]");
   const ModelConfig short_model =
@@ -166,7 +168,7 @@ TEST(AdapterConfigs, OfWhatIsNotBuiltAreRefusedByName) {
   }
   EXPECT_EQ(parse_adapter_config(with("lora_dropout", "0.25"), "x").dropout, 0.25);
   EXPECT_TRUE(parse_adapter_config(with("use_rslora", "true"), "x").options.is_rank_stabilized);
-  TERRACE_EXPECT_THROW_WITH(parse_adapter_config("[]", "x"), ConfigError, "no JSON object");
+  TERRACE_EXPECT_THROW_WITH(parse_adapter_config("[]", "x"), ConfigError, "not a JSON object");
 }
 
 TEST(AdapterConfigs, KeepAnAlphaThatIsNotWhole) {

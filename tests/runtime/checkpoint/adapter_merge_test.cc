@@ -188,7 +188,7 @@ TEST(MergeRefusals, NameWhatIsWrong) {
   };
   files.write("full/file", "x");
   TERRACE_EXPECT_THROW_WITH(merge("base", "adapter", "full"), ConfigError, "not an empty");
-  TERRACE_EXPECT_THROW_WITH(merge("base", "base", "to"), ConfigError, "no adapter");
+  TERRACE_EXPECT_THROW_WITH(merge("base", "base", "to"), ConfigError, "is not an adapter");
   TERRACE_EXPECT_THROW_WITH(merge("adapter", "adapter", "to"), ConfigError, "config.json");
   EXPECT_FALSE(files.has("to"));
 }
@@ -240,8 +240,7 @@ TEST(InterruptedMerge, LeavesNothingOrIsTold) {
   // A process that is killed leaves a directory like this.
   files.write("killed/.unfinished-merge", "");
   files.write("killed/model-00001-of-00002.safetensors", "part");
-  TERRACE_EXPECT_THROW_WITH(merge("killed"), ConfigError,
-                            "an earlier merge did not come to its end");
+  TERRACE_EXPECT_THROW_WITH(merge("killed"), ConfigError, "an earlier merge was not finished");
   TERRACE_EXPECT_THROW_WITH(merge("killed"), ConfigError, "rm -r " + files.path("killed"));
 }
 

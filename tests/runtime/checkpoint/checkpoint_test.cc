@@ -126,7 +126,7 @@ TEST_F(CheckpointTest, KeepsTheHashOfTheDataWhereItIsKnown) {
                        });
   EXPECT_EQ(Checkpoint(known).progress().data_hash, 0xfedcba9876543210U);
   edit_manifest(known, [](nlohmann::json& manifest) { manifest["data_xxh3"] = "12"; });
-  TERRACE_EXPECT_THROW_WITH(Checkpoint{known}, CorruptData, "12 is no checksum");
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{known}, CorruptData, "12 is not a checksum");
 }
 
 // Damage is found where it is read. Data elsewhere can still be read.
@@ -191,19 +191,20 @@ TEST_F(CheckpointTest, AManifestThatCannotBeRightIsRefused) {
   const auto pieces = [](nlohmann::json& manifest) -> nlohmann::json& {
     return manifest["files"][0]["pieces"];
   };
-  refuses("not all of it", [&](nlohmann::json& manifest) {
+  refuses("do not cover the whole file", [&](nlohmann::json& manifest) {
     pieces(manifest)["xxh3"] = pieces(manifest)["xxh3"].get<std::string>().substr(16);
   });
-  refuses("no whole number", [&](nlohmann::json& manifest) { pieces(manifest)["size"] = 1e300; });
-  refuses("no whole number", [](nlohmann::json& manifest) { manifest["seed"] = -1; });
+  refuses("not a whole number",
+          [&](nlohmann::json& manifest) { pieces(manifest)["size"] = 1e300; });
+  refuses("not a whole number", [](nlohmann::json& manifest) { manifest["seed"] = -1; });
   // The size is so large that the number of pieces, computed carelessly, is 1.
-  refuses("not all of it", [&](nlohmann::json& manifest) {
+  refuses("do not cover the whole file", [&](nlohmann::json& manifest) {
     pieces(manifest)["size"] = ~std::uint64_t{0};
     pieces(manifest)["xxh3"] = pieces(manifest)["xxh3"].get<std::string>().substr(0, 16);
   });
-  refuses("not all of it",
+  refuses("do not cover the whole file",
           [&](nlohmann::json& manifest) { pieces(manifest)["header_size"] = 1ULL << 40; });
-  refuses("is no checksum", [](nlohmann::json& manifest) {
+  refuses("is not a checksum", [](nlohmann::json& manifest) {
     manifest["files"][0]["xxh3"] = manifest["files"][0]["xxh3"].get<std::string>() + "0";
   });
   refuses("step is -3", [](nlohmann::json& manifest) { manifest["step"] = -3; });
@@ -280,7 +281,7 @@ TEST_F(CheckpointTest, RefusesAModelThatHasLess) {
       });
   Checkpoint checkpoint(path);
   TERRACE_EXPECT_THROW_WITH(checkpoint.open(layout_), ConfigError,
-                            "has 13 tensors, and the model has 9 there");
+                            "has 13 tensors, but the model has 9 there");
 }
 
 TEST_F(CheckpointTest, RefusesAnotherModel) {

@@ -23,12 +23,11 @@ std::string deep(const std::string& key) {
 }
 
 TEST(DeepJson, IsRefusedByItsReaders) {
-  const std::string within = "more than 256 lists and objects";
+  const std::string within = "lists and objects are nested more than 256 deep";
   TERRACE_EXPECT_THROW_WITH(parse_json_document(deep("input_ids"), "f:1", 9), CorruptData, within);
   TERRACE_EXPECT_THROW_WITH(parse_model_config(deep("x"), "c"), ConfigError, within);
   TERRACE_EXPECT_THROW_WITH(parse_model_config(deep("x"), "c", {"type"}), ConfigError, within);
-  TERRACE_EXPECT_THROW_WITH(parse_safetensors_header(deep("x"), 0, "s"), CorruptData,
-                            "too many lists");
+  TERRACE_EXPECT_THROW_WITH(parse_safetensors_header(deep("x"), 0, "s"), CorruptData, "too deeply");
   TERRACE_EXPECT_THROW_WITH(parse_adapter_config(deep("x"), "a"), ConfigError, "a is no JSON");
   const TemporaryDirectory directory;
   directory.write("model.safetensors.index.json", "{\"weight_map\": " + deep("x") + "}");

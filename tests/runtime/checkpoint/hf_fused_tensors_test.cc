@@ -222,7 +222,7 @@ TEST_F(HfFusedTensors, AreRefusedByTheirStoredName) {
   part.bytes.resize(part.bytes.size() / 2);
   write("m", tensors);
   TERRACE_EXPECT_THROW_WITH(open("m", fused_), ConfigError,
-                            name + " is [8, 8], and config.json makes it [16, 8]");
+                            name + " is [8, 8], but according to config.json it should be [16, 8]");
   tensors.erase(name);
   write("m", tensors);
   TERRACE_EXPECT_THROW_WITH(open("m", fused_), ConfigError, name + " is not in the files");

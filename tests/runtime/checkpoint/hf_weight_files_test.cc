@@ -182,12 +182,12 @@ TEST_F(BothForms, WithOtherTensorsAreRefused) {
   index["weight_map"]["model.norm.weight"] = file;
   index["weight_map"]["lm_head.weight"] = file;
   temporary_.write(path, index.dump());
-  TERRACE_EXPECT_THROW_WITH(open(), ConfigError, "lm_head.weight is in the index alone");
+  TERRACE_EXPECT_THROW_WITH(open(), ConfigError, "lm_head.weight is only in the index");
 }
 
 TEST_F(BothForms, WithAFileThatIsCutShortAreRefused) {
   fs::resize_file(second_shard(), 100);
-  TERRACE_EXPECT_THROW_WITH(open(), ConfigError, "are of two models");
+  TERRACE_EXPECT_THROW_WITH(open(), ConfigError, "belong to two models");
 }
 
 TEST_F(BothForms, WithALinkToNothingInPlaceOfTheSingleFileAreRefused) {

@@ -29,8 +29,8 @@ TEST(MemlockCheck, ALimitBelowTheArenaIsNotEnough) {
   for (const std::size_t bytes : {64 * kMiB, 89 * kGiB}) {
     const MachineCheck check = check_memlock(kCounted, with_memlock(bytes));
     EXPECT_EQ(check.status, CheckStatus::kWarn);
-    EXPECT_THAT(check.value, HasSubstr(format_size(bytes) + " can be registered"));
-    EXPECT_THAT(check.remedy, HasSubstr("training goes on without"));
+    EXPECT_THAT(check.value, HasSubstr("can register " + format_size(bytes) + " with io_uring"));
+    EXPECT_THAT(check.remedy, HasSubstr("training runs without registration"));
   }
   EXPECT_EQ(check_memlock(kCounted, with_memlock(90 * kGiB)).status, CheckStatus::kOk);
 }
@@ -38,7 +38,7 @@ TEST(MemlockCheck, ALimitBelowTheArenaIsNotEnough) {
 TEST(MemlockCheck, ALimitThatIsNotCountedIsEnough) {
   const MachineCheck check = check_memlock(kFree, with_memlock(8 * kMiB));
   EXPECT_EQ(check.status, CheckStatus::kOk);
-  EXPECT_THAT(check.value, HasSubstr("8.00 MiB, which io_uring does not count"));
+  EXPECT_THAT(check.value, HasSubstr("8.00 MiB, but io_uring does not count"));
   const std::size_t unlimited = std::numeric_limits<std::size_t>::max();
   EXPECT_EQ(check_memlock(kCounted, with_memlock(unlimited)).status, CheckStatus::kOk);
 }

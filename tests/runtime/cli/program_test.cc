@@ -217,7 +217,7 @@ TEST(Program, TokenizeTakesPathsBetweenFlags) {
   const Outcome help = run_program("tokenize --help");
   EXPECT_EQ(help.code, 0);
   EXPECT_THAT(help.output, testing::HasSubstr("Usage: terrace tokenize PATH... [OPTIONS]"));
-  EXPECT_THAT(help.output, testing::HasSubstr("continues an interrupted run"));
+  EXPECT_THAT(help.output, testing::HasSubstr("continue after an interruption"));
 
   const TemporaryDirectory directory;
   const std::string output = " --output " + directory.path("out") + " ";
@@ -241,13 +241,13 @@ TEST(Program, TokenizeKeepsItsInput) {
   const std::string text = directory.write("h.txt", "text");
   const Outcome itself = run_program("tokenize --tokenizer bytes --output " + text + " " + text);
   EXPECT_EQ(itself.code, 2);
-  EXPECT_THAT(itself.errors, testing::HasSubstr("would replace " + text));
+  EXPECT_THAT(itself.errors, testing::HasSubstr("would overwrite the input " + text));
   EXPECT_EQ(directory.read("h.txt"), "text");
   const std::string tokenizer = directory.write("tokenizer.json", "{}");
   const Outcome replaces = run_program("tokenize --tokenizer " + directory.path() + " --output " +
                                        tokenizer + " " + text);
   EXPECT_EQ(replaces.code, 2);
-  EXPECT_THAT(replaces.errors, testing::HasSubstr("would replace " + tokenizer));
+  EXPECT_THAT(replaces.errors, testing::HasSubstr("would overwrite the input " + tokenizer));
 
   const std::string of_directory = "tokenize --tokenizer bytes --output " +
                                    directory.path("d/o.u16") + " " + directory.path("d");

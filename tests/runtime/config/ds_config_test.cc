@@ -105,10 +105,10 @@ TEST_F(DsConfigFile, SetsWhatItsKeysMean) {
 TEST_F(DsConfigFile, SaysWhatHasNoEffect) {
   EXPECT_THAT(parse(kInfinity).run.notes,
               testing::UnorderedElementsAre(
-                  HasSubstr("aio.block_size, aio.thread_count have no effect: the store sizes"),
+                  HasSubstr("aio.block_size, aio.thread_count have no effect: the store chooses"),
                   HasSubstr("zero_optimization.prefetch_bucket_size, "
-                            "zero_optimization.stage3_max_live_parameters have no effect: what is "
-                            "fetched")));
+                            "zero_optimization.stage3_max_live_parameters have no effect: the plan "
+                            "for the memory budgets decides what is fetched")));
   EXPECT_THAT(
       parse(R"({"bf16": {"enabled": "auto"}, "gradient_clipping": "auto"})").run.notes,
       ElementsAre(HasSubstr("\"auto\" leaves bf16.enabled, gradient_clipping to the flags")));
@@ -205,31 +205,31 @@ TEST_F(DsConfigFile, BatchesThatDoNotComeOutAreRefused) {
 
 TEST_F(DsConfigFile, WhatCannotBeMeantIsRefusedByName) {
   EXPECT_THAT(refusal("{"), HasSubstr("ds.json: "));
-  EXPECT_THAT(refusal("[1]"), HasSubstr("not an object"));
+  EXPECT_THAT(refusal("[1]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(refusal(R"({"gradient_clipping": 1e999})"), HasSubstr("1e999"));
   EXPECT_THAT(refusal(R"({"bf16": true})"), HasSubstr("bf16 is an object, with keys like enabled"));
   EXPECT_THAT(refusal(R"({"bf16": {"enabled": "maybe"}})"),
               HasSubstr("bf16.enabled is \"maybe\"; give true or false"));
   EXPECT_THAT(refusal(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
-              HasSubstr("enable one of"));
+              HasSubstr("enable only one of"));
   EXPECT_THAT(refusal(R"({"elasticity": {"enabled": "yes"}})"), HasSubstr("give true or false"));
   std::string deep;
   for (int level = 0; level < 200'000; ++level) deep += "{\"a\":";
-  EXPECT_THAT(refusal(deep), HasSubstr("nested too deep"));
+  EXPECT_THAT(refusal(deep), HasSubstr("nested too deeply"));
   EXPECT_THAT(refusal(R"({"fp16": {"enabled": true, "enabled": false}})"),
-              HasSubstr("enabled is there twice"));
+              HasSubstr("enabled is given twice"));
   EXPECT_THAT(
       refusal(R"({"zero_optimization": {"stge": 2}})"),
       HasSubstr("unknown key zero_optimization.stge; did you mean zero_optimization.stage?"));
   EXPECT_THAT(refusal(R"({"zero_optimization": {"stage": 4}})"),
               HasSubstr("ds.json: zero_optimization.stage"));
   EXPECT_THAT(refusal(R"({"optimizer": {"type": "Lamb"}})"),
-              HasSubstr("optimizer.type is \"Lamb\", which is not done here; choose Adam"));
+              HasSubstr("optimizer.type is \"Lamb\", which is not supported; choose Adam"));
   EXPECT_THAT(refusal(R"({"optimizer": {"type": "AdamW", "params": {"betas": 0.9}}})"),
               HasSubstr("give two numbers"));
   EXPECT_THAT(refusal(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("choose WarmupLR"));
   EXPECT_THAT(refusal(R"({"zero_optimization": {"zero_quantized_weights": true}})"),
-              HasSubstr("zero_quantized_weights is true, which is not done here; give false"));
+              HasSubstr("zero_quantized_weights is true, which is not supported; give false"));
   EXPECT_THAT(refusal(R"({"elasticity": {"enabled": true}})"), HasSubstr("elasticity"));
   EXPECT_THAT(refusal("{}", {"--ds-config", "/nowhere.json"}), HasSubstr("ds-config"));
 }

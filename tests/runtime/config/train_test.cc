@@ -86,9 +86,12 @@ TEST(TrainConfig, SequenceParallelismIsWrittenOnlyWhereItIsNamed) {
 }
 
 TEST(TrainConfig, NumbersThatFp32HasNotAreRefused) {
-  expect_refused({"--adam-epsilon", "1e-60"}, {"--adam-epsilon 1e-60", "less than fp32 has"});
-  expect_refused({"--learning-rate", "1e300"}, {"--learning-rate 1e300", "more than fp32 has"});
-  expect_refused({"--weight-decay", "1e39"}, {"--weight-decay 1e39", "more than fp32 has"});
+  expect_refused({"--adam-epsilon", "1e-60"},
+                 {"--adam-epsilon 1e-60", "smaller than the smallest fp32 number"});
+  expect_refused({"--learning-rate", "1e300"},
+                 {"--learning-rate 1e300", "larger than the largest fp32 number"});
+  expect_refused({"--weight-decay", "1e39"},
+                 {"--weight-decay 1e39", "larger than the largest fp32 number"});
 }
 
 TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {

@@ -73,8 +73,8 @@ std::vector<Hint> hints() {
           {"--activation_checkpoint.mode", "--recompute: --recompute full"},
           {"--lr_scheduler.warmup_steps", "here it is --warmup-steps"},
           {"--parallelism.tensor_parallel_degree", "--tensor-parallel: the same number"},
-          {"--hidden-size", "--model: the sizes of a model come from --model"},
-          {"--report-to", "leave it out: the run directory has metrics.jsonl"}};
+          {"--hidden-size", "--model: --model gives the sizes of the model"},
+          {"--report-to", "leave it out: the run directory contains metrics.jsonl"}};
 }
 
 TEST(UnknownFlag, OnesOfOtherProgramsAreTranslated) {
@@ -144,7 +144,7 @@ TEST(UnknownFlag, OtherCommandsHaveTheirOwnNames) {
 TEST(ThreadsFlag, RefusesMoreThanAreRun) {
   EXPECT_THAT(
       train_refusal({"--model", "nano", "--data", "x", "--max-steps", "1", "--threads", "1000000"}),
-      HasSubstr("threads compute in a process here"));
+      HasSubstr("here a process computes with at most"));
   EXPECT_GE(most_threads(), 256);
 }
 

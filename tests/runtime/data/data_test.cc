@@ -159,7 +159,7 @@ TEST_P(AutoRefuses, NamingTheFile) {
 
 INSTANTIATE_TEST_SUITE_P(
     Each, AutoRefuses,
-    testing::Values(Undetected{"raw", "train.bin", "abcd", "does not tell"},
+    testing::Values(Undetected{"raw", "train.bin", "abcd", "does not say how wide they are"},
                     Undetected{"zero", "a.txt", std::string("a\0b", 3), "zero bytes"},
                     Undetected{"megatron", "a.idx", "MMIDIDX", "Megatron"},
                     Undetected{"llmc_model", "gpt2.bin",

@@ -176,7 +176,7 @@ TEST(JsonDocument, WhatIsWrongIsNamedWithItsKey) {
            {R"({"input_ids": [-1]})", "key \"input_ids\" has -1 at 0"},
            {R"({"input_ids": [1.5]})", "key \"input_ids\" has 1.5 at 0"},
            {R"({"input_ids": [99999999999999999999]})", "key \"input_ids\" has 1e+20 at 0"},
-           {R"({"input_ids": [1, 2], "loss_mask": [1]})", "has 1 numbers, and \"input_ids\" has 2"},
+           {R"({"input_ids": [1, 2], "loss_mask": [1]})", "has 1 numbers, but \"input_ids\" has 2"},
            {R"({"input_ids": [1, 2], "labels": [-100, 2]})", "key \"labels\" is not read"},
            {R"({"input_ids": [1, 2], "labels": [-100, 2]})", "0 where labels is -100"},
            {R"({"input_ids": [1], "loss_mask": [2]})", "key \"loss_mask\" has 2 at 0"},
@@ -271,14 +271,14 @@ TEST(ScratchTokens, NeedAVocabularyAndADocument) {
                                    .text = {tokenizer},
                                    .vocabulary = 256});
               }),
-              "has 257 ids, and the model's vocabulary is 256");
+              "has 257 ids, but the model's vocabulary has only 256");
   ScratchTokenizing tokenizing({.files = {directory.path("empty.jsonl")},
                                 .is_jsonl = true,
                                 .text = {tokenizer},
                                 .vocabulary = 300});
   while (tokenizing.advance({})) {
   }
-  EXPECT_SAYS(message_of<ConfigError>([&] { tokenizing.take(); }), "no line with a document");
+  EXPECT_SAYS(message_of<ConfigError>([&] { tokenizing.take(); }), "no line has a document");
 }
 
 // Nothing is left in the directory, and another object can read what one has written.

@@ -351,7 +351,7 @@ TEST(TokenFilesWithDocuments, ValidateOnlyIfTheyHaveATarget) {
   tail.sequence_length = 2;
   tail.validation_fraction = 0.4;
   directory.write("train.u16.mask", raw_bytes<std::uint8_t>({1, 1, 1, 1, 0, 0}));
-  TERRACE_EXPECT_THROW_WITH(Dataset{tail}, ConfigError, "the tail of --data");
+  TERRACE_EXPECT_THROW_WITH(Dataset{tail}, ConfigError, "the validation part at the end of --data");
 }
 
 // --- Megatron's ---------------------------------------------------------------------------------

@@ -73,8 +73,9 @@ TEST_F(RunDirectoriesTest, AreNamedWhereTheyAreLeftOut) {
               ElementsAre(path("d/runs/begun"), path("d/runs/one"), path("d/z/deep/two")));
   const OpenedData data = open_data({{path("d")}, DataFormat::kAuto, 256});
   EXPECT_EQ(data.tokens->count(), 11);
-  EXPECT_EQ(data.run_directories,
-            "left out of --data, as they are run directories of terrace train: begun, one, two");
+  EXPECT_EQ(
+      data.run_directories,
+      "left out of --data because they are run directories of terrace train: begun, one, two");
   EXPECT_EQ(open_data({{path("d/a.txt")}, DataFormat::kAuto, 256}).run_directories, "");
 }
 

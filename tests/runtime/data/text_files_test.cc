@@ -16,17 +16,18 @@ TEST(TextFiles, RefusesAnOutputThatWouldReplaceAText) {
   const TemporaryDirectory directory;
   const std::string text = directory.write("h.txt", "a");
   EXPECT_EQ(list_text_files({text}, directory.path("other")), (Paths{text}));
-  TERRACE_EXPECT_THROW_WITH(list_text_files({text}, text), ConfigError, "would replace " + text);
+  TERRACE_EXPECT_THROW_WITH(list_text_files({text}, text), ConfigError,
+                            "would overwrite the input " + text);
   TERRACE_EXPECT_THROW_WITH(list_text_files({text}, directory.path("./h.txt")), ConfigError,
-                            "would replace");
+                            "would overwrite the input");
   for (const char* ending : {".idx", ".mask", ".partial", ".idx.partial", ".state", ".state.new"}) {
     const std::string beside = directory.write(std::string("out") + ending, "text");
     TERRACE_EXPECT_THROW_WITH(list_text_files({text, beside}, directory.path("out")), ConfigError,
-                              "would replace " + beside);
+                              "would overwrite the input " + beside);
   }
   std::filesystem::create_symlink(text, directory.path("link"));
   TERRACE_EXPECT_THROW_WITH(list_text_files({directory.path("link")}, text), ConfigError,
-                            "would replace");
+                            "would overwrite the input");
 }
 
 TEST(TextFiles, LeavesOutWhatEarlierRunsHaveLeftInADirectory) {
@@ -42,18 +43,20 @@ TEST(TextFiles, LeavesOutWhatEarlierRunsHaveLeftInADirectory) {
   EXPECT_EQ(list_text_files({directory.path("d")}, output), texts);
   // The output is also recognized by another name of its directory.
   EXPECT_EQ(list_text_files({directory.path("d")}, directory.path("d/../d/o.u16")), texts);
-  TERRACE_EXPECT_THROW_WITH(list_text_files({output}, output), ConfigError, "would replace");
+  TERRACE_EXPECT_THROW_WITH(list_text_files({output}, output), ConfigError,
+                            "would overwrite the input");
   for (const std::string& text : texts) std::filesystem::remove(text);
   TERRACE_EXPECT_THROW_WITH(list_text_files({directory.path("d")}, output), ConfigError,
-                            "no texts besides");
+                            "no texts except");
 }
 
 TEST(TextFiles, KnowsJsonLinesInCapitalsTooAndDoesNotMixThem) {
   for (const char* name : {"d.jsonl", "D.JSONL", "d.Jsonl.gz", "d.jsonl.zst"}) {
     EXPECT_TRUE(are_json_lines({name, "other.jsonl"}));
     for (const Paths& files : {Paths{name, "a.txt"}, Paths{"a.txt", name}}) {
-      TERRACE_EXPECT_THROW_WITH(are_json_lines(files), ConfigError,
-                                std::string(name) + " has JSON lines by its name, and a.txt");
+      TERRACE_EXPECT_THROW_WITH(
+          are_json_lines(files), ConfigError,
+          std::string(name) + " has JSON lines according to its name, but a.txt");
     }
   }
   EXPECT_FALSE(are_json_lines({"jsonl.txt", "jsonl"}));
@@ -65,7 +68,7 @@ TEST(TextFiles, RefusesAnOutputThatIsATextOfADirectory) {
   directory.write("d/a", "a");
   const std::string text = directory.write("d/b", "b");
   TERRACE_EXPECT_THROW_WITH(list_text_files({directory.path("d")}, text), ConfigError,
-                            "would replace " + text);
+                            "would overwrite the input " + text);
 }
 
 }  // namespace

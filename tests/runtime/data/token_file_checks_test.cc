@@ -63,7 +63,7 @@ TEST(JsonArrays, AreNotText) {
   const TemporaryDirectory temporary;
   const std::string array = temporary.write("a.json", " [{\"prompt\": \"a\"}]\n");
   TERRACE_EXPECT_THROW_WITH(open_ids(array, DataFormat::kAuto, 65536), ConfigError,
-                            "a JSON array, not lines of JSON");
+                            "a JSON array, not JSON lines");
   EXPECT_NO_THROW(open_ids(array, DataFormat::kText, 65536));
   const std::string text = temporary.write("b.json", "a text\n");
   EXPECT_NO_THROW(open_ids(text, DataFormat::kAuto, 65536));
@@ -216,7 +216,7 @@ TEST_F(TokenDirectory, TrainsOnTokenFilesAndValidatesOnThoseForIt) {
   for (const char* name : {"input.txt", "prepare.py", "meta.pkl", "test.bin", "5 files"}) {
     EXPECT_NE(data.notes()[0].find(name), std::string::npos) << data.notes()[0];
   }
-  EXPECT_NE(data.notes()[1].find("validate, by their names: val.bin"), std::string::npos)
+  EXPECT_NE(data.notes()[1].find("validate, because of their names: val.bin"), std::string::npos)
       << data.notes()[1];
 }
 

@@ -278,7 +278,7 @@ TEST_F(TokenizeFiles, OfJsonLinesHasMasksAndGoesOn) {
   TokenizeRequest empty = request_for({directory_.write("empty.jsonl", " \n")});
   empty.is_jsonl = true;
   TERRACE_EXPECT_THROW_WITH(tokenize_files(tokenizer, empty, kTellNobody), ConfigError,
-                            "empty.jsonl: no line with a document");
+                            "empty.jsonl: no line has a document");
 }
 
 TEST_F(TokenizeFiles, RefusesWhatIsNoText) {

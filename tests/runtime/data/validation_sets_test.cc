@@ -46,9 +46,9 @@ TEST(ValidationSets, TheirTextsAreReadAsTheSameSets) {
 
 TEST(ValidationSets, NamesThatWouldBeLostOrMixedUpAreRefused) {
   expect_refused({"=a"}, "name of the set is empty");
-  expect_refused({"x="}, "no path");
-  expect_refused({""}, "no path");
-  expect_refused({"x=a", "y=b", "x=c"}, "the name x is there already");
+  expect_refused({"x="}, "the path is missing");
+  expect_refused({""}, "the path is missing");
+  expect_refused({"x=a", "y=b", "x=c"}, "the name x was already given");
   expect_refused({"x=a", "x=a"}, "has this path already");
   expect_refused({"a", "a"}, "has this path already");
   expect_refused({"two words=a"}, "letters, digits");

@@ -106,7 +106,7 @@ TEST_P(DoraSteps, AreRefusedForTensorParallelRanks) {
     plan_model(options);
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("(dora) are not built"));
+    EXPECT_THAT(error.what(), HasSubstr("(dora) is not built"));
   }
 }
 

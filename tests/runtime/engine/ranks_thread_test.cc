@@ -139,7 +139,7 @@ TEST(RankThreads, AFailureIsToldBeforeTheStepIsGivenUp) {
   std::vector<FailingWrites> drives(2);
   const std::vector<std::string> errors = errors_on(drives);
   EXPECT_NE(errors[0].find("slots.bin"), std::string::npos) << errors[0];
-  EXPECT_NE(errors[1].find("was ended: write of "), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("was aborted: write of "), std::string::npos) << errors[1];
   EXPECT_NE(errors[1].find("slots.bin"), std::string::npos) << errors[1];
 }
 

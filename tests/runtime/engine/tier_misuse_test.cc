@@ -67,8 +67,8 @@ TEST_F(TierCalls, StepsHaveAnOrder) {
   fill_toy(runtime_, model_);
   expect_usage_error([&] { begin(0); }, {"the first step is 0", "from 1"});
   begin(5);  // as after a checkpoint
-  expect_usage_error([&] { begin(5); }, {"step 5 behind step 5"});
-  expect_usage_error([&] { begin(7); }, {"step 7 behind step 5"});
+  expect_usage_error([&] { begin(5); }, {"step 5 does not follow step 5"});
+  expect_usage_error([&] { begin(7); }, {"step 7 does not follow step 5"});
   begin(6);
 }
 
@@ -209,7 +209,7 @@ TEST_F(TierCalls, APlanOfOtherOptionsIsRefused) {
   const TierPlan plan = plan_tiers(model_, toy_options());
   SilentLog log;
   expect_usage_error([&] { TierRuntime(other, plan, trainer_, log); },
-                     {"the plan was made of other options"});
+                     {"the plan was made with other options"});
 }
 
 TEST_F(TierCalls, RanksWithoutCommunicatorsAreRefused) {
@@ -220,7 +220,7 @@ TEST_F(TierCalls, RanksWithoutCommunicatorsAreRefused) {
   const TierPlan plan = plan_tiers(model, options);
   SilentLog log;
   expect_usage_error([&] { TierRuntime(options, plan, trainer_, log); },
-                     {"a communicator of theirs is not given"});
+                     {"no communicator for them is given"});
 }
 
 // --- descriptions -------------------------------------------------------------------------------
@@ -243,27 +243,27 @@ TEST_P(TierDescriptions, AreRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(
     Units, TierDescriptions,
     testing::Values(
-        Description{"no_units", [](auto& m, auto&) { m.units.clear(); }, "no unit"},
+        Description{"no_units", [](auto& m, auto&) { m.units.clear(); }, "no units are described"},
         Description{"size", [](auto& m, auto&) { m.units[1].padded_elements += 1; },
                     "unit 1 has padded_elements 8193"},
         Description{"size_of_ranks", [](auto&, auto& o) { o.ranks.shape.data = 3; },
-                    "no multiple of 12288"},
+                    "not a multiple of 12288"},
         Description{"frozen",
                     [](auto& m, auto&) { m.units[1].frozen_elements = 4 * kBlockElements; },
                     "more frozen elements"},
         Description{"decayed", [](auto& m, auto&) { m.units[1].decayed_elements = 8193; },
                     "more decayed elements"},
         Description{"head", [](auto& m, auto&) { m.units[1].kind = UnitKind::kHead; },
-                    "unit 1 is a head and not the last"},
+                    "unit 1 is a head but not the last"},
         Description{"embedding", [](auto& m, auto&) { m.units[1].kind = UnitKind::kEmbedding; },
-                    "unit 1 is an embedding and not the first"},
+                    "unit 1 is an embedding but not the first"},
         Description{"embedding_backward",
                     [](auto& m, auto&) { m.units[0].kind = UnitKind::kEmbedding; },
-                    "an embedding with a backward"},
+                    "an embedding whose backward has steps"},
         Description{"no_forward", [](auto& m, auto&) { m.units[2].forward.clear(); },
                     "unit 2 has no forward"},
         Description{"no_backward", [](auto& m, auto&) { m.units[2].backward.clear(); },
-                    "unit 2 trains, and its backward does not write"},
+                    "unit 2 trains, but its backward does not write"},
         Description{"all_frozen",
                     [](auto& m, auto&) {
                       for (UnitModel& unit : m.units) {
@@ -279,11 +279,11 @@ INSTANTIATE_TEST_SUITE_P(
         Description{"no_hidden", [](auto& m, auto&) { m.hidden_bytes = 0; }, "hidden_bytes"},
         Description{"no_saved", [](auto& m, auto&) { m.units[1].saved_bytes = 0; }, "saved_bytes"},
         Description{"between", [](auto& m, auto&) { m.units[1].forward[0].reads.push_back({}); },
-                    "buffer 0 between its steps, of 0"},
+                    "buffer 0 between its steps, but there are only 0"},
         Description{
             "role",
             [](auto& m, auto&) { m.units[1].forward[0].reads.push_back({Role::kParameters}); },
-            "not for the steps of a unit"},
+            "that the steps of a unit cannot use"},
         Description{"exchange",
                     [](auto& m, auto&) { m.units[1].forward[0].kind = UnitStep::Kind::kSum; },
                     "an exchange"},
@@ -306,11 +306,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Description{"part_of_a_buffer",
                     [](auto& m, auto&) { m.units[1].backward[0].writes[0].size_bytes = 4; },
-                    "names a part of a buffer in a step that computes"},
+                    "names part of a buffer in a step that computes"},
         Description{
             "output_in_backward",
             [](auto& m, auto&) { m.units[1].backward[0].reads.push_back({Role::kHiddenOut}); },
-            "unit 1 has its output elsewhere"},
+            "unit 1 lists its output outside"},
         Description{"saved_by_nobody",
                     [](auto& m, auto&) {
                       m.units[1].saved_bytes = 64;
@@ -319,31 +319,31 @@ INSTANTIATE_TEST_SUITE_P(
                         std::erase(step.writes, UnitAccess{Role::kSaved});
                       }
                     },
-                    "reads saved activations in its backward, and its forward writes none"},
+                    "reads saved activations in its backward, but its forward writes none"},
         Description{
             "gradient_that_is_read",
             [](auto& m, auto&) { m.units[1].backward[0].reads.push_back({Role::kGradient}); },
-            "unit 1 has its gradient elsewhere"},
+            "unit 1 lists its gradient outside"},
         Description{"written_input",
                     [](auto& m, auto&) { m.units[0].forward[0].writes.push_back({Role::kTokens}); },
-                    "unit 0 writes what it may only read"},
+                    "unit 0 writes something that it may only read"},
         Description{
             "loss_in_backward",
             [](auto& m, auto&) { m.units[1].backward[0].writes.push_back({Role::kLosses}); },
-            "unit 1 has its loss elsewhere"},
+            "unit 1 lists its loss outside"},
         Description{"loss_of_a_head_in_training_alone",
                     [](auto& m, auto&) {
                       for (UnitStep& step : m.units.back().forward) {
                         std::erase(step.writes, UnitAccess{Role::kLosses});
                       }
                     },
-                    "a head that writes a loss in one of its passes alone"},
+                    "a head that writes a loss in only one of its passes"},
         Description{"second_loss",
                     [](auto& m, auto&) { m.units[1].forward[0].writes.push_back({Role::kLosses}); },
                     "writes the loss of its micro-batch a second time"},
         Description{"empty_between",
                     [](auto& m, auto&) { m.units[1].between.push_back({"nothing", 0}); },
-                    "a buffer between its steps without bytes"}),
+                    "a buffer of no bytes between its steps"}),
     [](const auto& instance) { return instance.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -356,7 +356,7 @@ INSTANTIATE_TEST_SUITE_P(
                       o.schedule = usual_tasks(m, 2);
                       o.ranks.shape.pipeline = 2;
                     },
-                    "not for pipeline stages"},
+                    "must cover a whole model"},
         Description{"compute_type", [](auto& m, auto&) { m.compute_type = DType::kI32; },
                     "compute_type is"},
         Description{"fp16", [](auto& m, auto&) { m.compute_type = DType::kF16; },
@@ -364,13 +364,13 @@ INSTANTIATE_TEST_SUITE_P(
         Description{"gradient_type", [](auto&, auto& o) { o.gradient_type = DType::kF16; },
                     "gradient_type is"},
         Description{"position", [](auto&, auto& o) { o.ranks.position.data = 1; },
-                    "not in the shape of the mesh"},
+                    "outside the shape of the mesh"},
         Description{"no_ranks", [](auto&, auto& o) { o.ranks.shape.data = 0; },
-                    "not in the shape of the mesh"},
+                    "outside the shape of the mesh"},
         Description{"zero_stage", [](auto&, auto& o) { o.zero_stage = 4; }, "zero_stage is 4"},
         Description{"tensor_ranks", [](auto&, auto& o) { o.ranks.shape.tensor = 2; },
-                    "2 tensor-parallel ranks, and units that 1 share"},
-        Description{"threads", [](auto&, auto& o) { o.update_threads = 0; }, "0 that update"},
+                    "2 tensor-parallel ranks, but the units are shared by 1"},
+        Description{"threads", [](auto&, auto& o) { o.update_threads = 0; }, "0 for updates"},
         Description{"no_directory",
                     [](auto&, auto& o) { o.placement.homes[StateClass::kOptimizer] = Tier::kNvme; },
                     "no directory is named"},
@@ -391,9 +391,9 @@ INSTANTIATE_TEST_SUITE_P(
                       o.placement.order = MicroBatchOrder::kLayerMajor;
                       o.placement.reduces_micro_batches = true;
                     },
-                    "in layer-major order"},
+                    "the order is layer-major"},
         Description{"streamed", [](auto&, auto& o) { o.placement.streamed_updates = 1; },
-                    "streamed updates"},
+                    "updates are streamed"},
         Description{"no_micro_batches", [](auto&, auto& o) { o.placement.micro_batches = 0; },
                     "0 micro-batches"}),
     [](const auto& instance) { return instance.param.name; });
@@ -422,19 +422,19 @@ INSTANTIATE_TEST_SUITE_P(
     All, TierSchedules,
     testing::Values(
         Schedule{"unit", [](Tasks& t) { t[0].unit = 5; },
-                 "the forward of unit 5, micro-batch 0 is of a unit that is not described"},
+                 "the forward of unit 5, micro-batch 0 belongs to a unit that is not described"},
         Schedule{"negative_unit", [](Tasks& t) { t[0].unit = -1; }, "the forward of unit -1"},
         Schedule{"micro_batch", [](Tasks& t) { t[0].micro_batch = 2; },
-                 "the forward of unit 0, micro-batch 2 is of a micro-batch that the step"},
+                 "the forward of unit 0, micro-batch 2 belongs to a micro-batch that the step"},
         Schedule{"recompute", [](Tasks& t) { t[1].pass = UnitPass::kRecompute; },
                  "is a recomputation"},
         Schedule{"backward_first", [](Tasks& t) { t.insert(t.begin(), t[8]); },
-                 "the backward of unit 0, micro-batch 0 comes without a forward"},
+                 "the backward of unit 0, micro-batch 0 has no forward"},
         Schedule{"backward_twice", [](Tasks& t) { t.push_back(t[8]); },
-                 "the backward of unit 0, micro-batch 0 comes without a forward"},
+                 "the backward of unit 0, micro-batch 0 has no forward"},
         Schedule{"backward_of_a_head",
                  [](Tasks& t) { t.insert(t.begin() + 5, StepTask{UnitPass::kBackward, 4, 0}); },
-                 "the backward of unit 4, micro-batch 0 is a part of its forward"},
+                 "the backward of unit 4, micro-batch 0 is part of its forward"},
         Schedule{"no_backward", [](Tasks& t) { t.pop_back(); },
                  "the forward of unit 0, micro-batch 1 has no backward"},
         Schedule{"never_a_backward",
@@ -443,7 +443,7 @@ INSTANTIATE_TEST_SUITE_P(
                      return task.unit == 0 && task.pass == UnitPass::kBackward;
                    });
                  },
-                 "unit 0 trains, and nothing writes its gradient"},
+                 "unit 0 trains, but nothing writes its gradient"},
         Schedule{"no_loss",
                  [](Tasks& t) { std::erase_if(t, [](auto& task) { return task.micro_batch; }); },
                  "the loss of micro-batch 1"},

@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ConfigRope, DynamicNeedsMoreThanOnePair) {
   TERRACE_EXPECT_THROW_WITH(read(R"({"rope_scaling": {"type": "dynamic", "factor": 2}})",
                                  {.positions = 64, .rotary_width = 2}),
-                            ConfigError, "more than 2 elements");
+                            ConfigError, "more than 2 rotated elements");
 }
 
 // The width is refused before a list of that size is made.

@@ -350,7 +350,8 @@ TEST(AutoPlacement, ARefusalSaysWhatHelpsButIsNotEnough) {
   request.reductions = {workspace_for_each(model, 64, 64 * kKiB)};
   EXPECT_THAT(
       remedy_of(model, request, budgets),
-      HasSubstr("\nthese help, and are not enough alone:\n  lower threads (up to 3.94 MiB less)"));
+      HasSubstr(
+          "\nthese help, but are not enough on their own:\n  lower threads (up to 3.94 MiB less)"));
 }
 
 // The budgets that are named suffice for all stages of a pipeline, whichever stage refuses first.

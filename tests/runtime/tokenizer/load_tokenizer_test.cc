@@ -289,7 +289,7 @@ TEST_F(LoadTokenizer, APieceWithoutBytesIsRefused) {
   };
   directory_.write("tokenizer.model", piece("<unk>", 2) + piece(std::string(1, '\0'), 1));
   TERRACE_EXPECT_THROW_WITH(load_tokenizer(directory_.path(), log_), CorruptData,
-                            "of SentencePiece");
+                            "SentencePiece model");
 }
 
 }  // namespace

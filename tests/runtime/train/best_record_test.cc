@@ -19,7 +19,7 @@ class BestRecordTest : public testing::Test {
     return {.keeps_best = true, .patience = 2, .set = "held", .set_hash = set_hash};
   }
 
-  // Adds an evaluation and keeps its checkpoint as a run does.
+  // Adds an evaluation, and saves and records its checkpoint as a run does.
   void evaluate(BestRecord& best, std::int64_t step, double loss) const {
     if (best.add(step, loss)) {
       make_checkpoint(step);
@@ -47,7 +47,7 @@ TEST_F(BestRecordTest, TheLowestLossIsKeptAndPatienceCountsFromIt) {
   EXPECT_FALSE(best.history().has_value());
   evaluate(best, 2, 3.0);
   EXPECT_EQ(best.kept_step(), 2);
-  evaluate(best, 4, 3.0);  // an equal loss is not lower
+  evaluate(best, 4, 3.0);  // an equal loss does not count as better
   EXPECT_EQ(best.kept_step(), 2);
   EXPECT_FALSE(best.is_out_of_patience());
   evaluate(best, 6, 2.5);
@@ -59,9 +59,10 @@ TEST_F(BestRecordTest, TheLowestLossIsKeptAndPatienceCountsFromIt) {
   EXPECT_FALSE(best.is_out_of_patience());
   evaluate(best, 10, 2.7);
   EXPECT_TRUE(best.is_out_of_patience());
-  EXPECT_THAT(best.describe_end(),
-              HasSubstr("after step 10: 2 evaluations without a lower validation_loss/held than "
-                        "2.5000, that after step 6"));
+  EXPECT_THAT(
+      best.describe_end(),
+      HasSubstr("after step 10: 2 evaluations in a row had no lower validation_loss/held than "
+                "2.5000, the value after step 6"));
   EXPECT_EQ(step_of_early_end(directory_.path(), 2), 10);
   EXPECT_FALSE(step_of_early_end(directory_.path(), 3).has_value());
 }
@@ -77,7 +78,7 @@ TEST_F(BestRecordTest, AResumeGoesOnFromTheFile) {
   EXPECT_TRUE(best.is_out_of_patience());
 }
 
-// The run has saved a checkpoint after an evaluation, and died before it wrote the file.
+// The run saved a checkpoint after an evaluation, but died before it wrote best.json.
 TEST_F(BestRecordTest, WhatACheckpointKeepsIsTakenWhereItIsLater) {
   BestRecord before(setting());
   evaluate(before, 2, 2.5);
@@ -107,7 +108,7 @@ TEST_F(BestRecordTest, GoingBackForgetsLaterEvaluations) {
 
 TEST_F(BestRecordTest, WithoutItsCheckpointTheBestIsLookedForAnew) {
   BestRecord before(setting());
-  before.add(2, 2.5);  // saving it failed, or somebody has removed it
+  before.add(2, 2.5);  // without its checkpoint: saving failed, or it was removed
   before.write(directory_.path());
   BestRecord best(setting());
   EXPECT_THAT(resume(best, 2), HasSubstr("after step 2, is not in " + directory_.path()));
@@ -119,7 +120,7 @@ TEST_F(BestRecordTest, LossesOfAnotherSetAreNotCompared) {
   BestRecord before(setting());
   evaluate(before, 2, 2.5);
   BestRecord best(setting(8));
-  EXPECT_THAT(resume(best, 2), HasSubstr("not that of the run before"));
+  EXPECT_THAT(resume(best, 2), HasSubstr("differs from the previous run"));
   EXPECT_EQ(best.kept_step(), 0);
   EXPECT_TRUE(best.add(4, 3.0));
 }
@@ -130,7 +131,7 @@ TEST_F(BestRecordTest, AResumeThatDoesNotAskForItLeavesCheckpointAndFile) {
   evaluate(before, 4, 2.6);
   const std::string left = directory_.read("best.json");
   BestRecord best({});
-  EXPECT_THAT(resume(best, 4), HasSubstr("checkpoint-2, which --keep-best has kept, stays"));
+  EXPECT_THAT(resume(best, 4), HasSubstr("checkpoint-2, which --keep-best kept, stays"));
   EXPECT_EQ(best.kept_step(), 2);
   EXPECT_FALSE(best.add(6, 2.0));
   EXPECT_FALSE(best.history().has_value());
@@ -144,7 +145,7 @@ TEST_F(BestRecordTest, AResumeThatDoesNotAskForItLeavesCheckpointAndFile) {
   EXPECT_EQ(file().at("evaluations").at("lowest_step"), 6);
 }
 
-// The checkpoint is gone, as if a run had gone back to a step before it.
+// The checkpoint no longer exists, as if a run had been resumed from an earlier step.
 TEST_F(BestRecordTest, AResumeThatDoesNotAskForItRemovesTheFileOfACheckpointThatIsGone) {
   BestRecord before(setting());
   before.add(2, 2.5);

@@ -18,7 +18,8 @@ using testing::IsEmpty;
 
 constexpr SaveInterval kAutomaticSaves = {.is_automatic = true, .steps = 0};
 
-// Returns the need of a run of 100 steps with checkpoints of 10 MiB and a result of 4 MiB.
+// Returns the space that a run of 100 steps needs, with checkpoints of 10 MiB and a result of 4
+// MiB.
 SavingNeed need_of(const SaveInterval& interval, std::optional<std::uint64_t> free_mib) {
   SavingNeed need;
   need.interval = interval;
@@ -45,22 +46,22 @@ TEST(CheckpointRoom, AutomaticOnesAreTwoAndTheOneThatIsWritten) {
 TEST(CheckpointRoom, AutomaticOnesAreFewerOrNoneWhereTheDriveHasLess) {
   const SavingPlan one = plan_saving(need_of(kAutomaticSaves, 29));
   EXPECT_EQ(one.kept_automatic, 1);
-  EXPECT_THAT(one.doubts, ElementsAre(HasSubstr("auto keeps 1 of its checkpoints in place of 2")));
+  EXPECT_THAT(one.doubts, ElementsAre(HasSubstr("auto keeps 1 of its checkpoints instead of 2")));
   const SavingPlan none = plan_saving(need_of(kAutomaticSaves, 19));
   EXPECT_EQ(none.kept_automatic, 0);
   EXPECT_THAT(none.doubts, ElementsAre(HasSubstr("auto saves nothing before this run ends")));
   EXPECT_EQ(describe_saving(need_of(kAutomaticSaves, 19), none, "runs/a"),
-            "saves only where the run ends");
+            "saves only when the run ends");
 }
 
-// The checkpoints that the run before has saved make room, as they are removed.
+// The previous run's checkpoints leave room for new ones, because they are removed.
 TEST(CheckpointRoom, AutomaticOnesTakeThePlaceOfThoseThatAreThere) {
   SavingNeed need = need_of(kAutomaticSaves, 11);
   need.removable = 2;
   EXPECT_EQ(plan_saving(need).kept_automatic, 2);
 }
 
-// A model of which only a small part trains has a result that is larger than its checkpoints.
+// If only a small part of a model trains, its result is larger than its checkpoints.
 TEST(CheckpointRoom, AutomaticOnesLeaveRoomForTheResult) {
   SavingNeed need = need_of(kAutomaticSaves, 60);
   need.result_bytes = 45 * kMiB;
@@ -78,9 +79,10 @@ TEST(CheckpointRoom, KeepLastSaysHowManyAutomaticOnesAreKept) {
 }
 
 TEST(CheckpointRoom, ANumberOfStepsWhoseFirstCheckpointFindsNoRoomIsRefused) {
-  TERRACE_EXPECT_THROW_WITH(plan_saving(need_of(every(10), 9)), OutOfMemory,
-                            "--checkpoint-every 10: a checkpoint takes 10.0 MiB, and 9.00 MiB are "
-                            "free");
+  TERRACE_EXPECT_THROW_WITH(
+      plan_saving(need_of(every(10), 9)), OutOfMemory,
+      "--checkpoint-every 10: a checkpoint takes 10.0 MiB, but only 9.00 MiB are "
+      "free");
   EXPECT_NO_THROW(plan_saving(need_of(every(101), 9))) << "no step of the run is due";
   EXPECT_NO_THROW(plan_saving(need_of(every(0), 9)));
 }
@@ -88,7 +90,7 @@ TEST(CheckpointRoom, ANumberOfStepsWhoseFirstCheckpointFindsNoRoomIsRefused) {
 TEST(CheckpointRoom, ANumberOfStepsThatFillsTheDriveIsDoubted) {
   EXPECT_THAT(plan_saving(need_of(every(10), 100)).doubts, IsEmpty());
   EXPECT_THAT(plan_saving(need_of(every(10), 99)).doubts,
-              ElementsAre(HasSubstr("10 checkpoints of 10.0 MiB are more than the 99.0 MiB")));
+              ElementsAre(HasSubstr("10 checkpoints of 10.0 MiB need more than the 99.0 MiB")));
   SavingNeed few = need_of(every(10), 30);
   few.keep_last = 2;
   EXPECT_THAT(plan_saving(few).doubts, IsEmpty());
@@ -124,7 +126,7 @@ TEST(CheckpointRoom, IsThatOfTheDirectoryAboveOneThatIsNotThere) {
   EXPECT_LT(need.result_bytes, 3U * 803'968U);
 }
 
-// The state in the NVMe tier lies on the same drive as the checkpoints.
+// Here the state in the NVMe tier lies on the same drive as the checkpoints.
 TEST(CheckpointRoom, OfADriveIsLessWhatTheStepTakesThere) {
   const TemporaryDirectory directory;
   const ModelConfig config = load_model_config("nano");
@@ -139,7 +141,7 @@ TEST(CheckpointRoom, OfADriveIsLessWhatTheStepTakesThere) {
   EXPECT_EQ(need.free_bytes, 0U);
 }
 
-// The budget also counts the memory that the state takes on its way into a checkpoint.
+// The budget also covers the memory through which state passes on its way into a checkpoint.
 TEST(CheckpointRoom, StagingTakesWhatTheBudgetLeaves) {
   Ledger ledger;
   ledger[Tier::kHost].peak_bytes = 60 * kMiB;

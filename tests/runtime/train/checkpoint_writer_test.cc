@@ -19,8 +19,8 @@ namespace {
 
 class CheckpointWriterTest : public testing::Test {
  protected:
-  // Reads the state that a run trains on: the values of `seed_` at this moment, whatever was copied
-  // before.
+  // Reads the state of a run that is training: it always follows the present value of `seed_`, even
+  // if part of the state has been copied before.
   void fetch(StateField field, const UnitLayout& unit, std::int64_t begin,
              std::span<float> out) const {
     RandomState(seed_).read(field, unit, begin, out);
@@ -103,7 +103,7 @@ TEST_F(CheckpointWriterTest, AFullDiskIsItsResult) {
   EXPECT_TRUE(disk.list(directory_.path()).empty());
 }
 
-// This happens if a step fails while the checkpoint before it is being written.
+// This happens if a step fails while the checkpoint of an earlier step is being written.
 TEST_F(CheckpointWriterTest, ItsDestructorCompletesWhatWasBegun) {
   {
     CheckpointWriter writer;
@@ -124,7 +124,7 @@ TEST_F(CheckpointWriterTest, WhatCannotBeReadIsThrownAndLeavesNothing) {
   EXPECT_TRUE(system_files().list(directory_.path()).empty());
 }
 
-// The steps change each unit as soon as its gate lets them. The drive is slow all the time.
+// The steps change each unit as soon as the gate lets them. The drive is slow throughout the test.
 TEST_F(CheckpointWriterTest, UnitsThatAreReadBesideTheStepsChangeOnlyBehindTheGate) {
   staging_bytes_ = 0;
   HeldFiles disk;
@@ -206,7 +206,7 @@ TEST_F(CheckpointWriterTest, UnitsAreWrittenInTheOrderAskedForAndListedInTheirs)
   expect_has_state(1, 42);
 }
 
-// There is memory for the whole state, and the drive takes nothing.
+// There is enough memory for the whole state, and the drive accepts no data yet.
 TEST_F(CheckpointWriterTest, TheStateIsReadAheadOfTheDriveOnlyWhereAStepWaits) {
   HeldFiles disk;
   const auto units = static_cast<std::int32_t>(layout_.size());
@@ -222,7 +222,7 @@ TEST_F(CheckpointWriterTest, TheStateIsReadAheadOfTheDriveOnlyWhereAStepWaits) {
       },
       gate);
   for (int read = pieces; read < 2; read = pieces) pieces.wait(read);
-  // In this time a reader that does not wait for the drive would have finished.
+  // A reader that did not wait for the drive would finish within this time.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_FALSE(gate.is_open(units - 1));
   EXPECT_FALSE(gate.is_awaited());

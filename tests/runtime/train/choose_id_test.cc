@@ -16,14 +16,14 @@ namespace {
 constexpr std::uint64_t kSeed = 5;
 constexpr int kDraws = 4000;
 
-// Counts how often each id is drawn.
+// Returns how often each id is drawn.
 std::map<std::int32_t, int> draws(std::span<const float> logits, const ChoiceRule& rule) {
   std::map<std::int32_t, int> counts;
   for (std::uint64_t i = 0; i < kDraws; ++i) ++counts[choose_id(logits, rule, {kSeed, i})];
   return counts;
 }
 
-// Returns logits of the likelihoods 0.4, 0.3, 0.2 and 0.1, not in order.
+// Returns logits for the likelihoods 0.4, 0.3, 0.2 and 0.1, in mixed order.
 std::array<float, 4> four_logits() {
   return {std::log(0.2F), std::log(0.4F), std::log(0.1F), std::log(0.3F)};
 }
@@ -43,7 +43,8 @@ TEST(ChooseId, DrawsByLikelihood) {
   logits[20] = std::log(3.0F);
   auto counts = draws(logits, {});
   EXPECT_EQ(counts[10] + counts[20], kDraws);
-  // 3/4 of 4000 with a deviation of 27. The draws of a seed are always the same.
+  // The expected count is 3/4 of 4000, with a standard deviation of 27. A seed always gives the
+  // same draws.
   EXPECT_NEAR(counts[20], 3000, 110);
   EXPECT_EQ(choose_id(logits, {}, {kSeed, 3}), choose_id(logits, {}, {kSeed, 3}));
 }
@@ -56,12 +57,12 @@ TEST(ChooseId, DrawsFromTheLikeliestAlone) {
   EXPECT_EQ(draws(four_logits(), {.top_k = 1}).size(), 1U);
   EXPECT_EQ(draws(four_logits(), {.top_k = 4}), draws(four_logits(), {}));
   EXPECT_EQ(draws(four_logits(), {.top_k = 9}), draws(four_logits(), {}));
-  // Ids that are as likely as the last one are kept, as transformers keeps them.
+  // Ids that are as likely as the last of the top k are kept too, as in the transformers library.
   const std::array<float, 4> equal = {1.0F, 2.0F, 1.0F, 0.0F};
   EXPECT_EQ(draws(equal, {.top_k = 2}).size(), 3U);
 }
 
-// An id is kept if the ids before it make up less than top_p.
+// An id is kept if the ids that are likelier have a total likelihood of less than top_p.
 TEST(ChooseId, DrawsFromThoseThatMakeUpTopP) {
   EXPECT_EQ(draws(four_logits(), {.top_p = 0.39}).size(), 1U);
   EXPECT_EQ(draws(four_logits(), {.top_p = 0.41}).size(), 2U);
@@ -74,8 +75,9 @@ TEST(ChooseId, DrawsFromThoseThatMakeUpTopP) {
   EXPECT_EQ(draws(four_logits(), {.top_p = 0.95}), draws(four_logits(), {}));
 }
 
-// Temperature comes first: the flatter likelihoods need more ids to make up top_p. top-k comes
-// next: it leaves two ids, of which the first makes up 4/7.
+// Temperature is applied first: it makes the likelihoods flatter, so that more ids are needed to
+// make up top_p. top-k is applied next: it leaves two ids, and the first of them then has a
+// likelihood of 4/7.
 TEST(ChooseId, TemperatureThenTopKThenTopP) {
   EXPECT_EQ(draws(four_logits(), {.temperature = 100, .top_p = 0.71}).size(), 3U);
   EXPECT_EQ(draws(four_logits(), {.temperature = 100, .top_p = 0.8}).size(), 4U);

@@ -5,7 +5,7 @@
 
 #include "tests/runtime/temporary_directory.h"
 
-// The report on documents and masks before the first step.
+// Tests the report on documents and masks that a run prints before its first step.
 namespace terrace {
 namespace {
 
@@ -16,7 +16,7 @@ std::string report_file_of(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// Returns a dataset of ids with a mask, in windows of `length`.
+// Returns a dataset of these ids and this mask, in windows of `length` tokens.
 Dataset masked_windows(const TemporaryDirectory& directory, const std::vector<std::uint16_t>& ids,
                        const std::vector<std::uint8_t>& mask, std::int64_t length) {
   DatasetOptions options;
@@ -42,8 +42,8 @@ TEST(DocumentReport, ShowsIdsThatTheTokenizerDoesNotHave) {
 
 TEST(DocumentReport, ShowsTheFirstSampleWithATarget) {
   const TemporaryDirectory directory;
-  // Each window has one target. Under one of the two masks, the first window of an epoch has no
-  // target to train on.
+  // Each window has one target. With one of the two masks, the first window of the epoch has a
+  // target that is masked out.
   int shown = 0;
   for (const std::vector<std::uint8_t>& mask :
        {std::vector<std::uint8_t>{0, 1, 0}, std::vector<std::uint8_t>{0, 0, 1}}) {

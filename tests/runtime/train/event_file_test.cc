@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-// Returns the names of event files in their order.
+// Returns the names of the event files, sorted.
 std::vector<std::string> event_files(const TemporaryDirectory& directory) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
@@ -57,7 +57,7 @@ TEST(EventFile, HasVersionSessionAndScalars) {
   EXPECT_EQ(events[3].scalars.at("loss"), std::numeric_limits<float>::infinity());
 }
 
-// Otherwise the test's reader would prove nothing.
+// If the reader of the tests missed damage, the other tests would prove nothing.
 TEST(EventFile, ADamagedByteIsNoticedByItsReader) {
   const TemporaryDirectory directory;
   EventFile(directory.path(), 1, 1.5e9).add(1, 1.5e9, std::vector<Scalar>{{"loss", 2.5}});

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// Computes the checksum bit by bit, as RFC 3720 defines it.
+// Computes the CRC-32C bit by bit, as RFC 3720 defines it.
 std::uint32_t slow_crc32c(std::string_view bytes) {
   std::uint32_t crc = 0xffffffffU;
   for (const char byte : bytes) {

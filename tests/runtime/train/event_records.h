@@ -16,8 +16,8 @@ struct ReadEvent {
   std::map<std::string, float> scalars;
 };
 
-// Returns the events in a file's bytes. Throws std::runtime_error if a checksum, a length or a
-// field is not as the format requires.
+// Returns the events that a file contains, given its bytes. Throws std::runtime_error if a
+// checksum, a length or a field is not as the format requires.
 std::vector<ReadEvent> read_events(const std::string& bytes);
 
 }  // namespace terrace

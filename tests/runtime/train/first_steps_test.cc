@@ -24,7 +24,7 @@ TEST(FirstSteps, TheVeryFirstIsLeftOutWhereThereIsAnother) {
   EXPECT_FALSE(steps.is_full());
   steps.add(1, 200);
   EXPECT_TRUE(steps.is_full());
-  steps.add(50, 900);  // later
+  steps.add(50, 900);  // ignored: it is not one of the first steps
   EXPECT_EQ(steps.measured()->median_step_s, 2);
   EXPECT_EQ(steps.measured()->steps, 3);
   EXPECT_EQ(steps.measured()->process_peak_bytes, 300U);
@@ -36,7 +36,7 @@ TEST(FirstSteps, AreToldBesideWhatWasPlanned) {
   const MeasuredStep measured{.steps = 3, .median_step_s = 3, .process_peak_bytes = 120 * kMiB};
   EXPECT_EQ(describe_measured(planned, measured),
             "measured: 3 s a step, the median of 3; 2 s were predicted, so it takes 1.50 times as "
-            "long\nmemory of the process: 120 MiB at most until now; 100 MiB were planned");
+            "long\nprocess memory: at most 120 MiB so far, 100 MiB planned");
   const auto json = nlohmann::json::parse(to_json(planned, measured));
   EXPECT_EQ(json.at("predicted_step_s"), 2);
   EXPECT_EQ(json.at("step_s"), 3);
@@ -51,7 +51,7 @@ TEST(FirstSteps, OfAGpuItsMemoryIsToldAndNothingIsPredicted) {
       .steps = 1, .median_step_s = 3, .process_peak_bytes = 1, .device_bytes = 80 * kMiB};
   const std::string text = describe_measured(planned, measured);
   EXPECT_THAT(text, testing::Not(HasSubstr("predicted")));
-  EXPECT_THAT(text, HasSubstr("of the GPU: 80.0 MiB taken, 64.0 MiB of it planned"));
+  EXPECT_THAT(text, HasSubstr("GPU memory: 80.0 MiB used, 64.0 MiB of it planned"));
   const auto json = nlohmann::json::parse(to_json(planned, measured));
   EXPECT_FALSE(json.contains("predicted_step_s"));
   EXPECT_EQ(json.at("device_bytes"), 80 * kMiB);

@@ -32,7 +32,7 @@ TEST(GpuChoice, AutoTakesAGpuThatCanBeUsedForOneRank) {
   EXPECT_TRUE(takes_gpus(kAuto, 1, yes));
   EXPECT_FALSE(takes_gpus(kAuto, 1, no));
   EXPECT_TRUE(takes_gpus(kCuda1, 1, no)) << "CUDA says what is wrong with it";
-  // No GPU is looked at if the answer does not depend on it.
+  // GPUs are not examined if the answer does not depend on them.
   const auto looked = []() -> bool { throw DeviceError("looked at a GPU", ""); };
   EXPECT_FALSE(takes_gpus(kAuto, 2, looked));
   EXPECT_FALSE(takes_gpus(kCpu, 1, looked));
@@ -43,7 +43,7 @@ TEST(GpuChoice, ARankHasTheGpuWithItsNumberOnTheHost) {
   EXPECT_EQ(gpu_ordinal(kCuda, kAlone, 8), 0);
   EXPECT_EQ(gpu_ordinal(kCuda, {8, 7}, 8), 7);
   EXPECT_EQ(gpu_ordinal(kCuda1, kAlone, 2), 1);
-  // CUDA itself reports what is wrong with these.
+  // These choices are accepted here, because CUDA itself reports what is wrong with them.
   EXPECT_EQ(gpu_ordinal(kCuda1, kAlone, 1), 1);
   EXPECT_EQ(gpu_ordinal(kCuda, {2, 1}, 0), 1);
 }
@@ -130,7 +130,7 @@ TEST_F(GpuOptions, ItsMemoryIsATierOfItsOwn) {
   const ModelRuntimeOptions engine = engine_options();
   EXPECT_FALSE(engine.placement.unified);
   EXPECT_EQ(engine.budgets[static_cast<std::size_t>(Tier::kDevice)], 1024 * kGiB);
-  // All of the host's memory is left for the host arena, however much a GPU has.
+  // The host arena may use all of the host's memory, no matter how much memory the GPU has.
   machine_.gpu.reset();
   EXPECT_EQ(engine.budgets[static_cast<std::size_t>(Tier::kHost)],
             engine_options().budgets[static_cast<std::size_t>(Tier::kHost)]);

@@ -9,8 +9,8 @@
 #include "runtime/engine/model_runtime.h"
 #include "tests/sanitized.h"
 
-// Steps of nano with drawn homes and drawn budgets. With more memory, a step that fits must never
-// be refused, and a refusal must say what is short.
+// Plans steps of nano with random homes and random budgets. A step that fits must not be refused
+// when it has more memory, and a refusal must say which memory is short.
 namespace terrace {
 namespace {
 
@@ -37,13 +37,13 @@ ModelRuntimeOptions draw_step(std::mt19937& random) {
   return options;
 }
 
-// Draws from 0.3 MiB on, small budgets more often.
+// Returns a random budget of at least 0.3 MiB. Small budgets are more frequent.
 std::size_t draw_budget(std::mt19937& random) {
   const double part = static_cast<double>(random() % 1000) / 1000;
   return static_cast<std::size_t>((0.3 + 15 * part * part) * static_cast<double>(kMiB));
 }
 
-// Returns why a step does not fit, or an empty text if it does.
+// Returns the reason why a step does not fit, or an empty text if it fits.
 std::string refusal_of(ModelRuntimeOptions options, const TierBudgets& budgets) {
   options.budgets = budgets;
   try {

@@ -37,7 +37,8 @@ TEST(OptionFlags, AreFlagsOfTheProgram) {
   }
 }
 
-// Every class of state is at its place in the table, and has an account and a flag of its own.
+// Every class of state is at its own index in the table, and no two classes share an account or a
+// flag.
 TEST(OptionFlags, PlaceEveryState) {
   std::set<Account> accounts;
   std::set<std::string_view> flags;

@@ -26,13 +26,13 @@ TEST(PeriodicSaves, AQuarterOfAnHourIsANumberOfStepsByTheirTime) {
   EXPECT_EQ(steps_between_saves(0), 1'000'000'000);
 }
 
-// The very first step is not measured if there are others.
+// The very first step is ignored if there are others.
 TEST(PeriodicSaves, TheNumberIsChosenFromTheFirstStepsOnceTheyAreDone) {
   EXPECT_EQ(choose_save_interval(measured({90, 9, 9}), 100), std::nullopt);
   EXPECT_EQ(choose_save_interval(measured({90, 9, 9, 10}), 100), 100);
 }
 
-// A run whose steps take minutes does not go on for hours without saving.
+// A run whose steps take minutes must not continue for hours without saving.
 TEST(PeriodicSaves, TheNumberIsChosenAfterAQuarterOfAnHourFromTheStepsThereAre) {
   EXPECT_EQ(choose_save_interval(measured({}), 1000), std::nullopt);
   EXPECT_EQ(choose_save_interval(measured({600}), 600), std::nullopt);

@@ -17,8 +17,9 @@
 #include "tests/runtime/temporary_directory.h"
 #include "tests/sanitized.h"
 
-// Dry runs of drawn steps with drawn budgets. A budget that is larger than an accepted one is
-// accepted. The least budget that is named is accepted, and clearly less is refused, with a reason.
+// Makes dry runs of random steps with random budgets. Any budget that is larger than an accepted
+// one must be accepted. The least budget that a refusal names must be accepted, and a clearly
+// smaller one refused, with a reason.
 namespace terrace {
 namespace {
 
@@ -45,7 +46,7 @@ struct Budgets {
   std::size_t host = 0;
 };
 
-// A step with flags as people use them.
+// A random step, given by flags that people might use.
 class DrawnStep {
  public:
   explicit DrawnStep(unsigned seed) : random_(seed) {
@@ -56,10 +57,10 @@ class DrawnStep {
   bool has_device() const { return has_device_; }
   std::string text() const { return fmt::format("{}", fmt::join(flags_, " ")); }
 
-  // Returns why the step is refused, or an empty text if it is accepted.
+  // Returns the reason why the step is refused, or an empty text if it is accepted.
   std::string refusal(const Budgets& budgets) const { return run(budgets, {}).refusal; }
 
-  // Returns the least budgets that a dry run names if no budgets suffice.
+  // Returns the least budgets that a dry run names when the given budgets are too small.
   Budgets least() const {
     const Outcome outcome = run({1 * kKiB, 1 * kKiB}, {"--json"});
     Budgets least;
@@ -182,7 +183,8 @@ void expect_a_reason(const std::string& refusal) {
   EXPECT_THAT(refusal, testing::ContainsRegex("does not fit: .*needs "));
 }
 
-// Expects acceptance to be monotone while one budget grows and the other stays.
+// Expects that once the step is accepted, it stays accepted while one budget grows and the other is
+// unchanged.
 void expect_monotone(const DrawnStep& step, const Budgets& least, std::size_t Budgets::* grows) {
   int accepted_at = 0;
   for (const int percent : kPercents) {
@@ -200,7 +202,7 @@ void expect_monotone(const DrawnStep& step, const Budgets& least, std::size_t Bu
   EXPECT_GT(accepted_at, 0) << step.text();
 }
 
-// Expects a refusal with clearly less of one tier and the other as it is.
+// Expects a refusal if the budget of one tier is clearly smaller and the other is unchanged.
 void expect_least(const DrawnStep& step, const Budgets& least, std::size_t Budgets::* tier) {
   Budgets less = least;
   less.*tier = clearly_less(least.*tier);
@@ -208,7 +210,7 @@ void expect_least(const DrawnStep& step, const Budgets& least, std::size_t Budge
   EXPECT_NE(step.refusal(less), "") << step.text() << ": " << text_of(less);
 }
 
-// Returns the budget that a refusal names: "raise --host-memory to 1.5 MiB or more".
+// Returns the budget that a refusal names, as in "raise --host-memory to 1.5 MiB or more".
 std::optional<std::size_t> named_least(const std::string& refusal) {
   constexpr std::string_view kBefore = "raise --host-memory to ";
   const std::size_t before = refusal.find(kBefore);
@@ -219,7 +221,7 @@ std::optional<std::size_t> named_least(const std::string& refusal) {
   return parse_size(refusal.substr(begin, end - begin));
 }
 
-// Expects a refusal that is only for lack of host memory to name the budget that suffices.
+// Expects that a refusal which is due only to a lack of host memory names the budget that suffices.
 void expect_named(const DrawnStep& step, const Budgets& least) {
   Budgets budgets = least;
   budgets.host = 1 * kKiB;

@@ -9,8 +9,8 @@
 #include "runtime/train/trainer.h"
 #include "tests/runtime/temporary_directory.h"
 
-// The console hears of everything that can take long: when it begins and ends, and how far it has
-// come.
+// Tests that the console is told about everything that can take long: when it begins, how far it
+// has come, and when it ends.
 namespace terrace {
 namespace {
 
@@ -59,7 +59,7 @@ TEST(TrainPlanning, IsToldToTheConsole) {
   const std::vector<std::string> dry = {
       "begin planning the step", "end", "nano:", "predi", "data:", "saves"};
   EXPECT_EQ(events_of({"--dry-run"}), dry);
-  // It hears of planning once, however many ranks plan.
+  // The console is told about planning only once, no matter how many ranks plan.
   EXPECT_EQ(events_of({"--dry-run", "--local-ranks", "2", "--pipeline-parallel", "2"}), dry);
   std::vector<std::string> run = events_of({});
   ASSERT_GE(run.size(), dry.size());
@@ -67,7 +67,7 @@ TEST(TrainPlanning, IsToldToTheConsole) {
   EXPECT_EQ(run, dry);
 }
 
-// A dry run has no thread for each rank.
+// A dry run does not start a thread for each rank.
 TEST(TrainPlanning, PlansMoreRanksThanRunAsThreads) {
   const std::vector<std::string> dry = {
       "begin planning the step", "end", "nano:", "predi", "data:", "saves"};
@@ -75,7 +75,7 @@ TEST(TrainPlanning, PlansMoreRanksThanRunAsThreads) {
   EXPECT_THROW(events_of({"--local-ranks", "512"}), ConfigError);
 }
 
-// In a dry run one of them stands for all.
+// In a dry run one data-parallel rank stands for all of them, so their plans must have equal sizes.
 TEST(TrainPlanning, FindsDataParallelRanksOfOneSize) {
   for (int stage = 0; stage <= 3; ++stage) {
     ModelRuntimeOptions options;
@@ -108,14 +108,14 @@ TEST(TrainPlanning, EndsAlsoWhereTheStepDoesNotFit) {
   EXPECT_EQ(events_of({"--device-memory", "4KiB", "--dry-run"}), refused);
 }
 
-// Only the document is written to standard output.
+// With --json, only the document is written to standard output.
 TEST(TrainPlanning, IsNotToldBesideADocument) {
   EXPECT_EQ(events_of({"--dry-run", "--json"}), std::vector<std::string>{"{\n  \""});
   const std::vector<std::string> refused = {"{\n  \"", "refused"};
   EXPECT_EQ(events_of({"--dry-run", "--json", "--device-memory", "4KiB"}), refused);
 }
 
-// Every phase of known length reaches its end.
+// Every phase whose length is known is reported as complete at its end.
 TEST(TrainPhases, AreToldToTheConsole) {
   const std::vector<std::string> events = events_of({"--validation-fraction", "0.1"});
   const auto phase_after = [&](const std::string& what) {

@@ -28,12 +28,13 @@ class NumberedTokens final : public TokenSource {
   const std::int64_t& readable_;
 };
 
-// Micro-batches of 2 sequences of 4 positions, from 64 tokens to train on and 24 to validate on.
+// Tests micro-batches of 2 sequences of 4 positions. There are 64 training tokens and 24 validation
+// tokens.
 class RankSamplesTest : public testing::Test {
  protected:
   static constexpr std::int64_t kPositions = 4;
 
-  // Returns samples with an evaluation of `evaluated` windows; 0: of all windows.
+  // Returns samples that evaluate `evaluated` windows, or all windows if it is 0.
   RankSamples samples_of(std::int64_t micro_batches, std::int64_t rank, std::int64_t ranks,
                          std::int64_t evaluated = 0) const {
     return {data_,
@@ -54,7 +55,7 @@ class RankSamplesTest : public testing::Test {
                 std::make_unique<NumberedTokens>(24, readable_)};
 };
 
-// Returns the sequences and their targets, for all micro-batches one after the other.
+// Returns each sequence followed by its targets, for one micro-batch after the other.
 std::vector<std::vector<std::int32_t>> sequences_of(std::span<const std::int32_t> step) {
   std::vector<std::vector<std::int32_t>> found;
   const std::size_t rows = 2 * 4;
@@ -103,7 +104,7 @@ TEST_F(RankSamplesTest, ValidationIsCountedToItsEndByAllRanksTogether) {
   EXPECT_EQ(counted, data_.validation_tokens() - 1);
 }
 
-// A dry run may plan micro-batches that no machine has the memory for.
+// A dry run may plan micro-batches that are too large for any machine's memory.
 TEST_F(RankSamplesTest, WhatIsEvaluatedIsCheckedInTheMemoryOfASample) {
   constexpr std::int64_t kSequences = std::int64_t{1} << 50;
   const RankSamples samples(data_, {{kSequences, kPositions}, 4, 0, 1},
@@ -113,8 +114,8 @@ TEST_F(RankSamplesTest, WhatIsEvaluatedIsCheckedInTheMemoryOfASample) {
   EXPECT_THROW(samples.check_evaluated(), CorruptData) << "a sample is read";
 }
 
-// The split has 6 windows, the last of which is short. An evaluation of 3 takes every second one,
-// whatever the ranks.
+// The split has 6 windows, the last of which is short. An evaluation of 3 windows takes every
+// second one, with any number of ranks.
 TEST_F(RankSamplesTest, AnEvaluationOfFewSamplesTakesThemFromAllOverTheSplit) {
   ASSERT_EQ(data_.validation_samples(), 6);
   for (const std::int64_t ranks : {1, 2}) {
@@ -169,7 +170,7 @@ TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
   samples.rethrow_problem();
   const std::vector<std::int32_t> before(samples.tokens().begin(), samples.tokens().end());
   readable_ = 0;
-  samples.fetch(0);  // it is there
+  samples.fetch(0);  // these samples have been fetched already
   EXPECT_FALSE(samples.has_problem());
   EXPECT_TRUE(std::ranges::equal(samples.tokens(), before));
   samples.fetch(2);
@@ -183,7 +184,8 @@ TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
   EXPECT_THROW(evaluating.rethrow_problem(), CorruptData);
 }
 
-// The angles follow the numbers of each micro-batch, and are for the lengths that its windows have.
+// In each micro-batch the angles come after the token ids. They are computed for the lengths of the
+// micro-batch's windows.
 TEST_F(RankSamplesTest, HasTheAnglesOfEachRow) {
   constexpr std::int64_t kWidth = 4;
   const RopeOptions rope = {.type = RopeType::kDynamic, .factor = 2.0, .positions = 2};
@@ -191,7 +193,7 @@ TEST_F(RankSamplesTest, HasTheAnglesOfEachRow) {
   share.batch.row_angles = kWidth;
   RankSamples samples(data_, share, {data_.validation_samples()});
   const std::size_t numbers = 2 * 2 * kPositions;
-  const std::size_t step = numbers + 2 * kPositions * kWidth;  // of a micro-batch
+  const std::size_t step = numbers + 2 * kPositions * kWidth;  // of one micro-batch
   const auto angles_of = [&](std::span<const std::int32_t> tokens, std::size_t m, std::size_t s) {
     std::vector<float> angles(kPositions * kWidth);
     std::memcpy(angles.data(), tokens.data() + m * step + numbers + s * angles.size(),

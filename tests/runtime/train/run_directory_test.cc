@@ -54,7 +54,8 @@ class RunDirectoryTest : public ::testing::Test {
     return options;
   }
 
-  // Takes another run's lock, which lasts until the descriptor is closed.
+  // Locks the directory as another run would. The lock lasts until the returned descriptor is
+  // closed.
   static int lock_as_other(const std::string& run_dir) {
     fs::create_directories(run_dir);
     const int file = ::open((run_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -67,7 +68,7 @@ class RunDirectoryTest : public ::testing::Test {
   ListedLog log_;
 };
 
-// A job array starts such runs.
+// A job array may start several runs in the same second.
 TEST_F(RunDirectoryTest, RunsOfOneSecondHaveDirectoriesOfTheirOwn) {
   std::set<std::string> paths;
   std::vector<std::unique_ptr<RunDirectory>> runs;
@@ -92,7 +93,7 @@ TEST_F(RunDirectoryTest, OfAnotherRunIsRefusedAndLeftAsItIs) {
   EXPECT_EQ(RunDirectory(options_for("run"), log_, kNoWait).path(), "run");
 }
 
-// The ranks of an mpirun that was killed end a moment after it.
+// When mpirun is killed, its ranks end only a moment later.
 TEST_F(RunDirectoryTest, ARunThatIsAboutToEndIsWaitedForAndThatIsSaid) {
   const int other = lock_as_other("run");
   std::jthread end([&] {
@@ -105,7 +106,8 @@ TEST_F(RunDirectoryTest, ARunThatIsAboutToEndIsWaitedForAndThatIsSaid) {
   EXPECT_THAT(log_.warnings, IsEmpty());
 }
 
-// A run that was refused removes the directory that it had made.
+// A run that is refused removes the directory that it has created, even if another run waits for
+// it.
 TEST_F(RunDirectoryTest, ThatIsRemovedWhileItIsWaitedForIsMadeAgain) {
   const int other = lock_as_other("run");
   std::jthread end([&] {
@@ -119,7 +121,7 @@ TEST_F(RunDirectoryTest, ThatIsRemovedWhileItIsWaitedForIsMadeAgain) {
   EXPECT_THROW(RunDirectory(options_for("run"), silent, kNoWait), ConfigError);
 }
 
-// Lustre without -o flock, some NFS and some FUSE file systems fail like this.
+// Locks fail with these errors on Lustre without -o flock, and on some NFS and FUSE file systems.
 TEST_F(RunDirectoryTest, WithoutLocksTheRunGoesOnAndThatIsSaid) {
   for (const int error_number : {ENOSYS, ENOLCK, EOPNOTSUPP}) {
     const ExitCode code = in_child([&] {

@@ -80,11 +80,11 @@ class KeptWarnings final : public Log {
   std::vector<std::string> lines_;
 };
 
-// As long as it exists, the process gets hardly any more memory.
+// A limit: as long as the object exists, the process can allocate hardly any more memory.
 class NoMoreMemory {
  public:
   NoMoreMemory() {
-    constexpr rlim_t kLeftBytes = 1 << 20;  // for files; a copy of the state takes more
+    constexpr rlim_t kLeftBytes = 1 << 20;  // enough for files, but not for a copy of the state
     rlim_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
     EXPECT_EQ(::getrlimit(RLIMIT_AS, &usual_), 0);
@@ -99,13 +99,13 @@ class NoMoreMemory {
   rlimit usual_{};
 };
 
-// Two ranks that save their parts into one run directory.
+// Tests two ranks that save their parts into one run directory.
 class RunSaverTest : public testing::Test {
  protected:
   static constexpr int kRanks = 2;
 
-  // Calls `body` on every rank. Returns the error that each ended with, or an empty text if it
-  // threw none.
+  // Calls `body` on every rank. Returns, for each rank, the error that `body` threw, or an empty
+  // text.
   std::vector<std::string> on_ranks(const std::function<void(RunSaver& saver, int rank)>& body) {
     auto worlds = make_thread_communicators(kRanks, "world");
     auto saving = make_thread_communicators(kRanks, "saving", {.timeout = kCollectiveTimeout});
@@ -166,7 +166,8 @@ class RunSaverTest : public testing::Test {
   KeptWarnings log_;
 };
 
-// A slow drive is not a rank that has left: ranks that wait for it hear from the first one.
+// A slow drive must not look like a rank that has left: the rank that writes lets the waiting ranks
+// know that it is still there.
 TEST_F(RunSaverTest, AWriteMayTakeLongerThanRanksWaitForEachOther) {
   const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
     saver.begin_save(after(3));
@@ -183,7 +184,7 @@ TEST_F(RunSaverTest, AWriteMayTakeLongerThanRanksWaitForEachOther) {
   EXPECT_TRUE(is_checkpoint(directory_.path("checkpoint-3")));
 }
 
-// The drive holds the checkpoint until the other rank has ended.
+// The drive completes the checkpoint only after the other rank has ended.
 TEST_F(RunSaverTest, AFailureIsToldToTheOthersBeforeTheCheckpointIsComplete) {
   const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
     saver.begin_save(after(3));
@@ -208,7 +209,7 @@ TEST_F(RunSaverTest, AFailedRunSaysThatItsCheckpointIsNotSaved) {
   EXPECT_THAT(log_.lines(), ElementsAre(HasSubstr("checkpoint-3 is not saved: ")));
 }
 
-// The host has less memory for the copy than it said.
+// The host has less memory for the copy than it reported.
 TEST_F(RunSaverTest, WhatIsWrittenAtOnceForWantOfMemoryLeavesNoMoreThanKeepLast) {
   if (kSanitized) GTEST_SKIP() << "the sanitizers need memory of their own";
   keep_last_ = 1;
@@ -226,7 +227,8 @@ TEST_F(RunSaverTest, WhatIsWrittenAtOnceForWantOfMemoryLeavesNoMoreThanKeepLast)
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-// Named checkpoints stay, and so does the automatic one that the run was told to go on from.
+// Checkpoints that the user asked for are kept, and so is the automatic one that the run was told
+// to resume from.
 TEST_F(RunSaverTest, AutomaticCheckpointsAreKeptUpToTheirNumber) {
   disk_.release();
   keep_automatic_ = 2;
@@ -257,7 +259,7 @@ TEST_F(RunSaverTest, AnAutomaticCheckpointIsPassedOverWhereAnotherIsBeingWritten
   EXPECT_THAT(later_checkpoints(directory_.path(), 0), ElementsAre("checkpoint-3", "checkpoint-5"));
 }
 
-// Nobody has asked for this checkpoint, so the run goes on as it would without it.
+// The user has not asked for this checkpoint, so the run continues without it.
 TEST_F(RunSaverTest, AnAutomaticCheckpointThatCannotBeWrittenEndsNoRun) {
   const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int) {
     saver.begin_save(automatic(3));

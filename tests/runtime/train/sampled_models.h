@@ -7,7 +7,7 @@
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_init.h"
 
-// Small models with random weights, to sample from.
+// Provides small models with random weights for tests that sample.
 namespace terrace {
 
 inline constexpr auto kFetchInitial = [](const UnitLayout&, const ParameterTensor& tensor,
@@ -15,7 +15,7 @@ inline constexpr auto kFetchInitial = [](const UnitLayout&, const ParameterTenso
   init_parameter(tensor, 5, begin, out);
 };
 
-// Returns a model like preset nano, but smaller.
+// Returns a model like the preset nano, but smaller.
 inline ModelConfig small_model(bool gpt2) {
   if (gpt2) {
     return parse_model_config(R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],

@@ -22,7 +22,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Keeps the warnings.
+// Collects the warnings of a run.
 class WarningLog final : public Log {
  public:
   void info(std::string_view) override {}
@@ -44,7 +44,7 @@ std::string text_of(const SampleOptions& options) {
   return text_of(options, log);
 }
 
-// A directory with a small model, and the options to sample from it: one token is one byte.
+// A directory with a small model, and the options to sample from it. Each token is one byte.
 class SampledDirectory {
  public:
   explicit SampledDirectory(const ModelConfig& config) {
@@ -71,7 +71,7 @@ TEST(SampleText, ContinuesFromAHuggingFaceDirectory) {
   SampleOptions options;
   options.source.directory = directory.path("final");
   options.prompt = "The ";
-  options.max_new_tokens = 90;  // past the model's 64 positions
+  options.max_new_tokens = 90;  // more than the model's 64 positions
   options.threads = 1;
   const std::string text = text_of(options);
   EXPECT_EQ(text.size(), 4U + 90U);
@@ -86,7 +86,8 @@ TEST(SampleText, ContinuesFromAHuggingFaceDirectory) {
   EXPECT_EQ(text_of(options), greedy);
 }
 
-// Dynamic rotary embeddings use the length of the whole text, also beyond max_position_embeddings.
+// Dynamic rotary embeddings use the length of the whole text, even if it exceeds
+// max_position_embeddings.
 TEST(SampleText, GoesOnWithDynamicRotaryEmbeddings) {
   const TemporaryDirectory directory;
   const ModelConfig config = rotated_model(kDynamic);
@@ -109,8 +110,8 @@ TEST(SampleText, GoesOnWithDynamicRotaryEmbeddings) {
   EXPECT_EQ(text_of(options), wanted);
 }
 
-// A model of 300 ids, with a tokenizer of its own in its directory, samples with the tokens of that
-// tokenizer.
+// If the directory of a model, here one with 300 ids, has a tokenizer, the model samples with the
+// tokens of that tokenizer.
 TEST(SampleText, TakesTheTokenizerOfTheDirectory) {
   const TemporaryDirectory directory;
   const ModelConfig config = small_model(true);
@@ -142,7 +143,7 @@ TEST(SampleText, TakesTheTokenizerOfTheDirectory) {
   EXPECT_EQ(sampled(), of_bytes);
   options.source.tokenizer = tokenizer;
   EXPECT_EQ(sampled(), of_tokens);
-  // The text ends with the end token.
+  // The text ends where the model draws the end token.
   directory.write("final/tokenizer_config.json", R"({"eos_token": "ab"})");
   const std::string ended = sampled();
   EXPECT_EQ(of_tokens.substr(0, ended.size()), ended);
@@ -166,7 +167,7 @@ TEST(SampleText, EndsBeforeAStopText) {
   options.choice.temperature = 1;
   options.max_new_tokens = 60;
   const std::string whole = text_of(options);
-  // The stop text is three tokens of it, at the first place where they occur.
+  // The stop text is three tokens long. Sampling stops at the first place where they occur.
   const std::string stop = whole.substr(40, 3);
   options.stop_texts = {"never there, as it is too long to be drawn", stop};
   SilentLog log;
@@ -176,7 +177,7 @@ TEST(SampleText, EndsBeforeAStopText) {
   EXPECT_EQ(text, whole.substr(0, whole.find(stop, options.prompt.size())));
 }
 
-// gpt2 has no position behind the last one that it has learned, which is 64 here.
+// gpt2 has no positions beyond those that it has learned. Here these are 64.
 TEST(SampleText, EndsWithTheLearnedPositions) {
   SampledDirectory sampled(small_model(true));
   SampleOptions& options = sampled.options;
@@ -184,8 +185,8 @@ TEST(SampleText, EndsWithTheLearnedPositions) {
   WarningLog log;
   const auto outcome = sample_text(options, [](std::string_view) {}, log);
   EXPECT_EQ(outcome.end, SampleEnd::kPositions);
-  EXPECT_EQ(outcome.new_tokens, 5);  // the last is behind the last position
-  EXPECT_THAT(log.warnings(), HasSubstr("has learned 64 positions"));
+  EXPECT_EQ(outcome.new_tokens, 5);  // the last one comes after the last position
+  EXPECT_THAT(log.warnings(), HasSubstr("has learned only 64 positions"));
   options.max_new_tokens = 5;
   WarningLog quiet;
   EXPECT_EQ(sample_text(options, [](std::string_view) {}, quiet).end, SampleEnd::kLength);
@@ -199,7 +200,7 @@ TEST(SampleText, EndsWithTheLearnedPositions) {
 
 TEST(SampleText, GoesOnBehindThePositionsOfARotaryModel) {
   SampledDirectory sampled(small_model(false));
-  sampled.options.max_new_tokens = 61;  // the last is behind its 64 positions
+  sampled.options.max_new_tokens = 61;  // the last one comes after the 64 positions
   WarningLog quiet;
   EXPECT_EQ(text_of(sampled.options, quiet).size(), 65U);
   EXPECT_EQ(quiet.warnings(), "");
@@ -213,8 +214,8 @@ TEST(SampleText, KeysAndValuesThatDoNotFitAreRefused) {
   ModelConfig config = small_model(false);
   SampledDirectory sampled(config);
   const std::size_t usable = read_host_limits().usable_bytes();
-  // There are 2 layers with keys and values, 16 wide, in fp32: far more tokens than memory has room
-  // for.
+  // There are 2 layers with keys and values, 16 wide, in fp32, so memory has room for only half as
+  // many tokens.
   sampled.options.max_new_tokens = static_cast<std::int64_t>(usable / (2 * 2 * 16 * 4)) * 2;
   TERRACE_EXPECT_THROW_WITH(text_of(sampled.options), OutOfMemory, "--max-new-tokens ");
 }
@@ -232,7 +233,7 @@ TEST(SampleText, TokenizersWithMoreIdsThanTheModelAreRefused) {
   options.source.directory = directory.path("final");
   options.prompt = "a";
   TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError,
-                            "the tokenizer has 301 ids, and the model's vocabulary is 300");
+                            "the tokenizer has 301 ids, but the model's vocabulary has only 300");
 }
 
 TEST(SampleText, DirectoriesWithoutWeightsAreRefused) {

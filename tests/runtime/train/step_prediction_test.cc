@@ -17,7 +17,8 @@ TierPlan plan_of(std::size_t host_bytes) {
   return plan;
 }
 
-// Stages of a pipeline differ: a stage with the embedding or the head needs more than the others.
+// The stages of a pipeline need different amounts of memory: a stage with the embedding or the head
+// needs more than the others.
 TEST(PlannedStep, IsTheSumOfRanksThatAreThreads) {
   const std::vector<std::size_t> host_bytes = {64 * kMiB, 8 * kMiB, 32 * kMiB};
   auto world = make_thread_communicators(3, "world", {});

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// Returns the text that is shown after each piece, and at the end.
+// Returns the texts that the stream shows: one after each piece, and one at the end.
 std::vector<std::string> shown(const std::vector<std::string>& stops,
                                const std::vector<std::string>& pieces) {
   TextStream stream(stops);
@@ -28,14 +28,14 @@ TEST(TextStream, HoldsNothingBackWithoutAReason) {
 
 TEST(TextStream, EndsBeforeAStopTextOfSeveralPieces) {
   EXPECT_EQ(shown({"END"}, {"one E", "N", "D two", "three"}), (Pieces{"one ", "", "", "", ""}));
-  // The beginning of a stop text that does not go on is shown, except for a part that may begin
-  // another one.
+  // If text begins like the stop text but then differs, the text held back so far is shown, except
+  // for an end that may be the beginning of another stop text.
   EXPECT_EQ(shown({"END"}, {"E", "NE", "ND"}), (Pieces{"", "EN", "", ""}));
   EXPECT_EQ(shown({"END"}, {"EN"}), (Pieces{"", "EN"}));
   EXPECT_EQ(shown({"aab"}, {"aa", "a", "b"}), (Pieces{"", "a", "", ""}));
 }
 
-// The result is the same however the text is cut.
+// The result does not depend on how the text is cut into pieces.
 TEST(TextStream, TheStopTextThatIsCompleteFirstCounts) {
   for (const Pieces& pieces : {Pieces{"xabcd"}, Pieces{"x", "a", "b", "c", "d"}}) {
     std::string text;
@@ -50,14 +50,15 @@ TEST(TextStream, TheStopTextThatIsCompleteFirstCounts) {
 TEST(TextStream, ShowsWholeCodePoints) {
   EXPECT_EQ(shown({}, {"a\xc3", "\xa4\xe2", "\x82", "\xac", "\xf0\x9f\x99", "\x82."}),
             (Pieces{"a", "\xc3\xa4", "", "\xe2\x82\xac", "", "\xf0\x9f\x99\x82.", ""}));
-  // A byte that is not UTF-8 does not wait for more bytes. The rest at the end is shown.
+  // A byte that is not valid UTF-8 is shown without waiting for more bytes. Bytes that are left
+  // over at the end are shown too.
   EXPECT_EQ(shown({}, {"\x80", "\xc3", "a", "\xe2\x82"}), (Pieces{"\x80", "",
                                                                   "\xc3"
                                                                   "a",
                                                                   "", "\xe2\x82"}));
 }
 
-// The first byte of the stop text ends a code point that begins before it.
+// Here the first byte of the stop text is the last byte of a code point.
 TEST(TextStream, HoldsBackCodePointsBeforeABegunStopText) {
   EXPECT_EQ(shown({"\xac!"}, {"\xe2\x82", "\xac", "?"}), (Pieces{"", "", "\xe2\x82\xac?", ""}));
 }

@@ -19,7 +19,7 @@
 namespace terrace {
 namespace {
 
-// Returns a model of four blocks, some of which fit in memory.
+// Returns a model of four blocks. Most tests set a memory budget into which only some of them fit.
 ModelConfig layered_model(bool tied) {
   return parse_model_config(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
     "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4,
@@ -37,7 +37,7 @@ std::vector<std::int32_t> mixed_text(std::int64_t length) {
   return ids;
 }
 
-// A model whose parameters pass through a budget.
+// A model whose parameters pass through a limited budget of memory.
 class TieredModel {
  public:
   TieredModel(const ModelConfig& config, DType type, std::int64_t positions) : config_(config) {
@@ -61,7 +61,7 @@ class TieredModel {
     SilentLog log;
     return std::make_unique<TieredParameters>(options, log);
   }
-  // Returns the least budget of the host that is accepted, to within 4 KiB.
+  // Returns the smallest host budget that is accepted, to within 4 KiB.
   std::size_t least_budget() {
     std::size_t fails = 0;
     std::size_t passes = std::size_t{1} << 28;
@@ -89,8 +89,8 @@ class TieredModel {
     });
     return std::make_unique<TokenSampler>(std::move(parameters), shape);
   }
-  // Expects the logits of a model in memory, for a prompt that goes through in one pass and then
-  // for tokens one by one.
+  // Expects the same logits as from a model that is held in memory: for a prompt, which is computed
+  // in one pass, and then for one token after another.
   void expect_logits_of_memory(TokenSampler& tiered, std::int64_t prompt) const {
     TokenSampler held(shape, kFetchInitial);
     for (std::int64_t length = prompt; length <= shape.positions; ++length) {
@@ -131,7 +131,7 @@ TEST(TieredParameters, LogitsAreThoseOfAModelInMemory) {
   }
 }
 
-// The rows of all parts of a long prompt go through a unit before the next unit comes.
+// All parts of a long prompt are computed with one unit before the next unit is fetched.
 TEST(TieredParameters, ALongPromptIsOnePass) {
   TieredModel model(layered_model(false), DType::kF32, 1100);
   const auto sampler = model.sampler(model.make());
@@ -148,7 +148,7 @@ TEST(TieredParameters, APassReadsEachParameterOnce) {
   }
 }
 
-// Parameters stay in memory if there is room, a tied embedding first of all.
+// Parameters stay in memory as far as there is room. A tied embedding is the first to stay.
 TEST(TieredParameters, AutoKeepsWhatFits) {
   TieredModel model(layered_model(true), DType::kF32, 16);
   model.options.tiers.places[StateClass::kParameters] = Placement::kAuto;

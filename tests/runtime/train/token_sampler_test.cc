@@ -15,7 +15,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// Returns `count` ids of a small vocabulary, in no order.
+// Returns `count` ids from a small vocabulary, in an irregular order.
 Ids mixed_ids(std::int64_t count) {
   Ids ids;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -69,8 +69,9 @@ std::vector<ModelConfig> models() {
   return {small_model(false), small_model(true), windowed_model(), capped_model()};
 }
 
-// A text whose tokens come one by one or a few at a time has the logits of a text that is computed
-// at once. The products of few rows run other code, so their sums are in another order.
+// Adding tokens to a text one by one, or a few at a time, gives the same logits as computing the
+// whole text at once. The logits are only approximately equal, because products of few rows use
+// other code, which adds in a different order.
 TEST(TokenSampler, KeptKeysGiveTheLogitsOfTheWholeText) {
   for (const ModelConfig& config : models()) {
     SCOPED_TRACE(config.name);
@@ -115,7 +116,7 @@ TEST(TokenSampler, OnlyWhatATextBeginsWithIsKept) {
     EXPECT_EQ(logits_of(sampler, first), wanted);
     EXPECT_NE(logits_of(sampler, other), wanted);
     EXPECT_LT(largest_distance(logits_of(sampler, first), wanted), 1e-3F);
-    // The same text once more, and then its beginning.
+    // Asks for the same text once more, and then for its beginning.
     EXPECT_LT(largest_distance(logits_of(sampler, first), wanted), 1e-3F);
     const Ids beginning(first.begin(), first.begin() + 7);
     EXPECT_LT(
@@ -136,8 +137,8 @@ TEST(TokenSampler, BitsDoNotDependOnThreads) {
   }
 }
 
-// If angles depend on the length of the sequence, they follow the text's length, also if keys are
-// kept.
+// If the rotary angles depend on the length of the sequence, they follow the length of the text,
+// even if keys have been kept from a shorter text.
 TEST(TokenSampler, TurnsByTheLengthOfTheText) {
   for (const char* scaling : {kDynamic, kLongRope}) {
     const ModelConfig config = rotated_model(scaling);
@@ -145,7 +146,7 @@ TEST(TokenSampler, TurnsByTheLengthOfTheText) {
     TokenSampler of_longest(shape, kFetchInitial);
     shape.rope_of_text = true;
     TokenSampler of_text(shape, kFetchInitial);
-    // longrope uses its short factors up to 32; dynamic grows from 8 on.
+    // longrope uses its short factors up to length 32; dynamic changes its angles from length 8 on.
     for (const std::int64_t length : {23, 24, 32, 33, 34, 40, 25}) {
       const Ids text = mixed_ids(length);
       const std::vector<float> wanted =
@@ -165,8 +166,8 @@ TEST(TokenSampler, MemoryGrowsWithTheText) {
   };
   const auto parameters = static_cast<std::size_t>(parameter_count(parameter_layout(config)));
   EXPECT_LT(parameters * sizeof(float), bytes(DType::kF32, 16));
-  // The memory is 2 layers with keys and values of 16 numbers, and a row of the rotary table, also
-  // of 16.
+  // For each position, memory holds the keys and values of 2 layers, 16 numbers each, and a row of
+  // the rotary table, also of 16 numbers.
   EXPECT_GE(bytes(DType::kF32, 2000) - bytes(DType::kF32, 1000), 1000U * (2 * 2 * 16 + 16) * 4);
 }
 

@@ -20,8 +20,9 @@ TEST(TrainReport, AResumeOnAnotherDeviceIsNamed) {
   EXPECT_EQ(describe_resume(progress, "cpu", "A"), "resumed after step 7");
   const std::string text = describe_resume(progress, "cuda", "A");
   EXPECT_NE(text.find("resumed after step 7\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("computed with --device cpu, the next will be with --device cuda"),
-            std::string::npos)
+  EXPECT_NE(
+      text.find("computed with --device cpu, the next one will be computed with --device cuda"),
+      std::string::npos)
       << text;
 }
 
@@ -32,9 +33,10 @@ TEST(TrainReport, AResumeByOtherArithmeticIsNamed) {
   EXPECT_EQ(describe_resume(progress, "cpu", "B"), "resumed after step 7") << "not known";
   progress.arithmetic = "A";
   EXPECT_EQ(describe_resume(progress, "cpu", "A"), "resumed after step 7");
-  EXPECT_EQ(describe_resume(progress, "cpu", "B"),
-            "resumed after step 7\nthat step was computed by A, the next will be by B: their bits "
-            "may not be those of a run that stays where it began");
+  EXPECT_EQ(
+      describe_resume(progress, "cpu", "B"),
+      "resumed after step 7\nthat step was computed by A, the next one will be computed by B: the "
+      "results may differ in their last bits from a run that stays where it began");
 }
 
 TEST(TrainReport, AStoppedRunIsToldHowToGoOn) {
@@ -89,13 +91,13 @@ TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {
   paths.push_back(path);
   constexpr double kWritten = 4.0 * kGiB;
   EXPECT_EQ(describe_store(paths, kWritten, 1),
-            "\nnvme: /one by io_uring, buffered; 75 % of what is written, 3.00 GiB a step"
-            "\nnvme: /two by io_uring, buffered; 25 % of what is written, 1.00 GiB a step");
-  EXPECT_NE(describe_store(paths, kWritten, 2).find("25 % of what is written by this rank, 1.00"),
+            "\nnvme: /one by io_uring, buffered; 75 % of the data written, 3.00 GiB a step"
+            "\nnvme: /two by io_uring, buffered; 25 % of the data written, 1.00 GiB a step");
+  EXPECT_NE(describe_store(paths, kWritten, 2).find("25 % of the data written by this rank, 1.00"),
             std::string::npos);
 }
 
-// Returns the summary of a step in which this lane is busy for longer than the step.
+// Returns the summary of a step in which this lane is busy for longer than the step takes.
 std::string summary_of(Lane busiest) {
   StepMetrics step;
   step.step_s = 2;
@@ -106,7 +108,7 @@ std::string summary_of(Lane busiest) {
   return summary.text(StepWaits(Program{}), 1);
 }
 
-// A receive is posted long before the other rank comes to it.
+// A receive counts as busy long before the other rank sends, so it is not what limits a step.
 TEST(TrainReport, AMessageDoesNotLimit) {
   const std::string text = summary_of(Lane::kReceiveBack);
   EXPECT_NE(text.find("receive_back busy 150.0 %"), std::string::npos) << text;
