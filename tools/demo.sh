@@ -148,7 +148,7 @@ final=$run/final
 compgen -G "$final/*.safetensors" >/dev/null || fail "$final has no safetensors"
 
 echo
-echo "What it writes after \"$prompt\":"
+echo "The model continues \"$prompt\":"
 echo
 sample=$("$terrace" sample --model "$final" --prompt "$prompt" --max-new-tokens "$new_tokens" \
   --temperature 0.7 --seed 1 | tr -d '\000' && echo .) || fail "sampling from $final failed"

@@ -62,7 +62,7 @@ constexpr auto kBenchFlags = std::to_array<BenchFlag>({
       "Skip the search over block sizes and queue depths at the start", FlagArity::kSwitch},
      &BenchTakes::grid},
     {{"zero-stage", "Measurement", "0..3",
-      "What data-parallel ranks shard (0 with one rank, else 1)"},
+      "The state that data-parallel ranks shard (0 with one rank, else 1)"},
      &BenchTakes::ranks},
     {{"local-ranks", "Measurement", "N", "Data-parallel ranks, run as threads (1)"},
      &BenchTakes::ranks},
@@ -77,7 +77,7 @@ constexpr auto kBenchFlags = std::to_array<BenchFlag>({
     {{"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch}},
     {{"csv", "Output", "", "Comma-separated values instead of a table", FlagArity::kSwitch}},
     {{"compare", "Output", "OLD.json [NEW.json]",
-      "Compare the results with those of an earlier --json; with NEW.json nothing is measured",
+      "Compare the results with an earlier --json; with NEW.json nothing is measured",
       FlagArity::kList}},
 });
 

@@ -65,7 +65,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        return toml_string(kOrders.at(static_cast<std::size_t>(o.step.micro_batch_order)));
      }},
     {{"zero-stage", "Step program", "0..3",
-      "What data-parallel ranks shard (0 with one rank, else 1)"},
+      "The state that data-parallel ranks shard (0 with one rank, else 1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.zero_stage = static_cast<int>(v.integer(0, 3));
      },

@@ -32,7 +32,7 @@ from quantized_test import (
 
 
 def make_adapter(case, base, directory):
-    """As PEFT saves it: its layers are those of the golden adapter."""
+    """As PEFT saves it: its layers are the golden adapter's."""
     golden = json.loads((ADAPTERS / case / "adapter_config.json").read_text())
     kept = ("r", "lora_alpha", "use_rslora", "fan_in_fan_out", "target_modules")
     config = peft.LoraConfig(task_type="CAUSAL_LM", use_dora=True, **{k: golden[k] for k in kept})

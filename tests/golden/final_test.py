@@ -113,7 +113,7 @@ def check_training(case, losses, logits, batches, max_grad_norm):
 
 
 def check_final(case, final, ids, logits_program):
-    """Returns the program's logits of final/, which are those of transformers."""
+    """Returns the program's logits of final/, which are equal to transformers'."""
     model = reference.load_whole(final)
     wanted = last_logits(model, ids)
     spreads = []

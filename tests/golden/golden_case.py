@@ -1,4 +1,4 @@
-"""What a golden case is: a tiny model, and what must and must not change its results."""
+"""Defines a golden case: a tiny model, and which options must and must not change its results."""
 
 from dataclasses import dataclass, field
 

@@ -152,7 +152,7 @@ def is_unsettled(case, name):
 
 
 def check_settled(case, results, spread):
-    """What a training leaves must not hang on roundings, but where the case says so."""
+    """Checks that the result of a training does not depend on roundings, except in tensors that the case names."""
     for name, value in results.training.after.items():
         bound = bound_of(spread.after[name], value)
         if case.stores_after and (bound > MOST_AFTER) != is_unsettled(case, name):
@@ -239,7 +239,7 @@ def write(case, config, weights, results, spread):
 
 
 def check_loading(directory, results):
-    """What was written is what was computed with: from_pretrained gives the same logits."""
+    """Checks that the written model is the one that was computed with: from_pretrained gives the same logits."""
     model = reference.load_whole(directory)
     if not torch.equal(reference.logits_of(model, results.batches), results.logits):
         raise AssertionError(f"{directory.name}: from_pretrained gives other logits")

@@ -1,4 +1,4 @@
-"""What transformers computes with a case: logits, gradients, a training, a continuation."""
+"""Computes a case with transformers: logits, gradients, a training, a continuation."""
 
 import json
 import math
@@ -38,7 +38,8 @@ def edited(config, keys, without):
 
 
 def configuration_of(case):
-    """config.json as an object: what transformers writes, less and with what the case says."""
+    """Returns config.json as an object: as transformers writes it, without the keys that the case removes, and with the
+    keys that it adds."""
     config = AutoConfig.for_model(case.family, **case.config)
     config.architectures = [type(AutoModelForCausalLM.from_config(config)).__name__]
     config.dtype = torch.float32
@@ -59,7 +60,8 @@ def model_of(config):
 
 
 def with_weights(config, weights):
-    """A model with such weights. What they lack is random, so that a parameter too many is seen."""
+    """Returns a model with these weights. Parameters that the weights lack are random, so that one too many is
+    noticed."""
     model = model_of(config)
     random = torch.Generator().manual_seed(1)
     missing, _ = model.load_state_dict(weights, strict=False)

@@ -11,7 +11,7 @@ namespace terrace::tidy {
 namespace {
 
 // Counts the violations of a page in docs/ beside a tree of two files.
-std::size_t count(std::string_view text) {
+std::size_t unknown_names(std::string_view text) {
   const std::string declared = R"(Flag kFlags[] = {{"host-memory"}};)";
   const KnownNames names({{"base/error.h", "class OutOfMemory; int free_bytes();"},
                           {"tools/test.sh", "usage --all"},
@@ -24,23 +24,24 @@ std::size_t count(std::string_view text) {
 }
 
 TEST(DocNames, NamesThatTheSourcesKnow) {
-  EXPECT_EQ(count("`OutOfMemory`, `free_bytes()`, `x = free_bytes(1)`, `free_*` and `*_bytes`"),
-            0U);
-  EXPECT_EQ(count("`--all`, `terrace train --host-memory 3GiB`"), 0U);
-  EXPECT_EQ(count("`base/error.h`, `error.h`, `there.md`, `tests/NAME_test.cc`"), 0U);
-  EXPECT_EQ(count("plain words with `one`, `Word` or `A`, `GPU` and `bf16`"), 0U);
+  EXPECT_EQ(
+      unknown_names("`OutOfMemory`, `free_bytes()`, `x = free_bytes(1)`, `free_*` and `*_bytes`"),
+      0U);
+  EXPECT_EQ(unknown_names("`--all`, `terrace train --host-memory 3GiB`"), 0U);
+  EXPECT_EQ(unknown_names("`base/error.h`, `error.h`, `there.md`, `tests/NAME_test.cc`"), 0U);
+  EXPECT_EQ(unknown_names("plain words with `one`, `Word` or `A`, `GPU` and `bf16`"), 0U);
 }
 
 TEST(DocNames, NamesThatNothingKnows) {
-  EXPECT_EQ(count("`OutOfDisk`"), 1U);
-  EXPECT_EQ(count("`used_bytes()` and `free_pages`, `gone_*`"), 3U);
-  EXPECT_EQ(count("`terrace train --host-memroy 3GiB`"), 1U);
-  EXPECT_EQ(count("`base/gone.h` and `gone.cc`"), 2U);
-  EXPECT_EQ(count("| a | `--gone` |"), 1U);
+  EXPECT_EQ(unknown_names("`OutOfDisk`"), 1U);
+  EXPECT_EQ(unknown_names("`used_bytes()` and `free_pages`, `gone_*`"), 3U);
+  EXPECT_EQ(unknown_names("`terrace train --host-memroy 3GiB`"), 1U);
+  EXPECT_EQ(unknown_names("`base/gone.h` and `gone.cc`"), 2U);
+  EXPECT_EQ(unknown_names("| a | `--gone` |"), 1U);
 }
 
 TEST(DocNames, CodeBlocksAreLeftOut) {
-  EXPECT_EQ(count("```\n`used_bytes()`\n```\n    `free_pages`\n"), 0U);
+  EXPECT_EQ(unknown_names("```\n`used_bytes()`\n```\n    `free_pages`\n"), 0U);
 }
 
 // Names of other projects and of machines, which no source of ours has.

@@ -62,7 +62,9 @@ TEST(Prose, SentencesOfSources) {
 // How many sentences of a folder match a pattern today. A number may only fall: whoever rewrites a
 // sentence lowers its folder's ceiling. runtime/step counts by itself.
 const std::map<std::string, int>& ceilings() {
-  static const std::map<std::string, int> kCeilings = {};
+  static const std::map<std::string, int> kCeilings = {
+      {"bench", 2}, {"python", 1}, {"runtime", 2}, {"runtime/step", 119}, {"tests", 19},
+  };
   return kCeilings;
 }
 

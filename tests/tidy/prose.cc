@@ -129,7 +129,7 @@ std::vector<Sentence> sentences_of_document(std::string_view text) {
 void add_strings(int number, std::string_view line, Paragraphs& out) {
   for (std::size_t open = line.find('"'); open != std::string_view::npos;) {
     std::size_t close = open + 1;
-    while (close < line.size() && line[close] != '"') close += line[close] == '\\' ? 2 : 1;
+    while (close < line.size() && line[close] != '"') close += line[close] == '\\' ? 2U : 1U;
     if (close >= line.size()) return;
     const std::string_view string = line.substr(open + 1, close - open - 1);
     if (string.size() >= kShortestString && string.find(' ') != std::string_view::npos) {

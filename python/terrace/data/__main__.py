@@ -15,8 +15,8 @@ def arguments():
 
     one = commands.add_parser(
         "prepare", help="conversations to JSON lines that terrace train reads",
-        description="Renders conversations with the model's chat template, and writes their ids "
-                    "with a mask of what is trained on, a line each.")
+        description="Renders conversations with the model's chat template, and writes one line for "
+                    "each: its ids, and a mask of the ids that are trained on.")
     one.add_argument("paths", nargs="+", metavar="PATH",
                      help="JSON lines (.gz and .zst too) or Parquet with conversations")
     one.add_argument("--output", required=True, metavar="FILE",

@@ -23,7 +23,7 @@ class OffloadedGradients:
             names = [slot.name for slot in own().units.slots if any(p is parameter for p in slot.parameters)]
             return names[0] if names else "a parameter"
 
-        self._taken = TakenGradients(add, name_of, "Of an offloaded model only the optimizer has gradients.")
+        self._taken = TakenGradients(add, name_of, "Only the optimizer has gradients of an offloaded model.")
 
     def _watch_gradients(self):
         own = weakref.ref(self)
