@@ -67,7 +67,7 @@ constexpr auto kLibraryPlaces = std::to_array<std::string_view>(
 constexpr auto kEmptyNames = std::to_array<std::string_view>(
     {"util", "utils", "utility", "utilities", "common", "helper", "helpers", "misc"});
 
-bool starts_with_any(std::string_view path, std::span<const std::string_view> places) {
+bool begins_with_one_of(std::string_view path, std::span<const std::string_view> places) {
   return std::ranges::any_of(places,
                              [&](std::string_view place) { return path.starts_with(place); });
 }
@@ -139,7 +139,7 @@ class Rules {
     check_parameters();
     int number = 0;
     for (const std::string_view line : split_lines(code)) check_code_line(++number, line);
-    if (starts_with_any(path_, kLibraryPlaces)) check_messages(code);
+    if (begins_with_one_of(path_, kLibraryPlaces)) check_messages(code);
   }
 
   // Looks for flags in literals: there the text without comments has characters, and the code has
@@ -197,7 +197,7 @@ class Rules {
     }
   }
 
-  bool may_print() const { return starts_with_any(path_, kPrintingPlaces); }
+  bool may_print() const { return begins_with_one_of(path_, kPrintingPlaces); }
 
   static bool calls(std::string_view line, std::string_view name) {
     return has_word(line, name) && line.find(fmt::format("{}(", name)) != std::string_view::npos;

@@ -6,7 +6,9 @@
 namespace terrace::tidy {
 namespace {
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_word_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
 
 // Walks over the text once and blanks comments, and literals where asked.
 class Blanker {
@@ -26,7 +28,7 @@ class Blanker {
     } else if (rest.starts_with("/*")) {
       const std::size_t end = text_.find("*/", at_ + 2);
       blank_to(end == std::string_view::npos ? text_.size() : end + 2);
-    } else if (rest.starts_with("R\"") && (at_ == 0 || !is_word(text_[at_ - 1]))) {
+    } else if (rest.starts_with("R\"") && (at_ == 0 || !is_word_character(text_[at_ - 1]))) {
       raw_string();
     } else if (rest.front() == '"' || (rest.front() == '\'' && !digit_separator())) {
       literal(rest.front());
@@ -112,8 +114,8 @@ bool has_word(std::string_view line, std::string_view word) {
   for (std::size_t at = line.find(word); at != std::string_view::npos;
        at = line.find(word, at + 1)) {
     const std::size_t end = at + word.size();
-    const bool starts = at == 0 || !is_word(line[at - 1]);
-    if (starts && (end == line.size() || !is_word(line[end]))) return true;
+    const bool starts = at == 0 || !is_word_character(line[at - 1]);
+    if (starts && (end == line.size() || !is_word_character(line[end]))) return true;
   }
   return false;
 }
