@@ -1,6 +1,6 @@
 # Says what cmake --install puts under the prefix, by component:
 #
-#   c        libterrace.so, terrace.h, terrace.pc, and the package that find_package(Terrace) finds
+#   c        libterrace.so, terrace.h, terrace_units.h, terrace.pc, and the package that find_package(Terrace) finds
 #   cpp      the C++ libraries that are useful alone, with their headers in include/terrace
 #   program  the program terrace
 #   wheel    library and program where the Python package looks for them; pyproject.toml makes a wheel of
@@ -20,6 +20,7 @@ install(
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT c)
 install(
   FILES ${PROJECT_SOURCE_DIR}/runtime/capi/terrace.h
+        ${PROJECT_SOURCE_DIR}/runtime/capi/terrace_units.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   COMPONENT c)
 install(

@@ -22,8 +22,7 @@
 namespace terrace {
 namespace {
 
-// The number of placed items examined before no further attempt begins. Deterministic, unlike a
-// limit on time.
+// No further attempt begins after this many looks at placed items. Unlike time, this is repeatable.
 constexpr std::int64_t kLooksMax = 80'000'000;
 constexpr int kRepairRoundsMax = 40;
 // Repairs end after this many rounds in a row that gained nothing. Rounds that help do so soon.
@@ -206,8 +205,7 @@ enum class Fit : std::uint8_t { kLowest, kTightest };
 
 using Order = std::vector<std::uint32_t>;
 
-// One attempt. It holds the items placed so far, by offset: all of them, and by the stretch of time
-// they live in.
+// One attempt. It holds the items placed so far by offset, all together and by stretches of time.
 class Placer {
  public:
   explicit Placer(const Problem& problem)
@@ -273,8 +271,7 @@ class Placer {
            problem_.meet(item, problem_.items[other]);
   }
 
-  // Looks at all placed items that may meet the item, by offset: at one bucket, at a few merged
-  // buckets, or simply at all items.
+  // Looks by offset at all placed items that may meet the item: in one bucket, a few, or all.
   template <typename Look>
   bool any_candidate(const Item& item, Look look) {
     std::size_t total = 0;

@@ -20,8 +20,7 @@ struct Columns {
   }
 };
 
-// The tensors that the calls of a norm touch. Layer norms have a mean and a bias, the others do
-// not.
+// The tensors that the calls of a norm touch. Only layer norms have a mean and a bias.
 struct NormTensors {
   Columns x, y;
   TensorId rstd = kNoTensor;
@@ -57,8 +56,7 @@ UnitCall norm_forward(const NormTensors& t) {
   return call;
 }
 
-// The tensors that the gradients of a norm come from and go to. `along` is set where the width is
-// divided, and has the sums of all parts.
+// The tensors of a norm's gradients. `along`, of a divided width, has the sums of all parts.
 struct NormGradients {
   Columns dy, dx;
   TensorId dresidual = kNoTensor;
@@ -93,8 +91,7 @@ UnitCall layer_norm_backward(const NormTensors& t, const NormGradients& g) {
   return call;
 }
 
-// Returns `t` with a gradient for every weight. The kernels write all gradients of a norm, so those
-// of frozen weights go to scratch that nothing reads.
+// Returns `t` with a gradient for every weight: kernels write those of frozen ones to scratch.
 NormTensors with_all_gradients(UnitGraph& graph, NormTensors t) {
   for (Weight* const weight : {&t.weights.weight, &t.weights.bias}) {
     if (weight->value == kNoTensor || weight->gradient != kNoTensor) continue;
@@ -203,8 +200,7 @@ void keep(const UnitRun& run, const AttentionTensors& t) {
   copy(t.v, t.kept_values());
 }
 
-// Returns the most workspace that the forward needs. A kernel may need more for the new rows alone
-// than with all the room for kept rows in use, so both are asked for.
+// Returns the most workspace that the forward needs: for the new rows alone, or with all kept rows.
 std::size_t attention_workspace(const UnitRun& run, const AttentionTensors& t, int workers) {
   const auto of = [&](std::int64_t kept_rows) {
     return run.kernels.attention_forward_workspace(attention_forward_op(run, t, kept_rows),
@@ -272,16 +268,15 @@ UnitCall attention_backward(const AttentionTensors& t, const AttentionGradients&
   return call;
 }
 
-// Returns the flops of the half of attention's products that the mask makes needless, though a
-// window may leave out more. The backward has twice as many.
+// Returns the flops of the half of attention's products that a causal mask makes needless (a window
+// may leave out more). The backward has twice as many.
 double masked_flops(const LayerSite& site) {
   return 2.0 * static_cast<double>(site.batch.rows() * site.batch.positions) *
          static_cast<double>(site.config.heads * site.config.head_width);
 }
 
 // Returns the flops of the products of queries with keys, and of weights with values. A query sees
-// half of the keys, or those in its window. Where sequences hold documents, queries see less. This
-// is not counted, because it is known only when the documents are read.
+// half of the keys, or its window; that documents see less is known only when they are read.
 double attention_flops(const LayerSite& site, const LayerOptions& layer) {
   const auto sequence = static_cast<double>(site.batch.positions);
   const auto window = static_cast<double>(layer.window);
@@ -291,8 +286,7 @@ double attention_flops(const LayerSite& site, const LayerOptions& layer) {
          static_cast<double>(site.config.heads * site.config.head_width);
 }
 
-// Adds the rotary table: one for the positions, or one for each row, where documents of other
-// lengths have other angles.
+// Adds the rotary table of all positions, or of each row if angles depend on a document's length.
 void add_rope_table(const LayerSite& site, std::int64_t rope, AttentionTensors& t) {
   const bool is_of_rows = site.batch.row_angles > 0;
   const std::int64_t rows = is_of_rows ? site.batch.rows() : site.batch.table_positions();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The header compiles alone, as C99 and as C++, every warning an error: header_test.sh HEADER COMPILER
+# A header compiles alone, as C99 and as C++, every warning an error: header_test.sh HEADER COMPILER
 set -euo pipefail
 header=$(realpath "$1")
 compiler=$2

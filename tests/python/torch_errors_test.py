@@ -29,7 +29,7 @@ from terrace.units import Units  # noqa: E402
 from terrace.wording import SESSION_PHRASES, UNITS_PHRASES, Wording  # noqa: E402
 from torch_training import WIDTH, make_model  # noqa: E402
 
-HEADER = Path(PACKAGE).resolve().parent / "runtime" / "capi" / "terrace.h"
+HEADERS = Path(PACKAGE).resolve().parent / "runtime" / "capi"
 # Names of functions, flags and fields that only C has.
 NAMES_OF_C = re.compile(r"terrace_\w+\(\)|TERRACE_\w+|_bytes\b|state_tier|gradient_scale|adam_|lion_b|sgd_m")
 TIME_LIMIT = 120
@@ -59,9 +59,9 @@ class Words(unittest.TestCase):
     def test_every_function_and_flag_has_words(self):
         """Functions and flags of a session and of units. Names of C's types and structs are left alone: only callers in
         C can get them wrong."""
-        flags = re.findall(r"#define (TERRACE_(?:STEP|TENSOR)_\w+) ", HEADER.read_text())
+        flags = re.findall(r"#define (TERRACE_(?:STEP|TENSOR)_\w+) ", (HEADERS / "terrace.h").read_text())
         self.assertGreater(len(flags), 2)
-        unit_flags = re.findall(r"#define (TERRACE_UNITS?_\w+) ", HEADER.read_text())
+        unit_flags = re.findall(r"#define (TERRACE_UNITS?_\w+) ", (HEADERS / "terrace_units.h").read_text())
         self.assertGreater(len(unit_flags), 1)
         functions = [f"{function}()" for function in lib._FUNCTIONS]
         of_units = [name for name in functions if name.startswith("terrace_unit")] + unit_flags
@@ -75,7 +75,7 @@ class Words(unittest.TestCase):
 
     def test_what_sources_say_has_words(self):
         """Reads the sentences from the sources of sessions, where a text may be written in several parts."""
-        root = HEADER.parent.parent
+        root = HEADERS.parent
         sources = [*root.glob("session/parameter_*.cc"), *root.glob("session/state_*.cc"),
                    root / "session" / "update_thread.cc", root / "session" / "save_lock.cc",
                    *root.glob("session/unit_*.cc")]

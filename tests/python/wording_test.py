@@ -50,14 +50,14 @@ def is_part_of(phrase, texts):
     return all(any(half in text for text in texts) for half in phrase.split("; "))
 
 
-def functions_of_header():
-    header = (ROOT / "runtime/capi/terrace.h").read_text(encoding="utf-8")
-    return {f"{name}()" for name in re.findall(r"\b(terrace_\w+)\(", header)}
+def functions_of_headers():
+    headers = (ROOT / "runtime/capi").glob("terrace*.h")
+    return {f"{name}()" for header in headers for name in re.findall(r"\b(terrace_\w+)\(", header.read_text())}
 
 
 PLAIN, TORCH = wordings()
 TEXTS = texts_of_sources()
-FUNCTIONS = functions_of_header()
+FUNCTIONS = functions_of_headers()
 
 
 class EveryPhraseIsCurrent(unittest.TestCase):

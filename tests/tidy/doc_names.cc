@@ -62,7 +62,7 @@ bool is_path(std::string_view span) {
        "optim/", "parallel/", "python/", "runtime/", "tests/", "tools/"});
   constexpr std::string_view kNotOnePath = " *{}<>$()=\"";
   if (span.find_first_of(kNotOnePath) != std::string_view::npos) return false;
-  if (std::any_of(span.begin(), span.end(), is_upper)) return false;  // a placeholder: tests/NAME
+  if (std::any_of(span.begin(), span.end(), is_upper)) return false;  // as in tests/NAME
   const bool in_folder = std::any_of(kFolders.begin(), kFolders.end(),
                                      [&](std::string_view name) { return span.starts_with(name); });
   const std::string ending = fs::path(span).extension().string();
