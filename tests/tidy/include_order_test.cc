@@ -37,6 +37,12 @@ TEST(IncludeOrder, OnlyTheCommandLineIncludesBenchmarks) {
   EXPECT_EQ(count("bench/io_bench.cc", "#include \"runtime/cli/commands.h\""), 1U);
 }
 
+TEST(IncludeOrder, InstalledHeadersOfTheCInterfaceNameEachOtherAlone) {
+  EXPECT_EQ(count("runtime/capi/terrace.h", "#include \"terrace_units.h\""), 0U);
+  EXPECT_EQ(count("runtime/capi/capi_call.h", "#include \"terrace_units.h\""), 1U);
+  EXPECT_EQ(count("runtime/session/a.h", "#include \"terrace.h\""), 1U);
+}
+
 TEST(IncludeOrder, UpwardIsNot) {
   EXPECT_EQ(count("base/error.cc", "#include \"memory/tier.h\""), 1U);
   EXPECT_EQ(count("offload/nvme_store.h", "#include \"optim/adamw.h\""), 1U);

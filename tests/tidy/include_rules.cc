@@ -166,7 +166,14 @@ std::string check_vendor(std::string_view path, std::string_view header, const V
   return {};
 }
 
+// The headers of the C interface are installed side by side, without the tree around them.
+bool is_of_installed_headers(std::string_view path, std::string_view header) {
+  return path.starts_with("runtime/capi/terrace") && path.ends_with(".h") &&
+         header.starts_with("terrace") && header.find('/') == std::string_view::npos;
+}
+
 std::string check_folder(std::string_view path, std::string_view header) {
+  if (is_of_installed_headers(path, header)) return {};
   const Folder* from = find_folder(path);
   const Folder* to = find_folder(header);
   if (to == nullptr) {
