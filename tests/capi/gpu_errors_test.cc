@@ -172,7 +172,8 @@ TEST_F(GpuErrors, GradientsAndStateThatAreElsewhere) {
   buffer.data = other;
   expect_error(terrace_gradient_add(session.get(), 0, &buffer), TERRACE_ERROR_ARGUMENT, "large");
   buffer.device_id = 1;
-  expect_error(terrace_gradient_add(session.get(), 0, &buffer), TERRACE_ERROR_ARGUMENT, "GPU 0's");
+  expect_error(terrace_gradient_add(session.get(), 0, &buffer), TERRACE_ERROR_ARGUMENT,
+               "the tensor is memory of GPU 0");
   expect_error(session.add_gradient(1), TERRACE_ERROR_ARGUMENT, "memory of the host");
   buffer = session.gradient(0);
   expect_error(terrace_state_read(session.get(), 0, "master", 0, &buffer),

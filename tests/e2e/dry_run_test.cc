@@ -56,8 +56,9 @@ TEST(DryRun, SaysWhatThisMachineLacks) {
               testing::ContainsRegex("--device-memory 1000 TiB .*more than the .* of this host: a "
                                      "run on this machine would exit with code 3\n"));
   EXPECT_THAT(said({"--nvme", "/proc", "--place-optimizer", "nvme"}),
-              testing::ContainsRegex("nvme needs [0-9.]+ [KM]iB, 0 B free here \\(/proc\\): a run "
-                                     "on this machine would exit with code 3\n"));
+              testing::ContainsRegex(
+                  "nvme needs [0-9.]+ [KM]iB, but only 0 B are free here \\(/proc\\): a run "
+                  "on this machine would exit with code 3\n"));
   EXPECT_THAT(
       said({"--nvme", training.path("none")}),
       HasSubstr("No such file or directory: a run on this machine would exit with code 2\n"));

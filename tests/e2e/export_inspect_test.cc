@@ -42,7 +42,7 @@ TEST_F(ExportAndInspect, ACheckpointExportsAsTheFinalDirectoryOfItsRun) {
   training_.directory().write("run/other.writing/kept", "what somebody has there");
   const Outcome beside = run("export", {checkpoint, training_.path("run/other")});
   EXPECT_EQ(beside.code, 2) << beside;
-  EXPECT_THAT(beside.errors, HasSubstr("other.writing is there"));
+  EXPECT_THAT(beside.errors, HasSubstr("other.writing exists"));
   EXPECT_TRUE(training_.directory().has("run/other.writing/kept"));
 }
 

@@ -114,7 +114,7 @@ TEST(HostMemoryTest, RefusesMoreThanThereIs) {
         const HostMemory memory(size, {.touch = touch});
         ADD_FAILURE() << "mapped " << size;
       } catch (const OutOfMemory& error) {
-        EXPECT_THAT(error.what(), testing::HasSubstr(format_size(size) + " asked"));
+        EXPECT_THAT(error.what(), testing::HasSubstr(format_size(size) + " requested"));
         EXPECT_THAT(error.what(), testing::HasSubstr(" free"));
       }
     }

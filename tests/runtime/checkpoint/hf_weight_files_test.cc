@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         NotLoadable{"shard", "model-00001-of-00002.safetensors", "model.safetensors.index.json"},
         NotLoadable{"variant", "model.fp16.safetensors", "name it model.safetensors"},
-        NotLoadable{"variants_index", "model.safetensors.index.fp16.json", "fetch"},
+        NotLoadable{"variants_index", "model.safetensors.index.fp16.json", "download"},
         NotLoadable{"interrupted", "model.safetensors.incomplete", "interrupted"},
         NotLoadable{"browser", "model.safetensors.crdownload", "interrupted"},
         NotLoadable{"consolidated", "consolidated.00.pth", "transformers' form"},

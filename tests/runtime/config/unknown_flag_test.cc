@@ -71,7 +71,7 @@ std::vector<Hint> hints() {
           {"--training.seq_len", "--sequence-length: the same number"},
           {"--optimizer.lr", "--learning-rate: the same number"},
           {"--activation_checkpoint.mode", "--recompute: --recompute full"},
-          {"--lr_scheduler.warmup_steps", "here it is --warmup-steps"},
+          {"--lr_scheduler.warmup_steps", "here it is called --warmup-steps"},
           {"--parallelism.tensor_parallel_degree", "--tensor-parallel: the same number"},
           {"--hidden-size", "--model: --model gives the sizes of the model"},
           {"--report-to", "leave it out: the run directory contains metrics.jsonl"}};

@@ -171,7 +171,7 @@ TEST(JsonDocument, WhatIsWrongIsNamedWithItsKey) {
            {R"({"text": 5})", "key \"text\" is a number"},
            {R"({"Text": "x"})", "neither \"text\""},
            {R"({"text": "x", "input_ids": []})", "more than one"},
-           {R"({"text": "x", "loss_mask": [1]})", "key \"loss_mask\" is for"},
+           {R"({"text": "x", "loss_mask": [1]})", "key \"loss_mask\" is only valid with"},
            {R"({"input_ids": [1, 300]})", "key \"input_ids\" has 300 at 1"},
            {R"({"input_ids": [-1]})", "key \"input_ids\" has -1 at 0"},
            {R"({"input_ids": [1.5]})", "key \"input_ids\" has 1.5 at 0"},
