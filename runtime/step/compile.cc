@@ -25,16 +25,16 @@ constexpr std::size_t kOpsOfDeviceShares = 20'000;
 constexpr std::array<double, 9> kDeviceShares = {1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35};
 
 // What is tried of slack, the most first.
-constexpr std::array<std::int32_t, 6> kSlackStages = {32, 16, 8, 4, 2, 1};
+constexpr std::array<std::int32_t, 6> kSlackTasks = {32, 16, 8, 4, 2, 1};
 
 // A step with its movement, of which budgets decide only the fetch plan: it is made once, and every
 // share of the budgets is tried on it. Borrows all.
 class DraftedStep {
  public:
   DraftedStep(const StepModel& model, const StepPolicy& policy, bool has_names)
-      : stages_(add_recompute(model, policy, schedule_step(model, policy))),
-        draft_(add_movement(model, policy, stages_, has_names)),
-        planner_(model, policy, stages_, draft_) {}
+      : tasks_(add_recompute(model, policy, schedule_step(model, policy))),
+        draft_(add_movement(model, policy, tasks_, has_names)),
+        planner_(model, policy, tasks_, draft_) {}
 
   const Draft& draft() const { return draft_; }
 
@@ -47,11 +47,11 @@ class DraftedStep {
 
   // The ops in their order, with what these budgets leave room for.
   LinearDraft linear(const TierBudgets& budgets) {
-    return linearize(draft_, static_cast<std::int32_t>(stages_.size()), planner_.plan(budgets));
+    return linearize(draft_, static_cast<std::int32_t>(tasks_.size()), planner_.plan(budgets));
   }
 
  private:
-  std::vector<Stage> stages_;
+  std::vector<Task> tasks_;
   Draft draft_;
   FetchPlanner planner_;
 };
@@ -92,8 +92,8 @@ void charge_slack(TierUse& wider, const TierUse& needed) {
 bool widen(ArenaPacking& packing, const Draft& draft, LinearDraft& linear, Tier tier,
            const TierBudgets& budgets) {
   const auto& budget = budgets.at(static_cast<std::size_t>(tier));
-  for (const std::int32_t stages : kSlackStages) {
-    set_slack(draft, tier, stages, linear);
+  for (const std::int32_t tasks : kSlackTasks) {
+    set_slack(draft, tier, tasks, linear);
     if (live_over_budget(draft, linear, tier, budgets)) continue;
     if (packing.pack_within(tier, budget)) return true;
   }

@@ -75,11 +75,11 @@ Mover Mover::load(Draft& draft, const Load& load, const Labels& labels) {
   draft.loads.push_back(load);
   const auto number = static_cast<std::int32_t>(draft.loads.size()) - 1;
   const Phase phase = load.is_late ? Phase::kLateLoad : Phase::kLoad;
-  return Mover(draft, load.need_stage, phase, number, labels);
+  return Mover(draft, load.need_task, phase, number, labels);
 }
 
-Mover Mover::store(Draft& draft, std::int32_t stage, const Labels& labels) {
-  return Mover(draft, stage, Phase::kStore, static_cast<std::int32_t>(draft.ops.size()), labels);
+Mover Mover::store(Draft& draft, std::int32_t task, const Labels& labels) {
+  return Mover(draft, task, Phase::kStore, static_cast<std::int32_t>(draft.ops.size()), labels);
 }
 
 void Mover::add(Op op) {
@@ -90,7 +90,7 @@ void Mover::add(Op op) {
   op.parts = labels_.parts;
   DraftOp draft_op;
   draft_op.op = std::move(op);
-  draft_op.stage = stage_;
+  draft_op.task = now_;
   draft_op.phase = phase_;
   draft_op.group = group_;
   draft_op.step = chunk_ * kStride + step_ * kOpStride;

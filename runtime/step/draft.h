@@ -10,8 +10,8 @@
 
 #include "runtime/step/program.h"
 
-// A program that is still being made: ops are attached to the stages of the schedule, and have an
-// order only when it is decided which loads there are and at which stage each is issued.
+// A program that is still being made: ops are attached to the tasks of the schedule, and have an
+// order only when it is decided which loads there are and at which task each is issued.
 namespace terrace {
 
 // A piece of a buffer.
@@ -25,7 +25,7 @@ inline Access as(Role role, const Range& range) {
   return Access{role, range.buffer, range.offset, range.size_bytes};
 }
 
-// Where an op stands beside the op of its stage. Late loads wait for the end of the step before, or
+// Where an op stands beside the op of its task. Late loads wait for the end of the step before, or
 // are for the next step: they come last, so that the others need not wait in the lane behind them.
 enum class Phase : std::uint8_t { kLoad, kLateLoad, kMain, kStore };
 
@@ -36,23 +36,23 @@ struct DraftOp {
   std::size_t first_access = 0;
   std::uint32_t reads = 0;
   std::uint32_t writes = 0;
-  std::int32_t stage = 0;  // of loads: the stage that needs it
+  std::int32_t task = 0;  // of loads: the task that needs it
   Phase phase = Phase::kMain;
   std::int32_t group = 0;  // of loads: its number; otherwise the order of making
   std::int32_t step = 0;   // within the group
 };
 
-// Everything that brings one thing to the stage that needs it.
+// Everything that brings one thing to the task that needs it.
 struct Load {
-  std::int32_t need_stage = 0;
-  std::int32_t earliest_stage = 0;  // its source is not ready before
+  std::int32_t need_task = 0;
+  std::int32_t earliest_task = 0;  // its source is not ready before
   bool is_late = false;
   // Whether the step before the one that needs it may issue it: what it brings is then carried.
   bool may_be_carried = false;
   Tier target_tier = Tier::kDevice;
   std::size_t target_bytes = 0;   // held from issue to need
   std::size_t staging_bytes = 0;  // held on the host while it moves
-  BufferId target = kNoBuffer;    // what is brought to the stage, where the load makes it
+  BufferId target = kNoBuffer;    // what is brought to the task, where the load makes it
   // Of a unit's parameters: which use of the unit they are for, and the buffer that had them at the
   // use before. The load is left out where they stay in it.
   std::int32_t unit = -1;
@@ -109,10 +109,10 @@ class Mover {
     Account account = Account::kStaging;
   };
 
-  // A load for `need_stage`.
+  // A load for `need_task`.
   static Mover load(Draft& draft, const Load& load, const Labels& labels);
-  // A store right behind the main op of `stage`.
-  static Mover store(Draft& draft, std::int32_t stage, const Labels& labels);
+  // A store right behind the main op of `task`.
+  static Mover store(Draft& draft, std::int32_t task, const Labels& labels);
 
   // Copies all of `source` to `target`, in other tiers.
   void copy(const Range& source, const Range& target, std::int32_t chunk = -1);
@@ -125,13 +125,13 @@ class Mover {
   void next_chunk() { ++chunk_; }
 
  private:
-  Mover(Draft& draft, std::int32_t stage, Phase phase, std::int32_t group, const Labels& labels)
-      : draft_(draft), stage_(stage), phase_(phase), group_(group), labels_(labels) {}
+  Mover(Draft& draft, std::int32_t task, Phase phase, std::int32_t group, const Labels& labels)
+      : draft_(draft), now_(task), phase_(phase), group_(group), labels_(labels) {}
 
   void hop(const Range& source, const Range& target, std::int32_t chunk);
 
   Draft& draft_;
-  std::int32_t stage_;
+  std::int32_t now_;
   Phase phase_;
   std::int32_t group_;
   Labels labels_;

@@ -8,18 +8,18 @@ namespace {
 
 // What a fetch plan makes of the loads of a draft.
 struct Fetches {
-  std::vector<std::int32_t> issue_stage;  // of loads; counted from the step's beginning
+  std::vector<std::int32_t> issue_task;  // of loads; counted from the step's beginning
   std::vector<bool> is_left_out;
   std::vector<bool> is_carried;
 };
 
-Fetches apply(const Draft& draft, std::int32_t stages, const FetchPlan& plan) {
+Fetches apply(const Draft& draft, std::int32_t tasks, const FetchPlan& plan) {
   Fetches fetches;
   for (std::size_t i = 0; i < draft.loads.size(); ++i) {
     const Load& load = draft.loads[i];
-    const std::int32_t issued = plan.issue_stage.empty() ? load.need_stage : plan.issue_stage.at(i);
+    const std::int32_t issued = plan.issue_task.empty() ? load.need_task : plan.issue_task.at(i);
     fetches.is_carried.push_back(issued < 0);
-    fetches.issue_stage.push_back(issued < 0 ? issued + stages : issued);
+    fetches.issue_task.push_back(issued < 0 ? issued + tasks : issued);
     fetches.is_left_out.push_back(plan.leaves_out(load));
   }
   return fetches;
@@ -27,24 +27,24 @@ Fetches apply(const Draft& draft, std::int32_t stages, const FetchPlan& plan) {
 
 bool is_load(const DraftOp& op) { return op.phase == Phase::kLoad || op.phase == Phase::kLateLoad; }
 
-// Returns the ops in the order of the list: by stage, and within it by phase, group, step, and then
-// as they were made. They come nearly sorted by stage, of which each has a few, so they are dealt
-// out to their stages first.
+// Returns the ops in the order of the list: by task, and within it by phase, group, step, and then
+// as they were made. They come nearly sorted by task, of which each has a few, so they are dealt
+// out to their tasks first.
 class ListOrder {
  public:
-  ListOrder(const Draft& draft, const Fetches& fetches, std::int32_t stages)
-      : draft_(draft), fetches_(fetches), begins_(static_cast<std::size_t>(stages) + 1, 0) {}
+  ListOrder(const Draft& draft, const Fetches& fetches, std::int32_t tasks)
+      : draft_(draft), fetches_(fetches), begins_(static_cast<std::size_t>(tasks) + 1, 0) {}
 
   std::vector<std::uint32_t> run() {
     const auto count = static_cast<std::uint32_t>(draft_.ops.size());
     for (std::uint32_t i = 0; i < count; ++i) {
-      if (is_there(i)) ++begins_.at(stage_of(i) + 1);
+      if (is_there(i)) ++begins_.at(task_of(i) + 1);
     }
     std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
     std::vector<std::uint32_t> order(begins_.back());
     std::vector<std::uint32_t> next = begins_;
     for (std::uint32_t i = 0; i < count; ++i) {
-      if (is_there(i)) order[next[stage_of(i)]++] = i;
+      if (is_there(i)) order[next[task_of(i)]++] = i;
     }
     for (std::size_t s = 0; s + 1 < begins_.size(); ++s) {
       const auto begin = order.begin() + begins_[s];
@@ -55,9 +55,9 @@ class ListOrder {
     return order;
   }
 
-  std::size_t stage_of(std::uint32_t i) const {
+  std::size_t task_of(std::uint32_t i) const {
     const DraftOp& op = draft_.ops[i];
-    return static_cast<std::size_t>(is_load(op) ? fetches_.issue_stage[op.group] : op.stage);
+    return static_cast<std::size_t>(is_load(op) ? fetches_.issue_task[op.group] : op.task);
   }
   // What is carried is for the next step, and so late.
   bool is_carried(std::uint32_t i) const {
@@ -83,7 +83,7 @@ class ListOrder {
 
   const Draft& draft_;
   const Fetches& fetches_;
-  std::vector<std::uint32_t> begins_;  // by stage, and behind them the list's end
+  std::vector<std::uint32_t> begins_;  // by task, and behind them the list's end
 };
 
 // Which buffer each stands for, and its life.
@@ -140,39 +140,39 @@ Lifetime life_of(Life life, const BufferUse& touch, std::int64_t end) {
   return {{0, touch.last_deferred + 1}, {touch.first_write, end}};
 }
 
-// Where each stage begins in the list, and behind them the list's end.
-std::vector<std::int64_t> stage_begins(const std::vector<std::int32_t>& stages) {
-  const std::int32_t count = stages.empty() ? 0 : stages.back() + 1;
+// Where each task begins in the list, and behind them the list's end.
+std::vector<std::int64_t> task_begins(const std::vector<std::int32_t>& tasks) {
+  const std::int32_t count = tasks.empty() ? 0 : tasks.back() + 1;
   std::vector<std::int64_t> begins;
   begins.reserve(static_cast<std::size_t>(count) + 1);
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    while (std::ssize(begins) <= stages[i]) begins.push_back(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    while (std::ssize(begins) <= tasks[i]) begins.push_back(static_cast<std::int64_t>(i));
   }
-  begins.push_back(std::ssize(stages));
+  begins.push_back(std::ssize(tasks));
   return begins;
 }
 
-// What is carried, with so many stages more behind its last deferred read and before its first
+// What is carried, with so many tasks more behind its last deferred read and before its first
 // write.
 Lifetime widened_carried(const Lifetime& life, std::int32_t slack,
-                         const std::vector<std::int32_t>& stages,
+                         const std::vector<std::int32_t>& tasks,
                          const std::vector<std::int64_t>& begins) {
   const auto count = static_cast<std::int32_t>(begins.size()) - 1;
   const std::int64_t read = life.front().second;
-  const std::int32_t behind = read == 0 ? 0 : stages.at(read - 1) + slack + 1;
-  const std::int32_t first = stages.at(life.back().first) - slack;
+  const std::int32_t behind = read == 0 ? 0 : tasks.at(read - 1) + slack + 1;
+  const std::int32_t first = tasks.at(life.back().first) - slack;
   const std::int64_t end = begins.back();
   if (first <= behind) return Lifetime({0, end});
   return {{0, begins.at(std::min(behind, count))}, {begins.at(first), end}};
 }
 
-// `life` with so many stages more before and behind it, in a list that begins again at its end.
+// `life` with so many tasks more before and behind it, in a list that begins again at its end.
 Lifetime widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_t slack,
-                 const std::vector<std::int32_t>& stages, const std::vector<std::int64_t>& begins) {
+                 const std::vector<std::int32_t>& tasks, const std::vector<std::int64_t>& begins) {
   const auto count = static_cast<std::int32_t>(begins.size()) - 1;
   const std::int64_t end = begins.back();
-  const std::int32_t first = stages.at(life.first) - slack;
-  const std::int32_t behind = stages.at(life.second - 1) + slack + 1;
+  const std::int32_t first = tasks.at(life.first) - slack;
+  const std::int32_t behind = tasks.at(life.second - 1) + slack + 1;
   if (behind - first >= count) return Lifetime({0, end});
   const Lifetime::Interval own = {begins.at(std::max(first, 0)),
                                   begins.at(std::min(behind, count))};
@@ -183,18 +183,18 @@ Lifetime widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_t
 
 }  // namespace
 
-LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& plan) {
+LinearDraft linearize(const Draft& draft, std::int32_t tasks, const FetchPlan& plan) {
   LinearDraft linear;
-  const Fetches fetches = apply(draft, stages, plan);
-  ListOrder list(draft, fetches, stages);
+  const Fetches fetches = apply(draft, tasks, plan);
+  ListOrder list(draft, fetches, tasks);
   const std::vector<std::uint32_t> order = list.run();
   linear.ops.reserve(order.size());
-  linear.stages.reserve(order.size());
+  linear.tasks.reserve(order.size());
   linear.parts.reserve(order.size());
   for (const std::uint32_t i : order) {
     const DraftOp& op = draft.ops[i];
     linear.ops.push_back(&op);
-    linear.stages.push_back(static_cast<std::int32_t>(list.stage_of(i)));
+    linear.tasks.push_back(static_cast<std::int32_t>(list.task_of(i)));
     linear.parts.push_back(list.is_carried(i) ? kOfThisStep : op.op.parts);
   }
   settle_buffers(draft, fetches, linear);
@@ -207,18 +207,18 @@ LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& 
   return linear;
 }
 
-void set_slack(const Draft& draft, Tier tier, std::int32_t stages, LinearDraft& linear) {
+void set_slack(const Draft& draft, Tier tier, std::int32_t tasks, LinearDraft& linear) {
   const auto end = static_cast<std::int64_t>(linear.ops.size());
-  const std::vector<std::int64_t> begins = stage_begins(linear.stages);
+  const std::vector<std::int64_t> begins = task_begins(linear.tasks);
   for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
     const BufferUse& use = linear.uses[b];
     if (draft.buffers[b].tier != tier || !use.moved) continue;
     Lifetime life = life_of(linear.lives[b], use, end);
-    if (!life.empty() && stages > 0) {
+    if (!life.empty() && tasks > 0) {
       if (linear.lives[b] == Life::kTransient) {
-        life = widened(life.front(), stages, linear.stages, begins);
+        life = widened(life.front(), tasks, linear.tasks, begins);
       } else if (linear.lives[b] == Life::kCarried) {
-        life = widened_carried(life, stages, linear.stages, begins);
+        life = widened_carried(life, tasks, linear.tasks, begins);
       }
     }
     linear.live[b] = life;

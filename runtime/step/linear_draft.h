@@ -18,9 +18,9 @@ struct FetchPlan {
   // Per unit and use but the first, whether the parameters stay in the compute tier since the use
   // before, so that the load for this use is left out. Empty: all loads are made.
   std::vector<std::vector<bool>> stays;
-  // Per load of the draft, the stage at which it is issued; below 0 it is one of the step before,
-  // counted from its end. Empty: the stage that needs it.
-  std::vector<std::int32_t> issue_stage;
+  // Per load of the draft, the task at which it is issued; below 0 it is one of the step before,
+  // counted from its end. Empty: the task that needs it.
+  std::vector<std::int32_t> issue_task;
 
   bool leaves_out(const Load& load) const {
     return load.unit >= 0 && load.use > 0 && !stays.empty() &&
@@ -59,11 +59,11 @@ struct BufferUse {
   bool moved = false;               // between tiers or data-parallel ranks
 };
 
-// Ops in program order with their stages, and when each buffer lives. Borrows the draft's ops.
+// Ops in program order with their tasks, and when each buffer lives. Borrows the draft's ops.
 struct LinearDraft {
   std::vector<const DraftOp*> ops;
-  std::vector<std::int32_t> stages;  // of each op
-  std::vector<Parts> parts;          // of each op: loads that are carried are of this step
+  std::vector<std::int32_t> tasks;  // of each op
+  std::vector<Parts> parts;         // of each op: loads that are carried are of this step
   // Per buffer of the draft, which buffer its accesses mean. Usually that is the buffer itself.
   // Where parameters stay, it is the buffer in which they are. kNoBuffer: only a load that is left
   // out would have used it.
@@ -75,15 +75,15 @@ struct LinearDraft {
   std::vector<BufferUse> uses;  // per buffer
 };
 
-// `stages`: how many the schedule has. Without slack.
-LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& plan = {});
+// `tasks`: how many the schedule has. Without slack.
+LinearDraft linearize(const Draft& draft, std::int32_t tasks, const FetchPlan& plan = {});
 
-// Gives a tier's buffers this slack instead of what they have: so many stages before its first and
+// Gives a tier's buffers this slack instead of what they have: so many tasks before its first and
 // after its last op the place of a transient buffer that is moved between tiers is kept free,
 // around the end of the step into its beginning. Loads can then start earlier than where they stand
 // in the list, the next step's first ones under the end of this, and stores can finish later,
 // before reuse of the space makes anything wait.
-void set_slack(const Draft& draft, Tier tier, std::int32_t stages, LinearDraft& linear);
+void set_slack(const Draft& draft, Tier tier, std::int32_t tasks, LinearDraft& linear);
 
 // Live bytes of a tier at each op.
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier);

@@ -7,9 +7,9 @@
 namespace terrace {
 namespace {
 
-// About as many ops, and buffers, come of a stage: room for them is taken at once.
-constexpr std::size_t kOpsPerStage = 4;
-constexpr std::size_t kAccessesPerStage = 16;
+// About as many ops, and buffers, come of a task: room for them is taken at once.
+constexpr std::size_t kOpsPerTask = 4;
+constexpr std::size_t kAccessesPerTask = 16;
 
 Draft empty_draft(Tier compute, bool has_names) {
   Draft draft;
@@ -20,29 +20,29 @@ Draft empty_draft(Tier compute, bool has_names) {
 
 }  // namespace
 
-Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
-                   const std::vector<Stage>& stages, bool has_names)
+Lowering::Lowering(const StepModel& model, const StepPolicy& policy, const std::vector<Task>& tasks,
+                   bool has_names)
     : model_(model),
       policy_(policy),
-      stages_(stages),
+      tasks_(tasks),
       compute_(policy.compute_tier()),
       draft_(empty_draft(compute_, has_names)),
       shared_(add_shared_buffers(draft_, model, policy)),
       parameters_(draft_, model, policy, StateClass::kParameters),
-      uses_(parameter_uses(model, stages)),
-      gradient_stages_(model.unit_count()),
+      uses_(parameter_uses(model, tasks)),
+      gradient_tasks_(model.unit_count()),
       instances_(model.unit_count()),
       updated_on_host_(model.unit_count()),
-      hidden_(places(model, stages) * policy.micro_batches),
+      hidden_(places(model, tasks) * policy.micro_batches),
       hidden_gradient_(hidden_.size(), kNoBuffer),
       saved_(hidden_.size()),
       gradient_(model.unit_count(), kNoBuffer),
       sum_(model.unit_count(), kNoBuffer),
       finished_at_(model.unit_count(), -1),
       updated_at_(model.unit_count(), -1) {
-  draft_.ops.reserve(kOpsPerStage * stages.size());
-  draft_.accesses.reserve(kAccessesPerStage * stages.size());
-  draft_.buffers.reserve(kOpsPerStage * stages.size());
+  draft_.ops.reserve(kOpsPerTask * tasks.size());
+  draft_.accesses.reserve(kAccessesPerTask * tasks.size());
+  draft_.buffers.reserve(kOpsPerTask * tasks.size());
   if (policy.has_backward) {
     for (const StateClassInfo& info : kStateClasses) {
       if (info.use != StateUse::kUpdate) continue;
@@ -52,68 +52,68 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
     for (std::int32_t u = 0; u <= model.head(); ++u)
       first_partials_.push_back(model.first_partial(u));
   }
-  for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
-    note(stages[s], s);
+  for (std::int32_t s = 0; s < static_cast<std::int32_t>(tasks.size()); ++s) {
+    note(tasks[s], s);
   }
 }
 
-void Lowering::note(const Stage& stage, std::int32_t number) {
-  stage_of_[{stage.kind, stage.in_chain(), stage.micro_batch}] = number;
-  const bool adds = stage.kind == OpKind::kBackward || stage.kind == OpKind::kHead;
+void Lowering::note(const Task& task, std::int32_t number) {
+  task_of_[{task.kind, task.in_chain(), task.micro_batch}] = number;
+  const bool adds = task.kind == OpKind::kBackward || task.kind == OpKind::kHead;
   if (adds) {
-    GradientStages& of_unit = gradient_stages_.at(stage.unit);
+    GradientTasks& of_unit = gradient_tasks_.at(task.unit);
     if (of_unit.first < 0) of_unit.first = number;
     of_unit.last = number;
   }
-  const bool computes = adds || stage.kind == OpKind::kForward;
-  if (computes && UnitModel::writes(steps_of(stage), Role::kLosses)) last_loss_ = number;
+  const bool computes = adds || task.kind == OpKind::kForward;
+  if (computes && UnitModel::writes(steps_of(task), Role::kLosses)) last_loss_ = number;
 }
 
-std::size_t Lowering::places(const StepModel& model, const std::vector<Stage>& stages) {
+std::size_t Lowering::places(const StepModel& model, const std::vector<Task>& tasks) {
   std::size_t count = model.unit_count();
-  for (const Stage& stage : stages) {
-    count = std::max(count, static_cast<std::size_t>(stage.in_chain() + 1));
+  for (const Task& task : tasks) {
+    count = std::max(count, static_cast<std::size_t>(task.in_chain() + 1));
   }
   return count;
 }
 
-const std::vector<UnitStep>& Lowering::steps_of(const Stage& stage) const {
-  const UnitModel& unit = model_.units.at(stage.unit);
-  if (stage.kind == OpKind::kRecompute) return unit.recompute;
+const std::vector<UnitStep>& Lowering::steps_of(const Task& task) const {
+  const UnitModel& unit = model_.units.at(task.unit);
+  if (task.kind == OpKind::kRecompute) return unit.recompute;
   const bool is_backward =
-      stage.kind == OpKind::kBackward || (stage.kind == OpKind::kHead && policy_.has_backward);
+      task.kind == OpKind::kBackward || (task.kind == OpKind::kHead && policy_.has_backward);
   return is_backward ? unit.backward : unit.forward;
 }
 
 Draft Lowering::run() {
-  for (stage_ = 0; stage_ < static_cast<std::int32_t>(stages_.size()); ++stage_) {
-    lower(stages_[stage_]);
+  for (now_ = 0; now_ < static_cast<std::int32_t>(tasks_.size()); ++now_) {
+    lower(tasks_[now_]);
   }
   return std::move(draft_);
 }
 
-void Lowering::lower(const Stage& stage) {
-  switch (stage.kind) {
+void Lowering::lower(const Task& task) {
+  switch (task.kind) {
     case OpKind::kInput:
       return input();
     case OpKind::kForward:
     case OpKind::kRecompute:
-      return forward(stage);
+      return forward(task);
     case OpKind::kHead:
-      return head(stage);
+      return head(task);
     case OpKind::kBackward:
-      return backward(stage);
+      return backward(task);
     case OpKind::kEmbeddingBackward:
       return embedding_backward();
     case OpKind::kSend:
     case OpKind::kReceive:
-      return pass_message(stage);
+      return pass_message(task);
     case OpKind::kStepScalars:
       return step_scalars();
     case OpKind::kNormFinish:
       return norm_finish();
     case OpKind::kUpdate:
-      return update(stage);
+      return update(task);
     default:
       TERRACE_CHECK(false);
   }
@@ -124,38 +124,38 @@ void Lowering::input() {
   op.writes = {as(Role::kTokens, draft_.whole(shared_.tokens))};
   op.account = Account::kWorkspace;
   if (!policy_.unified) op.cost.bytes = static_cast<double>(op.writes[0].size_bytes);
-  main_op(std::move(op), Stage{});
+  main_op(std::move(op), Task{});
 }
 
-void Lowering::forward(const Stage& stage) {
-  unit_pass(stage, steps_of(stage));
-  settle_forward(stage);
+void Lowering::forward(const Task& task) {
+  unit_pass(task, steps_of(task));
+  settle_forward(task);
 }
 
-void Lowering::settle_forward(const Stage& stage) {
-  if (stage.kind == OpKind::kRecompute) return;
-  if (stage_ == last_loss_) losses_to_host();
-  const std::int32_t place = stage.in_chain();
-  if (!needed_again(stage).has_value()) return release_input(stage);
-  if (needs_input_again(stage.unit)) {
-    send_away(hidden(place - 1, stage.micro_batch),
-              {BufferKind::kHiddenAway, place - 1, stage.micro_batch}, stage);
+void Lowering::settle_forward(const Task& task) {
+  if (task.kind == OpKind::kRecompute) return;
+  if (now_ == last_loss_) losses_to_host();
+  const std::int32_t place = task.in_chain();
+  if (!needed_again(task).has_value()) return release_input(task);
+  if (needs_input_again(task.unit)) {
+    send_away(hidden(place - 1, task.micro_batch),
+              {BufferKind::kHiddenAway, place - 1, task.micro_batch}, task);
   }
-  if (!policy_.homes.at(stage.unit).recompute && UnitModel::writes(steps_of(stage), Role::kSaved) &&
-      model_.units.at(stage.unit).saved_bytes != 0) {
-    send_away(saved(place, stage.micro_batch), {BufferKind::kSavedAway, place, stage.micro_batch},
-              stage);
+  if (!policy_.homes.at(task.unit).recompute && UnitModel::writes(steps_of(task), Role::kSaved) &&
+      model_.units.at(task.unit).saved_bytes != 0) {
+    send_away(saved(place, task.micro_batch), {BufferKind::kSavedAway, place, task.micro_batch},
+              task);
   }
 }
 
-void Lowering::release_input(const Stage& stage) {
-  const std::int32_t place = stage.in_chain();
-  if (place > 0) release_slot(hidden_slots_, hidden(place - 1, stage.micro_batch).memory);
+void Lowering::release_input(const Task& task) {
+  const std::int32_t place = task.in_chain();
+  if (place > 0) release_slot(hidden_slots_, hidden(place - 1, task.micro_batch).memory);
 }
 
-void Lowering::head(const Stage& stage) {
-  unit_pass(stage, steps_of(stage));
-  settle_head(stage);
+void Lowering::head(const Task& task) {
+  unit_pass(task, steps_of(task));
+  settle_head(task);
 }
 
 void Lowering::add_loss_scale(Op& op) const {
@@ -163,50 +163,50 @@ void Lowering::add_loss_scale(Op& op) const {
   op.reads.push_back(as(Role::kLossScale, draft_.whole(shared_.loss_scale)));
 }
 
-void Lowering::settle_head(const Stage& stage) {
-  release_input(stage);
-  if (policy_.has_backward && model_.trains(stage.unit)) {
-    settle_gradient(stage.unit, stage.micro_batch);
+void Lowering::settle_head(const Task& task) {
+  release_input(task);
+  if (policy_.has_backward && model_.trains(task.unit)) {
+    settle_gradient(task.unit, task.micro_batch);
   }
-  if (stage_ == last_loss_) losses_to_host();
+  if (now_ == last_loss_) losses_to_host();
 }
 
 void Lowering::losses_to_host() {
   if (policy_.unified) return;
-  Mover mover = Mover::store(draft_, stage_, labels(Stage{}, Account::kWorkspace));
+  Mover mover = Mover::store(draft_, now_, labels(Task{}, Account::kWorkspace));
   mover.copy(draft_.whole(shared_.losses), draft_.whole(shared_.losses_host));
 }
 
-void Lowering::backward(const Stage& stage) {
-  unit_pass(stage, steps_of(stage));
-  settle_backward(stage);
+void Lowering::backward(const Task& task) {
+  unit_pass(task, steps_of(task));
+  settle_backward(task);
 }
 
-void Lowering::settle_backward(const Stage& stage) {
-  release_input(stage);
-  release_slot(gradient_slots_, hidden_gradient(stage.in_chain(), stage.micro_batch));
-  if (model_.trains(stage.unit)) settle_gradient(stage.unit, stage.micro_batch);
-  if (stage_ == last_loss_) losses_to_host();
+void Lowering::settle_backward(const Task& task) {
+  release_input(task);
+  release_slot(gradient_slots_, hidden_gradient(task.in_chain(), task.micro_batch));
+  if (model_.trains(task.unit)) settle_gradient(task.unit, task.micro_batch);
+  if (now_ == last_loss_) losses_to_host();
 }
 
 void Lowering::embedding_backward() {
-  const Stage stage{.kind = OpKind::kEmbeddingBackward, .unit = 0};
-  Op op = compute_op(stage);
+  const Task task{.kind = OpKind::kEmbeddingBackward, .unit = 0};
+  Op op = compute_op(task);
   op.reads.push_back(as(Role::kTokens, draft_.whole(shared_.tokens)));
   for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
     op.reads.push_back(
-        as(Role::kHiddenGradient, gather_rows(stage, own_rows(hidden_gradient(0, m)))));
+        as(Role::kHiddenGradient, gather_rows(task, own_rows(hidden_gradient(0, m)))));
   }
   const Range target = compute_gradient(0);
   if (model_.has_tied_gradient()) op.reads.push_back(as(Role::kGradient, target));
   op.writes.push_back(as(Role::kGradient, target));
   op.cost.flops = model_.units.front().backward_flops;
-  main_op(std::move(op), stage);
+  main_op(std::move(op), task);
   finish_gradient(0);
 }
 
-Op Lowering::compute_op(const Stage& stage) {
-  Op op{.kind = stage.kind, .lane = Lane::kCompute, .use = stage.use};
+Op Lowering::compute_op(const Task& task) {
+  Op op{.kind = task.kind, .lane = Lane::kCompute, .use = task.use};
   if (shared_.constants != kNoBuffer) {
     op.reads.push_back(as(Role::kConstants, draft_.whole(shared_.constants)));
   }
@@ -216,15 +216,15 @@ Op Lowering::compute_op(const Stage& stage) {
   return op;
 }
 
-void Lowering::main_op(Op op, const Stage& stage) {
-  op.unit = stage.unit;
-  op.micro_batch = stage.micro_batch;
-  op.chunk = stage.chunk;
-  op.parts = stage.parts;
-  op.message = stage.message;
+void Lowering::main_op(Op op, const Task& task) {
+  op.unit = task.unit;
+  op.micro_batch = task.micro_batch;
+  op.chunk = task.chunk;
+  op.parts = task.parts;
+  op.message = task.message;
   DraftOp draft_op;
   draft_op.op = std::move(op);
-  draft_op.stage = stage_;
+  draft_op.task = now_;
   draft_.add_op(std::move(draft_op));
 }
 

@@ -9,20 +9,20 @@
 #include "runtime/step/homes.h"
 #include "runtime/step/offload.h"
 
-// The inside of the offload pass (runtime/step/offload.h): goes through the stages once, and turns
-// each into its op and what moves for it. lowering.cc has the stages, lowering_unit.cc the ops of a
+// The inside of the offload pass (runtime/step/offload.h): goes through the tasks once, and turns
+// each into its op and what moves for it. lowering.cc has the tasks, lowering_unit.cc the ops of a
 // unit, lowering_data.cc parameters and activations, lowering_gradients.cc gradients and updates,
 // lowering_zero.cc what passes between data-parallel ranks, lowering_pipeline.cc between stages,
 // lowering_tensor.cc between tensor-parallel ranks.
 namespace terrace {
 
-// Activations that are needed again within so many stages stay where they are: bytes on their way
+// Activations that are needed again within so many tasks stay where they are: bytes on their way
 // out would only come back.
 inline constexpr std::int32_t kShortGap = 2;
 
 class Lowering {
  public:
-  Lowering(const StepModel& model, const StepPolicy& policy, const std::vector<Stage>& stages,
+  Lowering(const StepModel& model, const StepPolicy& policy, const std::vector<Task>& tasks,
            bool has_names);
 
   Draft run();
@@ -38,50 +38,50 @@ class Lowering {
     BufferId buffer = kNoBuffer;
     std::size_t use = 0;  // index in uses_
   };
-  // What the constructor notes of a stage, and how many places the stages' chains have.
-  void note(const Stage& stage, std::int32_t number);
-  static std::size_t places(const StepModel& model, const std::vector<Stage>& stages);
-  // What a compute stage goes through.
-  const std::vector<UnitStep>& steps_of(const Stage& stage) const;
-  void lower(const Stage& stage);
+  // What the constructor notes of a task, and how many places the tasks' chains have.
+  void note(const Task& task, std::int32_t number);
+  static std::size_t places(const StepModel& model, const std::vector<Task>& tasks);
+  // What a compute task goes through.
+  const std::vector<UnitStep>& steps_of(const Task& task) const;
+  void lower(const Task& task);
 
   // --- compute -----------------------------------------------------------------------------------
 
   void input();
-  void forward(const Stage& stage);
-  void head(const Stage& stage);
+  void forward(const Task& task);
+  void head(const Task& task);
   void losses_to_host();
   // Where losses are scaled: what the gradient of the loss is multiplied by.
   void add_loss_scale(Op& op) const;
-  void backward(const Stage& stage);
+  void backward(const Task& task);
   void embedding_backward();
   // The ops of a unit's pass (lowering_unit.cc), and what follows the last of them.
   struct Operands;
-  void unit_pass(const Stage& stage, const std::vector<UnitStep>& steps);
-  Operands operands_of(const Stage& stage, const std::vector<UnitStep>& steps);
-  void add_activations(const Stage& stage, const std::vector<UnitStep>& steps, Operands& operands);
-  void add_gradients(const Stage& stage, const std::vector<UnitStep>& steps, Operands& operands);
-  Range between(const Stage& stage, const UnitAccess& access, Operands& operands);
-  void compute_step(const Stage& stage, const UnitStep& step, Operands& operands);
-  void exchange_step(const Stage& stage, const UnitStep& step, Operands& operands);
-  void settle_forward(const Stage& stage);
-  void settle_head(const Stage& stage);
-  void settle_backward(const Stage& stage);
-  Op compute_op(const Stage& stage);
-  void main_op(Op op, const Stage& stage);
-  static Mover::Labels labels(const Stage& stage, Account account) {
-    return {stage.unit, stage.micro_batch, stage.parts, account};
+  void unit_pass(const Task& task, const std::vector<UnitStep>& steps);
+  Operands operands_of(const Task& task, const std::vector<UnitStep>& steps);
+  void add_activations(const Task& task, const std::vector<UnitStep>& steps, Operands& operands);
+  void add_gradients(const Task& task, const std::vector<UnitStep>& steps, Operands& operands);
+  Range between(const Task& task, const UnitAccess& access, Operands& operands);
+  void compute_step(const Task& task, const UnitStep& step, Operands& operands);
+  void exchange_step(const Task& task, const UnitStep& step, Operands& operands);
+  void settle_forward(const Task& task);
+  void settle_head(const Task& task);
+  void settle_backward(const Task& task);
+  Op compute_op(const Task& task);
+  void main_op(Op op, const Task& task);
+  static Mover::Labels labels(const Task& task, Account account) {
+    return {task.unit, task.micro_batch, task.parts, account};
   }
 
   Range tokens_of(std::int32_t micro_batch) const;
 
   // --- parameters --------------------------------------------------------------------------------
 
-  // The unit's parameters in the compute tier at this stage.
+  // The unit's parameters in the compute tier at this task.
   Range parameters_for(std::int32_t unit);
   bool stays(std::int32_t unit, std::size_t use) const;
   std::size_t unit_bytes(std::int32_t unit) const;
-  // Of uses_, the first from this stage on; their number if there is none.
+  // Of uses_, the first from this task on; their number if there is none.
   std::size_t next_use(std::int32_t unit) const;
   BufferId parameter_buffer(std::int32_t unit);
   BufferId load_parameters(std::int32_t unit, std::size_t use);
@@ -89,7 +89,7 @@ class Lowering {
 
   // --- activations -------------------------------------------------------------------------------
 
-  // By the place of a unit among the forwards of a micro-batch (Stage::in_chain()).
+  // By the place of a unit among the forwards of a micro-batch (Task::in_chain()).
   Activation& hidden(std::int32_t place, std::int32_t m) { return hidden_.at(index(place, m)); }
   Activation& saved(std::int32_t place, std::int32_t m) { return saved_.at(index(place, m)); }
   BufferId& hidden_gradient(std::int32_t place, std::int32_t m) {
@@ -99,25 +99,25 @@ class Lowering {
     return static_cast<std::size_t>(place * policy_.micro_batches + m);
   }
   // The last use of a unit's input.
-  void release_input(const Stage& stage);
+  void release_input(const Task& task);
 
   Tier home_of_activations(std::int32_t unit) const;
   // `place`: as in the name of the buffer.
-  BufferId activation_buffer(const char* what, const Stage& stage, std::int32_t place);
+  BufferId activation_buffer(const char* what, const Task& task, std::int32_t place);
 
   // Whether the unit's backward, or the forward that is done again for it, needs its input.
   bool needs_input_again(std::int32_t unit) const;
-  // The stage of the backward pass that first needs what this forward stage leaves; none where
+  // The task of the backward pass that first needs what this forward task leaves; none where
   // there is no backward of it.
-  std::optional<std::int32_t> needed_again(const Stage& stage) const;
+  std::optional<std::int32_t> needed_again(const Task& task) const;
   std::int32_t short_gap(std::int32_t unit) const {
     return policy_.homes.at(unit).activations_named ? 0 : kShortGap;
   }
 
-  void send_away(Activation& activation, const BufferKey& key, const Stage& stage);
-  Range brought_back(Activation& activation, const Stage& stage);
+  void send_away(Activation& activation, const BufferKey& key, const Task& task);
+  Range brought_back(Activation& activation, const Task& task);
   Range hidden_for(std::int32_t unit, std::int32_t micro_batch) {
-    return brought_back(hidden(unit, micro_batch), stages_.at(stage_));
+    return brought_back(hidden(unit, micro_batch), tasks_.at(now_));
   }
 
   // --- gradients ---------------------------------------------------------------------------------
@@ -136,12 +136,10 @@ class Lowering {
   // The gradient's buffer in the compute tier, made where there is none.
   Range compute_gradient(std::int32_t unit);
 
-  // Whether this stage is the first, or the last, that adds to the gradient of its unit.
-  bool begins_gradient(std::int32_t unit) const {
-    return gradient_stages_.at(unit).first == stage_;
-  }
-  bool ends_gradient(std::int32_t unit) const { return gradient_stages_.at(unit).last == stage_; }
-  // After a stage has added to a gradient: to the host's sum, and on to its home when it is
+  // Whether this task is the first, or the last, that adds to the gradient of its unit.
+  bool begins_gradient(std::int32_t unit) const { return gradient_tasks_.at(unit).first == now_; }
+  bool ends_gradient(std::int32_t unit) const { return gradient_tasks_.at(unit).last == now_; }
+  // After a task has added to a gradient: to the host's sum, and on to its home when it is
   // finished.
   void settle_gradient(std::int32_t unit, std::int32_t micro_batch);
   void accumulate_on_host(Mover& mover, const Range& part, const Range& sum, std::int64_t chunk);
@@ -163,7 +161,7 @@ class Lowering {
 
   // --- updates -----------------------------------------------------------------------------------
 
-  void update(const Stage& stage);
+  void update(const Task& task);
   // `home`, or a copy of it, in tier `where`.
   Range brought(const Mover::Labels& labels, std::int32_t chunk, const Range& home, Tier where,
                 std::int32_t earliest = 0);
@@ -174,13 +172,13 @@ class Lowering {
   // turns: while one chunk is updated the next one comes and the one before leaves.
   struct StatePlace {
     BufferId buffer = kNoBuffer;
-    std::int32_t free_from = 0;  // stage
+    std::int32_t free_from = 0;  // task
   };
   struct StateStream {
     std::array<StatePlace, 2> places;
     std::size_t chunks = 0;  // that have passed
   };
-  Range streamed_state(const Stage& stage, const Homes& homes);
+  Range streamed_state(const Task& task, const Homes& homes);
   // Of the units whose updates are deferred, or of the others.
   std::size_t largest_streamed_chunk(const Homes& homes, bool deferred) const;
 
@@ -195,27 +193,27 @@ class Lowering {
     bool is_divided = false;
     bool gathers_at_home = false;
   };
-  UpdatedParameter updated_parameter(const Stage& stage, Tier where);
-  bool updates_in_place(const Stage& stage, Tier where) const;
-  Range updated_elsewhere(const Stage& stage, const Range& home, Tier where);
-  void settle_parameter(const Stage& stage, const UpdatedParameter& parameter);
-  // In the compute tier: where the stage before has used them, or where the next use will find
+  UpdatedParameter updated_parameter(const Task& task, Tier where);
+  bool updates_in_place(const Task& task, Tier where) const;
+  Range updated_elsewhere(const Task& task, const Range& home, Tier where);
+  void settle_parameter(const Task& task, const UpdatedParameter& parameter);
+  // In the compute tier: where the task before has used them, or where the next use will find
   // them.
-  Range updated_in_place(const Stage& stage, const Range& home);
+  Range updated_in_place(const Task& task, const Range& home);
   // Beside what trains of it, for the step's next use.
-  void load_frozen(const Stage& stage, BufferId target);
+  void load_frozen(const Task& task, BufferId target);
   // Of what both the update and the step's next use of the parameters need.
-  static Mover::Labels labels_of_both(const Stage& stage) {
-    return {stage.unit, -1, stage.is_deferred() ? kOfBothSteps : kOfThisStep, Account::kParameters};
+  static Mover::Labels labels_of_both(const Task& task) {
+    return {task.unit, -1, task.is_deferred() ? kOfBothSteps : kOfThisStep, Account::kParameters};
   }
-  // Whether the unit's parameters were fetched for the stage right before its update.
-  bool just_used(const Stage& stage) const;
-  std::size_t offset_in_unit(const Stage& stage) const {
-    return static_cast<std::size_t>(model_.chunk_begin(stage.unit, stage.chunk)) *
+  // Whether the unit's parameters were fetched for the task right before its update.
+  bool just_used(const Task& task) const;
+  std::size_t offset_in_unit(const Task& task) const {
+    return static_cast<std::size_t>(model_.chunk_begin(task.unit, task.chunk)) *
            model_.parameter_bytes();
   }
 
-  void store_back(const Stage& stage, const Range& range, const Range& home, Account account);
+  void store_back(const Task& task, const Range& range, const Range& home, Account account);
 
   // --- several ranks -----------------------------------------------------------------------------
 
@@ -223,7 +221,7 @@ class Lowering {
   Range own_shard(const Range& whole) const;
   // The parts of all ranks come together; `own` may lie in `whole`.
   void gather(Mover& mover, const Range& own, const Range& whole, std::int32_t chunk);
-  void gather_updated(const Stage& stage, const Range& own, const Range& whole);
+  void gather_updated(const Task& task, const Range& own, const Range& whole);
   // A finished chunk in the gradient's type: itself, or rounded, to its home if that has whole
   // chunks in the same memory.
   Range rounded(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
@@ -238,9 +236,9 @@ class Lowering {
   // --------------------------------------------------------------
 
   Range own_rows(BufferId buffer) const { return {buffer, 0, model_.hidden_bytes}; }
-  void tensor_op(OpKind kind, const Stage& stage, const Range& source, const Range& target);
+  void tensor_op(OpKind kind, const Task& task, const Range& source, const Range& target);
   // All ranks' rows of what each has its own of; without sequence parallelism, that itself.
-  Range gather_rows(const Stage& stage, const Range& own);
+  Range gather_rows(const Task& task, const Range& own);
   // Of a finished gradient's chunk, what each rank has a share of.
   void reduce_summed(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
 
@@ -258,17 +256,17 @@ class Lowering {
   BufferId take_slot(Slots& slots);
   // To be called with every place whose content has had its last use; others than slots are none.
   void release_slot(Slots& slots, BufferId buffer);
-  void pass_message(const Stage& stage);
-  static Op message_op(const Stage& stage, const Range& range, Account account);
-  void pass_hidden(const Stage& stage);
-  void pass_tied_gradient(const Stage& stage);
+  void pass_message(const Task& task);
+  static Op message_op(const Task& task, const Range& range, Account account);
+  void pass_hidden(const Task& task);
+  void pass_tied_gradient(const Task& task);
   // The first stage's updated embedding, to the head's copy of it, and there.
-  void send_updated(const Stage& stage, const Range& own);
-  void receive_updated(const Stage& stage);
+  void send_updated(const Task& task, const Range& own);
+  void receive_updated(const Task& task);
 
   const StepModel& model_;
   const StepPolicy& policy_;
-  const std::vector<Stage>& stages_;
+  const std::vector<Task>& tasks_;
   Tier compute_;
   Draft draft_;
   SharedBuffers shared_;
@@ -277,15 +275,15 @@ class Lowering {
   std::optional<Homes> gradients_;
   std::vector<std::vector<std::int32_t>> uses_;
   // By kind, place and micro-batch.
-  std::map<std::tuple<OpKind, std::int32_t, std::int32_t>, std::int32_t> stage_of_;
-  struct GradientStages {
+  std::map<std::tuple<OpKind, std::int32_t, std::int32_t>, std::int32_t> task_of_;
+  struct GradientTasks {
     std::int32_t first = -1;
     std::int32_t last = -1;
   };
-  std::vector<GradientStages> gradient_stages_;  // by unit
-  std::vector<std::int64_t> first_partials_;     // by unit: StepModel::first_partial()
-  std::int32_t last_loss_ = -1;                  // the last stage that writes a loss
-  std::int32_t stage_ = 0;
+  std::vector<GradientTasks> gradient_tasks_;  // by unit
+  std::vector<std::int64_t> first_partials_;   // by unit: StepModel::first_partial()
+  std::int32_t last_loss_ = -1;                // the last task that writes a loss
+  std::int32_t now_ = 0;
   std::int32_t step_of_unit_ = 0;  // while a unit's pass is lowered
   std::vector<std::optional<Instance>> instances_;
   // Per unit, chunks that an update has left on the host on their way to NVMe: the next load has a
@@ -298,7 +296,7 @@ class Lowering {
   Slots gradient_slots_{"received hidden grad", BufferKind::kReceivedHiddenGradient, {}, {}};
   std::vector<BufferId> gradient_;  // of the unit in the compute tier, while it is not home
   std::vector<BufferId> sum_;       // on the host, of units that go on to NVMe
-  // Stages of this list, -1 before them.
+  // Tasks of this list, -1 before them.
   std::vector<std::int32_t> finished_at_;  // the unit's gradient
   std::vector<std::int32_t> updated_at_;
   // Of updates under the backward and of deferred ones: they have space at different times.

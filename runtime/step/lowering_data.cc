@@ -19,12 +19,11 @@ Range Lowering::parameters_for(std::int32_t unit) {
 
 std::size_t Lowering::next_use(std::int32_t unit) const {
   const auto& uses = uses_.at(unit);
-  return static_cast<std::size_t>(std::lower_bound(uses.begin(), uses.end(), stage_) -
-                                  uses.begin());
+  return static_cast<std::size_t>(std::lower_bound(uses.begin(), uses.end(), now_) - uses.begin());
 }
 
 BufferId Lowering::parameter_buffer(std::int32_t unit) {
-  return draft_.add_buffer(draft_.name("param[{}] at {}", unit, stage_), unit_bytes(unit), compute_,
+  return draft_.add_buffer(draft_.name("param[{}] at {}", unit, now_), unit_bytes(unit), compute_,
                            Account::kParameters, Life::kTransient);
 }
 
@@ -68,8 +67,8 @@ BufferId Lowering::load_parameters(std::int32_t unit, std::size_t use) {
 
 Load Lowering::new_load(std::int32_t earliest, std::size_t target_bytes) const {
   Load load;
-  load.need_stage = stage_;
-  load.earliest_stage = std::min(earliest, stage_);
+  load.need_task = now_;
+  load.earliest_task = std::min(earliest, now_);
   load.target_tier = compute_;
   load.target_bytes = target_bytes;
   return load;
@@ -80,11 +79,10 @@ Tier Lowering::home_of_activations(std::int32_t unit) const {
   return home == Tier::kDevice ? compute_ : home;
 }
 
-BufferId Lowering::activation_buffer(const char* what, const Stage& stage, std::int32_t place) {
+BufferId Lowering::activation_buffer(const char* what, const Task& task, std::int32_t place) {
   const bool is_saved = what == std::string_view("saved");
-  const std::size_t bytes =
-      is_saved ? model_.units.at(stage.unit).saved_bytes : model_.hidden_bytes;
-  return draft_.add_buffer(draft_.name("{}[{}] mb {}", what, place, stage.micro_batch), bytes,
+  const std::size_t bytes = is_saved ? model_.units.at(task.unit).saved_bytes : model_.hidden_bytes;
+  return draft_.add_buffer(draft_.name("{}[{}] mb {}", what, place, task.micro_batch), bytes,
                            compute_, Account::kActivations, Life::kTransient);
 }
 
@@ -100,17 +98,17 @@ bool Lowering::needs_input_again(std::int32_t unit) const {
   return false;
 }
 
-std::optional<std::int32_t> Lowering::needed_again(const Stage& stage) const {
+std::optional<std::int32_t> Lowering::needed_again(const Task& task) const {
   for (const OpKind kind : {OpKind::kRecompute, OpKind::kBackward}) {
-    const auto again = stage_of_.find({kind, stage.in_chain(), stage.micro_batch});
-    if (again != stage_of_.end()) return again->second;
+    const auto again = task_of_.find({kind, task.in_chain(), task.micro_batch});
+    if (again != task_of_.end()) return again->second;
   }
   return std::nullopt;
 }
 
-void Lowering::send_away(Activation& activation, const BufferKey& key, const Stage& stage) {
-  const Tier home = home_of_activations(stage.unit);
-  if (home == compute_ || *needed_again(stage) - stage_ <= short_gap(stage.unit)) return;
+void Lowering::send_away(Activation& activation, const BufferKey& key, const Task& task) {
+  const Tier home = home_of_activations(task.unit);
+  if (home == compute_ || *needed_again(task) - now_ <= short_gap(task.unit)) return;
   const Buffer memory = draft_.buffers.at(activation.memory);
   const BufferId away =
       draft_.add_buffer({.name = draft_.name("{} away", memory.name),
@@ -119,13 +117,13 @@ void Lowering::send_away(Activation& activation, const BufferKey& key, const Sta
                          .tier = home,
                          .account = Account::kActivations,
                          .life = home == Tier::kNvme ? Life::kPersistent : Life::kTransient});
-  Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kActivations));
+  Mover mover = Mover::store(draft_, now_, labels(task, Account::kActivations));
   mover.copy(draft_.whole(activation.memory), draft_.whole(away));
   release_slot(hidden_slots_, activation.memory);
-  activation = Activation{kNoBuffer, draft_.whole(away), stage_};
+  activation = Activation{kNoBuffer, draft_.whole(away), now_};
 }
 
-Range Lowering::brought_back(Activation& activation, const Stage& stage) {
+Range Lowering::brought_back(Activation& activation, const Task& task) {
   if (activation.away.has_value()) {
     const Range away = *activation.away;
     const BufferId back =
@@ -134,7 +132,7 @@ Range Lowering::brought_back(Activation& activation, const Stage& stage) {
     Load load = new_load(activation.away_since + 1, away.size_bytes);
     const bool two_hops = compute_ == Tier::kDevice && draft_.tier_of(away) == Tier::kNvme;
     load.staging_bytes = two_hops ? away.size_bytes : 0;
-    Mover mover = Mover::load(draft_, load, labels(stage, Account::kActivations));
+    Mover mover = Mover::load(draft_, load, labels(task, Account::kActivations));
     mover.copy(away, draft_.whole(back));
     activation = Activation{back, std::nullopt, 0};
   }

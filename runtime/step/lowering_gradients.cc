@@ -24,8 +24,8 @@ Range Lowering::compute_gradient(std::int32_t unit) {
   }
   if (gradient_.at(unit) == kNoBuffer) {
     gradient_.at(unit) =
-        draft_.add_buffer(draft_.name("grad[{}] at {}", unit, stage_), gradient_bytes(unit),
-                          compute_, Account::kGradients, Life::kTransient);
+        draft_.add_buffer(draft_.name("grad[{}] at {}", unit, now_), gradient_bytes(unit), compute_,
+                          Account::kGradients, Life::kTransient);
   }
   return {gradient_.at(unit), 0, gradient_bytes(unit)};
 }
@@ -44,7 +44,7 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
     sum_.at(unit) = draft_.add_buffer(draft_.name("grad sum[{}]", unit), gradient_bytes(unit),
                                       Tier::kHost, Account::kGradients, Life::kTransient);
   }
-  Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, kOfThisStep, Account::kGradients});
+  Mover mover = Mover::store(draft_, now_, {unit, micro_batch, kOfThisStep, Account::kGradients});
   for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const Range part = compute_gradient_chunk(unit, c);
     const Range sum =
@@ -60,7 +60,7 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
     add_norm_partials(mover, unit, c, reduced);
     if (reduced.buffer != home.buffer) mover.copy(reduced, home, static_cast<std::int32_t>(c));
   }
-  if (last) finished_at_.at(unit) = stage_;
+  if (last) finished_at_.at(unit) = now_;
 }
 
 void Lowering::accumulate_on_host(Mover& mover, const Range& part, const Range& sum,
@@ -91,7 +91,7 @@ Range Lowering::shard_sum(std::int32_t unit, std::int64_t chunk) {
 }
 
 void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
-  Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, kOfThisStep, Account::kGradients});
+  Mover mover = Mover::store(draft_, now_, {unit, micro_batch, kOfThisStep, Account::kGradients});
   const bool first = begins_gradient(unit);
   for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const auto chunk = static_cast<std::int32_t>(c);
@@ -111,7 +111,7 @@ void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
     if (sum.buffer != home.buffer) mover.copy(sum, home, chunk);
   }
   gradient_.at(unit) = kNoBuffer;
-  finished_at_.at(unit) = stage_;
+  finished_at_.at(unit) = now_;
 }
 
 Range Lowering::compute_gradient_chunk(std::int32_t unit, std::int64_t chunk) {
@@ -123,7 +123,7 @@ Range Lowering::compute_gradient_chunk(std::int32_t unit, std::int64_t chunk) {
 
 void Lowering::finish_gradient(std::int32_t unit) {
   const Tier home = gradients_->tier(unit);
-  Mover mover = Mover::store(draft_, stage_, {unit, -1, kOfThisStep, Account::kGradients});
+  Mover mover = Mover::store(draft_, now_, {unit, -1, kOfThisStep, Account::kGradients});
   for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const Range part = reduce_finished(mover, unit, c, compute_gradient_chunk(unit, c));
     const auto chunk = static_cast<std::int32_t>(c);
@@ -140,7 +140,7 @@ void Lowering::finish_gradient(std::int32_t unit) {
     }
   }
   gradient_.at(unit) = kNoBuffer;
-  finished_at_.at(unit) = stage_;
+  finished_at_.at(unit) = now_;
 }
 
 void Lowering::add_norm_partials(Mover& mover, std::int32_t unit, std::int64_t chunk,
@@ -184,41 +184,41 @@ void Lowering::norm_finish() {
     add_loss_scale(op);
     op.writes.push_back(as(Role::kLossScale, draft_.whole(shared_.loss_scale)));
   }
-  main_op(std::move(op), Stage{});
+  main_op(std::move(op), Task{});
   if (policy_.updates_wait_for_norm) scalars_to_device();
 }
 
 void Lowering::step_scalars() {
   Op op{.kind = OpKind::kStepScalars, .lane = Lane::kUpdate};
   op.writes = {as(Role::kScalars, draft_.whole(shared_.scalars))};
-  main_op(std::move(op), Stage{});
+  main_op(std::move(op), Task{});
   scalars_to_device();
 }
 
 void Lowering::scalars_to_device() {
   if (shared_.scalars_device == kNoBuffer) return;
-  Mover mover = Mover::store(draft_, stage_, labels(Stage{}, Account::kWorkspace));
+  Mover mover = Mover::store(draft_, now_, labels(Task{}, Account::kWorkspace));
   mover.copy(draft_.whole(shared_.scalars), draft_.whole(shared_.scalars_device));
 }
 
-void Lowering::update(const Stage& stage) {
-  const std::int32_t unit = stage.unit;
+void Lowering::update(const Task& task) {
+  const std::int32_t unit = task.unit;
   const Tier where = policy_.update_tier(unit);
-  const Range gradient_home = gradients_->chunk(unit, stage.chunk);
+  const Range gradient_home = gradients_->chunk(unit, task.chunk);
   const bool whole_gradient = model_.zero.of_optimizer() && !gradients_->is_sharded(unit);
-  const Range gradient = brought(labels(stage, Account::kGradients), stage.chunk,
+  const Range gradient = brought(labels(task, Account::kGradients), task.chunk,
                                  whole_gradient ? own_shard(gradient_home) : gradient_home, where,
                                  finished_at_.at(unit) + 1);
   std::vector<Access> states;
   for (const Homes& homes : update_states_) {
-    const Range home = homes.chunk(unit, stage.chunk);
+    const Range home = homes.chunk(unit, task.chunk);
     const Range state =
         policy_.streams_update(unit)
-            ? streamed_state(stage, homes)
-            : brought(labels(stage, info_of(homes.state()).account), stage.chunk, home, where);
+            ? streamed_state(task, homes)
+            : brought(labels(task, info_of(homes.state()).account), task.chunk, home, where);
     states.push_back(as(home_names(homes.state()).role, state));
   }
-  const UpdatedParameter parameter = updated_parameter(stage, where);
+  const UpdatedParameter parameter = updated_parameter(task, where);
 
   Op op{.kind = OpKind::kUpdate, .lane = where == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
   const BufferId scalars = where == Tier::kDevice ? shared_.scalars_device : shared_.scalars;
@@ -231,16 +231,16 @@ void Lowering::update(const Stage& stage) {
   std::size_t bytes = gradient.size_bytes + (reads_parameter ? 2 : 1) * parameter.own.size_bytes;
   for (const Access& state : states) bytes += 2 * state.size_bytes;
   op.cost.bytes = static_cast<double>(bytes);
-  main_op(std::move(op), stage);
+  main_op(std::move(op), task);
 
-  if (unit == 0 && model_.tied && model_.pipeline.stages > 1) send_updated(stage, parameter.own);
+  if (unit == 0 && model_.tied && model_.pipeline.stages > 1) send_updated(task, parameter.own);
   for (std::size_t i = 0; i < states.size(); ++i) {
     const Homes& homes = update_states_[i];
-    store_back(stage, {states[i].buffer, states[i].offset, states[i].size_bytes},
-               homes.chunk(unit, stage.chunk), info_of(homes.state()).account);
+    store_back(task, {states[i].buffer, states[i].offset, states[i].size_bytes},
+               homes.chunk(unit, task.chunk), info_of(homes.state()).account);
   }
-  settle_parameter(stage, parameter);
-  updated_at_.at(unit) = stage_;
+  settle_parameter(task, parameter);
+  updated_at_.at(unit) = now_;
 }
 
 Range Lowering::brought(const Mover::Labels& labels, std::int32_t chunk, const Range& home,
@@ -271,41 +271,41 @@ std::size_t Lowering::largest_streamed_chunk(const Homes& homes, bool deferred) 
   return bytes;
 }
 
-// A place is free when what it had is on its way home: from the stage behind that update.
-Range Lowering::streamed_state(const Stage& stage, const Homes& homes) {
-  const Range home = homes.chunk(stage.unit, stage.chunk);
-  StateStream& stream = state_streams_[homes.state()].at(stage.is_deferred() ? 1 : 0);
+// A place is free when what it had is on its way home: from the task behind that update.
+Range Lowering::streamed_state(const Task& task, const Homes& homes) {
+  const Range home = homes.chunk(task.unit, task.chunk);
+  StateStream& stream = state_streams_[homes.state()].at(task.is_deferred() ? 1 : 0);
   const std::size_t turn = stream.chunks++ % stream.places.size();
   StatePlace& place = stream.places.at(turn);
   const bool is_new = place.buffer == kNoBuffer;
   if (is_new) {
     place.buffer = draft_.add_buffer(
-        draft_.name("{} {} stream {}", stage.is_deferred() ? "deferred" : "backward",
+        draft_.name("{} {} stream {}", task.is_deferred() ? "deferred" : "backward",
                     home_names(homes.state()).buffer, turn),
-        largest_streamed_chunk(homes, stage.is_deferred()), compute_, Account::kStaging,
+        largest_streamed_chunk(homes, task.is_deferred()), compute_, Account::kStaging,
         Life::kTransient);
   }
   const std::size_t held = is_new ? draft_.buffers.at(place.buffer).size_bytes : 0;
   const Load load = load_to(compute_, home, place.free_from, held);
-  place.free_from = stage_ + 1;
-  Mover mover = Mover::load(draft_, load, labels(stage, info_of(homes.state()).account));
+  place.free_from = now_ + 1;
+  Mover mover = Mover::load(draft_, load, labels(task, info_of(homes.state()).account));
   const Range passing{place.buffer, 0, home.size_bytes};
-  mover.copy(home, passing, stage.chunk);
+  mover.copy(home, passing, task.chunk);
   return passing;
 }
 
 // With stages 1 and 2 the home has the whole chunk, of which a rank updates its shard. The shards
 // come together where they are in memory: in the home, or on the way to it.
-Lowering::UpdatedParameter Lowering::updated_parameter(const Stage& stage, Tier where) {
+Lowering::UpdatedParameter Lowering::updated_parameter(const Task& task, Tier where) {
   UpdatedParameter parameter;
-  parameter.home = parameters_.chunk(stage.unit, stage.chunk);
-  parameter.is_divided = model_.zero.of_optimizer() && !parameters_.is_sharded(stage.unit);
-  const bool in_place = updates_in_place(stage, where);
+  parameter.home = parameters_.chunk(task.unit, task.chunk);
+  parameter.is_divided = model_.zero.of_optimizer() && !parameters_.is_sharded(task.unit);
+  const bool in_place = updates_in_place(task, where);
   parameter.gathers_at_home =
       parameter.is_divided && !in_place && draft_.tier_of(parameter.home) != Tier::kNvme;
   if (parameter.gathers_at_home) parameter.home = own_shard(parameter.home);
-  parameter.updated = in_place ? updated_in_place(stage, parameter.home)
-                               : updated_elsewhere(stage, parameter.home, where);
+  parameter.updated = in_place ? updated_in_place(task, parameter.home)
+                               : updated_elsewhere(task, parameter.home, where);
   parameter.own = parameter.is_divided && !parameter.gathers_at_home ? own_shard(parameter.updated)
                                                                      : parameter.updated;
   return parameter;
@@ -313,81 +313,81 @@ Lowering::UpdatedParameter Lowering::updated_parameter(const Stage& stage, Tier 
 
 // In the compute tier the update may write where the forward or backward reads: but for shards,
 // which are not what these read.
-bool Lowering::updates_in_place(const Stage& stage, Tier where) const {
+bool Lowering::updates_in_place(const Task& task, Tier where) const {
   return model_.state_format.reads_parameter() && where == compute_ &&
-         parameters_.tier(stage.unit) != where && !parameters_.is_sharded(stage.unit);
+         parameters_.tier(task.unit) != where && !parameters_.is_sharded(task.unit);
 }
 
-Range Lowering::updated_elsewhere(const Stage& stage, const Range& home, Tier where) {
+Range Lowering::updated_elsewhere(const Task& task, const Range& home, Tier where) {
   if (draft_.tier_of(home) == where) return home;
   if (!model_.state_format.reads_parameter()) {
     const BufferId fresh =
-        draft_.add_buffer(draft_.name("param[{}].{} updated", stage.unit, stage.chunk),
+        draft_.add_buffer(draft_.name("param[{}].{} updated", task.unit, task.chunk),
                           home.size_bytes, where, Account::kStaging, Life::kTransient);
     return {fresh, 0, home.size_bytes};
   }
-  const Range parameter = brought(labels_of_both(stage), stage.chunk, home, where);
-  if (draft_.tier_of(home) == Tier::kNvme) updated_on_host_.at(stage.unit).push_back(parameter);
+  const Range parameter = brought(labels_of_both(task), task.chunk, home, where);
+  if (draft_.tier_of(home) == Tier::kNvme) updated_on_host_.at(task.unit).push_back(parameter);
   return parameter;
 }
 
-void Lowering::settle_parameter(const Stage& stage, const UpdatedParameter& parameter) {
+void Lowering::settle_parameter(const Task& task, const UpdatedParameter& parameter) {
   if (parameter.is_divided && !parameter.gathers_at_home) {
-    gather_updated(stage, parameter.own, parameter.updated);
+    gather_updated(task, parameter.own, parameter.updated);
   }
-  store_back(stage, parameter.updated, parameter.home, Account::kParameters);
+  store_back(task, parameter.updated, parameter.home, Account::kParameters);
   if (parameter.gathers_at_home) {
-    gather_updated(stage, parameter.home, parameters_.chunk(stage.unit, stage.chunk));
+    gather_updated(task, parameter.home, parameters_.chunk(task.unit, task.chunk));
   }
 }
 
-Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
-  std::optional<Instance>& instance = instances_.at(stage.unit);
-  if (!just_used(stage)) {
-    const std::size_t use = next_use(stage.unit);
-    if (use == uses_.at(stage.unit).size()) {
-      return brought(labels(stage, Account::kParameters), stage.chunk, home, compute_);
+Range Lowering::updated_in_place(const Task& task, const Range& home) {
+  std::optional<Instance>& instance = instances_.at(task.unit);
+  if (!just_used(task)) {
+    const std::size_t use = next_use(task.unit);
+    if (use == uses_.at(task.unit).size()) {
+      return brought(labels(task, Account::kParameters), task.chunk, home, compute_);
     }
-    if (stage.chunk == 0) {
-      instance = Instance{parameter_buffer(stage.unit), use};
-      load_frozen(stage, instance->buffer);
+    if (task.chunk == 0) {
+      instance = Instance{parameter_buffer(task.unit), use};
+      load_frozen(task, instance->buffer);
     }
     // The first chunk's load takes the room of all, which the others' may not do before it: they go
     // no further ahead than to where that chunk is needed, and so is there.
-    const bool is_first = stage.chunk == 0;
-    const Load load = load_to(compute_, home, is_first ? 0 : stage_ - stage.chunk,
-                              is_first ? unit_bytes(stage.unit) : 0);
-    Mover mover = Mover::load(draft_, load, labels_of_both(stage));
-    mover.copy(home, {instance->buffer, offset_in_unit(stage), home.size_bytes}, stage.chunk);
+    const bool is_first = task.chunk == 0;
+    const Load load = load_to(compute_, home, is_first ? 0 : now_ - task.chunk,
+                              is_first ? unit_bytes(task.unit) : 0);
+    Mover mover = Mover::load(draft_, load, labels_of_both(task));
+    mover.copy(home, {instance->buffer, offset_in_unit(task), home.size_bytes}, task.chunk);
   }
-  return {instance->buffer, offset_in_unit(stage), home.size_bytes};
+  return {instance->buffer, offset_in_unit(task), home.size_bytes};
 }
 
 // It waits for nobody, but must not take the room of the whole buffer before the first chunk's load
 // has: so it goes no further ahead.
-void Lowering::load_frozen(const Stage& stage, BufferId target) {
-  const std::int64_t first = model_.trained_chunks(stage.unit);
-  if (first == model_.chunks(stage.unit)) return;
-  const Load load = load_to(compute_, parameters_.chunk(stage.unit, first), stage_, 0);
-  Mover mover = Mover::load(draft_, load, {stage.unit, -1, kOfThisStep, Account::kParameters});
-  for (std::int64_t c = first; c < model_.chunks(stage.unit); ++c, mover.next_chunk()) {
-    const Range home = parameters_.chunk(stage.unit, c);
-    const auto begin = static_cast<std::size_t>(model_.chunk_begin(stage.unit, c));
+void Lowering::load_frozen(const Task& task, BufferId target) {
+  const std::int64_t first = model_.trained_chunks(task.unit);
+  if (first == model_.chunks(task.unit)) return;
+  const Load load = load_to(compute_, parameters_.chunk(task.unit, first), now_, 0);
+  Mover mover = Mover::load(draft_, load, {task.unit, -1, kOfThisStep, Account::kParameters});
+  for (std::int64_t c = first; c < model_.chunks(task.unit); ++c, mover.next_chunk()) {
+    const Range home = parameters_.chunk(task.unit, c);
+    const auto begin = static_cast<std::size_t>(model_.chunk_begin(task.unit, c));
     mover.copy(home, {target, begin * model_.parameter_bytes(), home.size_bytes},
                static_cast<std::int32_t>(c));
   }
 }
 
-bool Lowering::just_used(const Stage& stage) const {
-  const std::optional<Instance>& instance = instances_.at(stage.unit);
-  return instance.has_value() && uses_.at(stage.unit).at(instance->use) == stage_ - 1 - stage.chunk;
+bool Lowering::just_used(const Task& task) const {
+  const std::optional<Instance>& instance = instances_.at(task.unit);
+  return instance.has_value() && uses_.at(task.unit).at(instance->use) == now_ - 1 - task.chunk;
 }
 
-void Lowering::store_back(const Stage& stage, const Range& range, const Range& home,
+void Lowering::store_back(const Task& task, const Range& range, const Range& home,
                           Account account) {
   if (range.buffer == home.buffer) return;
-  Mover mover = Mover::store(draft_, stage_, labels(stage, account));
-  mover.copy(range, home, stage.chunk);
+  Mover mover = Mover::store(draft_, now_, labels(task, account));
+  mover.copy(range, home, task.chunk);
 }
 
 }  // namespace terrace

@@ -29,16 +29,16 @@ void Lowering::release_slot(Slots& slots, BufferId buffer) {
 }
 
 // What is sent of an updated parameter goes with its update.
-void Lowering::pass_message(const Stage& stage) {
-  switch (stage.message) {
+void Lowering::pass_message(const Task& task) {
+  switch (task.message) {
     case Message::kHidden:
     case Message::kHiddenGradient:
-      return pass_hidden(stage);
+      return pass_hidden(task);
     case Message::kTiedGradient:
-      return pass_tied_gradient(stage);
+      return pass_tied_gradient(task);
     case Message::kUpdated:
-      TERRACE_CHECK(stage.kind == OpKind::kReceive);
-      return receive_updated(stage);
+      TERRACE_CHECK(task.kind == OpKind::kReceive);
+      return receive_updated(task);
     case Message::kNone:
       break;
   }
@@ -46,12 +46,12 @@ void Lowering::pass_message(const Stage& stage) {
 }
 
 // Only a send says how many bytes pass.
-Op Lowering::message_op(const Stage& stage, const Range& range, Account account) {
-  Op op{.kind = stage.kind,
-        .message = stage.message,
-        .lane = lane_of(stage.kind, stage.message),
+Op Lowering::message_op(const Task& task, const Range& range, Account account) {
+  Op op{.kind = task.kind,
+        .message = task.message,
+        .lane = lane_of(task.kind, task.message),
         .account = account};
-  if (stage.kind == OpKind::kSend) {
+  if (task.kind == OpKind::kSend) {
     op.reads = {as(Role::kSource, range)};
     op.cost.bytes = static_cast<double>(range.size_bytes);
   } else {
@@ -60,54 +60,54 @@ Op Lowering::message_op(const Stage& stage, const Range& range, Account account)
   return op;
 }
 
-void Lowering::pass_hidden(const Stage& stage) {
-  const bool is_gradient = stage.message == Message::kHiddenGradient;
-  BufferId& buffer = is_gradient ? hidden_gradient(stage.unit, stage.micro_batch)
-                                 : hidden(stage.unit, stage.micro_batch).memory;
-  if (stage.kind == OpKind::kReceive) {
+void Lowering::pass_hidden(const Task& task) {
+  const bool is_gradient = task.message == Message::kHiddenGradient;
+  BufferId& buffer = is_gradient ? hidden_gradient(task.unit, task.micro_batch)
+                                 : hidden(task.unit, task.micro_batch).memory;
+  if (task.kind == OpKind::kReceive) {
     buffer = take_slot(is_gradient ? gradient_slots_ : hidden_slots_);
   }
-  Op op = message_op(stage, draft_.whole(buffer), Account::kActivations);
-  if (stage.kind == OpKind::kSend) op.cost.bytes = static_cast<double>(model_.hidden_bytes);
-  main_op(std::move(op), stage);
+  Op op = message_op(task, draft_.whole(buffer), Account::kActivations);
+  if (task.kind == OpKind::kSend) op.cost.bytes = static_cast<double>(model_.hidden_bytes);
+  main_op(std::move(op), task);
 }
 
 // Complete but for the embedding's rows, and not yet added over data-parallel ranks. From the last
 // stage on to the first.
-void Lowering::pass_tied_gradient(const Stage& stage) {
-  const Range part = compute_gradient_chunk(stage.unit, stage.chunk);
-  main_op(message_op(stage, part, Account::kGradients), stage);
+void Lowering::pass_tied_gradient(const Task& task) {
+  const Range part = compute_gradient_chunk(task.unit, task.chunk);
+  main_op(message_op(task, part, Account::kGradients), task);
 }
 
-void Lowering::send_updated(const Stage& stage, const Range& own) {
-  Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kParameters));
+void Lowering::send_updated(const Task& task, const Range& own) {
+  Mover mover = Mover::store(draft_, now_, labels(task, Account::kParameters));
   const Range source =
-      model_.updates_meet_on_host ? mover.bring(own, Tier::kHost, stage.chunk) : own;
-  const Stage sends{.kind = OpKind::kSend, .message = Message::kUpdated};
+      model_.updates_meet_on_host ? mover.bring(own, Tier::kHost, task.chunk) : own;
+  const Task sends{.kind = OpKind::kSend, .message = Message::kUpdated};
   Op op = message_op(sends, source, Account::kParameters);
-  op.chunk = stage.chunk;
+  op.chunk = task.chunk;
   mover.add(std::move(op));
 }
 
-void Lowering::receive_updated(const Stage& stage) {
+void Lowering::receive_updated(const Task& task) {
   UpdatedParameter parameter;
-  parameter.home = parameters_.chunk(stage.unit, stage.chunk);
+  parameter.home = parameters_.chunk(task.unit, task.chunk);
   const Tier tier = draft_.tier_of(parameter.home);
-  parameter.is_divided = model_.zero.of_optimizer() && !parameters_.is_sharded(stage.unit);
+  parameter.is_divided = model_.zero.of_optimizer() && !parameters_.is_sharded(task.unit);
   parameter.gathers_at_home = parameter.is_divided && tier != Tier::kNvme;
   if (parameter.gathers_at_home) parameter.home = own_shard(parameter.home);
   parameter.updated = parameter.home;
   if (tier == Tier::kNvme || (tier == Tier::kDevice && model_.updates_meet_on_host)) {
     const BufferId arrived = draft_.add_buffer(
-        draft_.name("param[{}].{} received", stage.unit, stage.chunk), parameter.home.size_bytes,
+        draft_.name("param[{}].{} received", task.unit, task.chunk), parameter.home.size_bytes,
         Tier::kHost, Account::kStaging, Life::kTransient);
     parameter.updated = {arrived, 0, parameter.home.size_bytes};
   }
   const bool has_others = parameter.is_divided && !parameter.gathers_at_home;
   parameter.own = has_others ? own_shard(parameter.updated) : parameter.updated;
-  main_op(message_op(stage, parameter.own, Account::kParameters), stage);
-  settle_parameter(stage, parameter);
-  updated_at_.at(stage.unit) = stage_;
+  main_op(message_op(task, parameter.own, Account::kParameters), task);
+  settle_parameter(task, parameter);
+  updated_at_.at(task.unit) = now_;
 }
 
 }  // namespace terrace

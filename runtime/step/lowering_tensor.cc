@@ -5,8 +5,7 @@
 // What tensor-parallel ranks exchange, on a lane of its own. All ranks compile the same list.
 namespace terrace {
 
-void Lowering::tensor_op(OpKind kind, const Stage& stage, const Range& source,
-                         const Range& target) {
+void Lowering::tensor_op(OpKind kind, const Task& task, const Range& source, const Range& target) {
   const auto ranks = static_cast<double>(model_.tensor.ranks);
   Op op{.kind = kind, .lane = Lane::kTensor};
   op.account = Account::kActivations;
@@ -14,16 +13,16 @@ void Lowering::tensor_op(OpKind kind, const Stage& stage, const Range& source,
   op.writes = {as(Role::kTarget, target)};
   const double whole = static_cast<double>(std::max(source.size_bytes, target.size_bytes));
   op.cost.bytes = whole * (ranks - 1) / ranks * (kind == OpKind::kAllReduce ? 2 : 1);
-  main_op(std::move(op), stage);
+  main_op(std::move(op), task);
 }
 
-Range Lowering::gather_rows(const Stage& stage, const Range& own) {
+Range Lowering::gather_rows(const Task& task, const Range& own) {
   if (!model_.tensor.shares_rows) return own;
   const BufferId all = draft_.add_buffer(
-      draft_.name("gathered[{}] mb {}", stage.unit, stage.micro_batch), model_.tensor.rows_bytes,
+      draft_.name("gathered[{}] mb {}", task.unit, task.micro_batch), model_.tensor.rows_bytes,
       compute_, Account::kActivations, Life::kTransient);
   const Range rows{all, 0, model_.tensor.rows_bytes};
-  tensor_op(OpKind::kAllGather, stage, own, rows);
+  tensor_op(OpKind::kAllGather, task, own, rows);
   return rows;
 }
 

@@ -17,73 +17,73 @@ struct Lowering::Operands {
   Range& of(Role role) { return ranges.at(static_cast<std::size_t>(role)); }
 };
 
-void Lowering::unit_pass(const Stage& stage, const std::vector<UnitStep>& steps) {
-  Operands operands = operands_of(stage, steps);
+void Lowering::unit_pass(const Task& task, const std::vector<UnitStep>& steps) {
+  Operands operands = operands_of(task, steps);
   for (std::size_t s = 0; s < steps.size(); ++s) {
     step_of_unit_ = static_cast<std::int32_t>(s);
     const bool computes = steps[s].kind == UnitStep::Kind::kCompute;
-    computes ? compute_step(stage, steps[s], operands) : exchange_step(stage, steps[s], operands);
+    computes ? compute_step(task, steps[s], operands) : exchange_step(task, steps[s], operands);
   }
 }
 
 // What must be fetched comes in one order, whatever the steps: its loads are issued in that order.
-Lowering::Operands Lowering::operands_of(const Stage& stage, const std::vector<UnitStep>& steps) {
+Lowering::Operands Lowering::operands_of(const Task& task, const std::vector<UnitStep>& steps) {
   Operands operands;
-  operands.between.resize(model_.units.at(stage.unit).between.size());
-  if (model_.has_parameters(stage.unit)) {
-    operands.of(Role::kParameters) = parameters_for(stage.unit);
+  operands.between.resize(model_.units.at(task.unit).between.size());
+  if (model_.has_parameters(task.unit)) {
+    operands.of(Role::kParameters) = parameters_for(task.unit);
   }
   if (UnitModel::reads(steps, Role::kTiedParameters)) {
     operands.of(Role::kTiedParameters) = parameters_for(0);
   }
   if (UnitModel::reads(steps, Role::kTokens))
-    operands.of(Role::kTokens) = tokens_of(stage.micro_batch);
-  add_activations(stage, steps, operands);
+    operands.of(Role::kTokens) = tokens_of(task.micro_batch);
+  add_activations(task, steps, operands);
   if (UnitModel::writes(steps, Role::kLosses)) {
     operands.of(Role::kLosses) = {shared_.losses,
-                                  sizeof(double) * static_cast<std::size_t>(stage.micro_batch),
+                                  sizeof(double) * static_cast<std::size_t>(task.micro_batch),
                                   sizeof(double)};
   }
-  if (policy_.has_backward) add_gradients(stage, steps, operands);
+  if (policy_.has_backward) add_gradients(task, steps, operands);
   return operands;
 }
 
-void Lowering::add_activations(const Stage& stage, const std::vector<UnitStep>& steps,
+void Lowering::add_activations(const Task& task, const std::vector<UnitStep>& steps,
                                Operands& operands) {
-  const std::int32_t place = stage.in_chain();
+  const std::int32_t place = task.in_chain();
   if (UnitModel::reads(steps, Role::kHidden)) {
-    operands.of(Role::kHidden) = hidden_for(place - 1, stage.micro_batch);
+    operands.of(Role::kHidden) = hidden_for(place - 1, task.micro_batch);
   }
   if (UnitModel::writes(steps, Role::kHiddenOut)) {
-    BufferId& out = hidden(place, stage.micro_batch).memory;
-    out = activation_buffer("hidden", stage, place);
+    BufferId& out = hidden(place, task.micro_batch).memory;
+    out = activation_buffer("hidden", task, place);
     operands.of(Role::kHiddenOut) = draft_.whole(out);
   }
-  const bool has_saved = model_.units.at(stage.unit).saved_bytes != 0;
+  const bool has_saved = model_.units.at(task.unit).saved_bytes != 0;
   if (!has_saved ||
       !(UnitModel::reads(steps, Role::kSaved) || UnitModel::writes(steps, Role::kSaved)))
     return;
-  Activation& kept = saved(place, stage.micro_batch);
-  if (stage.kind == OpKind::kBackward) {
-    operands.of(Role::kSaved) = brought_back(kept, stage);
+  Activation& kept = saved(place, task.micro_batch);
+  if (task.kind == OpKind::kBackward) {
+    operands.of(Role::kSaved) = brought_back(kept, task);
   } else {
-    kept.memory = activation_buffer("saved", stage, place);
+    kept.memory = activation_buffer("saved", task, place);
     operands.of(Role::kSaved) = draft_.whole(kept.memory);
-    if (stage.kind == OpKind::kHead) {  // it passes between the steps of one op alone
-      operands.of(Role::kSaved).size_bytes = model_.units.at(stage.unit).saved_bytes;
+    if (task.kind == OpKind::kHead) {  // it passes between the steps of one op alone
+      operands.of(Role::kSaved).size_bytes = model_.units.at(task.unit).saved_bytes;
     }
   }
 }
 
-void Lowering::add_gradients(const Stage& stage, const std::vector<UnitStep>& steps,
+void Lowering::add_gradients(const Task& task, const std::vector<UnitStep>& steps,
                              Operands& operands) {
-  const std::int32_t place = stage.in_chain();
+  const std::int32_t place = task.in_chain();
   if (UnitModel::reads(steps, Role::kHiddenGradient)) {
-    operands.of(Role::kHiddenGradient) = draft_.whole(hidden_gradient(place, stage.micro_batch));
+    operands.of(Role::kHiddenGradient) = draft_.whole(hidden_gradient(place, task.micro_batch));
   }
   if (UnitModel::writes(steps, Role::kHiddenGradientOut)) {
-    BufferId& out = hidden_gradient(place - 1, stage.micro_batch);
-    out = activation_buffer("hidden grad", stage, place - 1);
+    BufferId& out = hidden_gradient(place - 1, task.micro_batch);
+    out = activation_buffer("hidden grad", task, place - 1);
     operands.of(Role::kHiddenGradientOut) = draft_.whole(out);
   }
   const auto target = [&](Role role, std::int32_t unit, bool& adds) {
@@ -91,27 +91,27 @@ void Lowering::add_gradients(const Stage& stage, const std::vector<UnitStep>& st
     const bool sums_elsewhere = sums_on_host(unit) || sums_shards(unit);
     if (sums_elsewhere) gradient_.at(unit) = kNoBuffer;
     operands.of(role) = compute_gradient(unit);
-    adds = !begins_gradient(stage.unit) && !sums_elsewhere;
+    adds = !begins_gradient(task.unit) && !sums_elsewhere;
   };
-  target(Role::kGradient, stage.unit, operands.adds_gradient);
+  target(Role::kGradient, task.unit, operands.adds_gradient);
   target(Role::kTiedGradient, 0, operands.adds_tied_gradient);
 }
 
-Range Lowering::between(const Stage& stage, const UnitAccess& access, Operands& operands) {
+Range Lowering::between(const Task& task, const UnitAccess& access, Operands& operands) {
   Range& range = operands.between.at(static_cast<std::size_t>(access.number));
   if (range.buffer == kNoBuffer) {
     const BetweenBuffer& buffer =
-        model_.units.at(stage.unit).between.at(static_cast<std::size_t>(access.number));
+        model_.units.at(task.unit).between.at(static_cast<std::size_t>(access.number));
     const BufferId made =
-        draft_.add_buffer(draft_.name("{}[{}] mb {}", buffer.name, stage.unit, stage.micro_batch),
+        draft_.add_buffer(draft_.name("{}[{}] mb {}", buffer.name, task.unit, task.micro_batch),
                           buffer.size_bytes, compute_, Account::kActivations, Life::kTransient);
     range = {made, 0, buffer.size_bytes};
   }
   return range;
 }
 
-void Lowering::compute_step(const Stage& stage, const UnitStep& step, Operands& operands) {
-  Op op = compute_op(stage);
+void Lowering::compute_step(const Task& task, const UnitStep& step, Operands& operands) {
+  Op op = compute_op(task);
   op.step = step_of_unit_;
   op.phase = step.name;
   op.cost.flops = step.flops;
@@ -120,31 +120,31 @@ void Lowering::compute_step(const Stage& stage, const UnitStep& step, Operands& 
   const auto access = [&](const UnitAccess& wanted) {
     const bool is_between = wanted.role == Role::kBetween;
     Access found =
-        as(wanted.role, is_between ? between(stage, wanted, operands) : operands.of(wanted.role));
+        as(wanted.role, is_between ? between(task, wanted, operands) : operands.of(wanted.role));
     found.number = wanted.number;
     return found;
   };
   for (const UnitAccess& read : step.reads) {
     if (read.role == Role::kLossScale) {
       add_loss_scale(op);
-    } else if (read.role != Role::kSaved || model_.units.at(stage.unit).saved_bytes != 0) {
+    } else if (read.role != Role::kSaved || model_.units.at(task.unit).saved_bytes != 0) {
       op.reads.push_back(access(read));
     }
   }
   for (const UnitAccess& write : step.writes) {
-    if (write.role == Role::kSaved && model_.units.at(stage.unit).saved_bytes == 0) continue;
+    if (write.role == Role::kSaved && model_.units.at(task.unit).saved_bytes == 0) continue;
     const Access target = access(write);
     const bool adds = (write.role == Role::kGradient && operands.adds_gradient) ||
                       (write.role == Role::kTiedGradient && operands.adds_tied_gradient);
     if (adds) op.reads.push_back(target);
     op.writes.push_back(target);
   }
-  main_op(std::move(op), stage);
+  main_op(std::move(op), task);
 }
 
-void Lowering::exchange_step(const Stage& stage, const UnitStep& step, Operands& operands) {
+void Lowering::exchange_step(const Task& task, const UnitStep& step, Operands& operands) {
   const auto range = [&](const UnitAccess& access) {
-    if (access.role == Role::kBetween) return between(stage, access, operands);
+    if (access.role == Role::kBetween) return between(task, access, operands);
     const Range whole = operands.of(access.role);
     if (access.size_bytes == 0) return whole;
     return Range{whole.buffer, whole.offset + access.offset, access.size_bytes};
@@ -155,7 +155,7 @@ void Lowering::exchange_step(const Stage& stage, const UnitStep& step, Operands&
   const OpKind kind = step.kind == UnitStep::Kind::kGather ? OpKind::kAllGather
                       : in_place                           ? OpKind::kAllReduce
                                                            : OpKind::kReduceScatter;
-  tensor_op(kind, stage, source, target);
+  tensor_op(kind, task, source, target);
 }
 
 }  // namespace terrace

@@ -27,9 +27,9 @@ void Lowering::gather(Mover& mover, const Range& own, const Range& whole, std::i
   mover.add(std::move(op));
 }
 
-void Lowering::gather_updated(const Stage& stage, const Range& own, const Range& whole) {
-  Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kParameters));
-  gather(mover, own, whole, stage.chunk);
+void Lowering::gather_updated(const Task& task, const Range& own, const Range& whole) {
+  Mover mover = Mover::store(draft_, now_, labels(task, Account::kParameters));
+  gather(mover, own, whole, task.chunk);
 }
 
 Range Lowering::rounded(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole) {
@@ -101,7 +101,7 @@ void Lowering::gather_sums() {
   op.writes = {as(Role::kSums, draft_.whole(shared_.sums))};
   op.cost.bytes =
       static_cast<double>(sums_bytes_of_rank(model_, policy_.micro_batches)) * (model_.ranks() - 1);
-  main_op(std::move(op), Stage{});
+  main_op(std::move(op), Task{});
 }
 
 }  // namespace terrace

@@ -4,9 +4,9 @@
 
 namespace terrace {
 
-Draft add_movement(const StepModel& model, const StepPolicy& policy,
-                   const std::vector<Stage>& stages, bool has_names) {
-  return Lowering(model, policy, stages, has_names).run();
+Draft add_movement(const StepModel& model, const StepPolicy& policy, const std::vector<Task>& tasks,
+                   bool has_names) {
+  return Lowering(model, policy, tasks, has_names).run();
 }
 
 }  // namespace terrace

@@ -12,27 +12,27 @@ namespace terrace {
 namespace {
 
 // With the loads issued as the plan says.
-StageProfile live_in_stages(const Draft& draft, const FetchPlan& plan, std::size_t stages) {
-  const LinearDraft linear = linearize(draft, static_cast<std::int32_t>(stages), plan);
-  StageProfile most;
+TaskProfile live_in_tasks(const Draft& draft, const FetchPlan& plan, std::size_t tasks) {
+  const LinearDraft linear = linearize(draft, static_cast<std::int32_t>(tasks), plan);
+  TaskProfile most;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     auto& used = most.at(static_cast<std::size_t>(tier));
-    used.assign(stages, 0);
+    used.assign(tasks, 0);
     const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
     for (std::size_t i = 0; i < profile.size(); ++i) {
-      std::size_t& stage = used.at(linear.stages[i]);
-      stage = std::max(stage, profile[i]);
+      std::size_t& task = used.at(linear.tasks[i]);
+      task = std::max(task, profile[i]);
     }
   }
   return most;
 }
 
-// What may still be added in each tier during each stage.
+// What may still be added in each tier during each task.
 class Room {
  public:
-  Room(StageProfile used, const TierBudgets& budgets) : budgets_(budgets), used_(std::move(used)) {}
+  Room(TaskProfile used, const TierBudgets& budgets) : budgets_(budgets), used_(std::move(used)) {}
 
-  // Whether `bytes` more fit in all stages of [begin, end), leaving `reserve`. Stages below 0 are
+  // Whether `bytes` more fit in all tasks of [begin, end), leaving `reserve`. Tasks below 0 are
   // those of the step before, counted from its end.
   bool has(Tier tier, std::int32_t begin, std::int32_t end, std::size_t bytes,
            std::size_t reserve = 0) {
@@ -49,13 +49,13 @@ class Room {
   }
 
  private:
-  std::size_t& live_at(Tier tier, std::int32_t stage) {
+  std::size_t& live_at(Tier tier, std::int32_t task) {
     auto& used = used_.at(static_cast<std::size_t>(tier));
-    return used.at(stage < 0 ? used.size() + stage : stage);
+    return used.at(task < 0 ? used.size() + task : task);
   }
 
   TierBudgets budgets_;
-  StageProfile used_;
+  TaskProfile used_;
 };
 
 // Whether nothing may be kept or fetched early, so that no one needs to know what is live when.
@@ -76,52 +76,52 @@ bool lives_elsewhere(const StepModel& model, const StepPolicy& policy, std::int3
          model.zero.of_parameters();
 }
 
-// The stages in groups. A group is the neighbouring stages of one unit in one direction with the
+// The tasks in groups. A group is the neighbouring tasks of one unit in one direction with the
 // update that follows at once; or one chunk's deferred update. Deferred updates and the rest count
 // only their own kind. Before the first deferred update stands what the step before ends with, for
-// loads that may be carried: stages below 0.
-class StageGroups {
+// loads that may be carried: tasks below 0.
+class TaskGroups {
  public:
-  explicit StageGroups(const std::vector<Stage>& stages)
-      : count_(static_cast<std::int32_t>(stages.size())) {
+  explicit TaskGroups(const std::vector<Task>& tasks)
+      : count_(static_cast<std::int32_t>(tasks.size())) {
     for (std::int32_t s = 0; s < count_; ++s) {
-      const Stage& stage = stages[s];
-      std::vector<std::int32_t>& begins = begins_.at(stage.is_deferred() ? 1 : 0);
-      std::int32_t& last = last_.at(stage.is_deferred() ? 1 : 0);
-      if (begins.empty() || !are_one_group(stages[last], stage)) begins.push_back(s);
+      const Task& task = tasks[s];
+      std::vector<std::int32_t>& begins = begins_.at(task.is_deferred() ? 1 : 0);
+      std::int32_t& last = last_.at(task.is_deferred() ? 1 : 0);
+      if (begins.empty() || !are_one_group(tasks[last], task)) begins.push_back(s);
       last = s;
       group_.push_back(static_cast<std::int32_t>(begins.size()) - 1);
-      is_deferred_.push_back(stage.is_deferred());
+      is_deferred_.push_back(task.is_deferred());
     }
-    for (std::int32_t s = count_ - 1; s >= 0 && !stages[s].is_deferred(); --s) {
-      const bool is_same = s + 1 < count_ && are_one_group(stages[s + 1], stages[s]);
+    for (std::int32_t s = count_ - 1; s >= 0 && !tasks[s].is_deferred(); --s) {
+      const bool is_same = s + 1 < count_ && are_one_group(tasks[s + 1], tasks[s]);
       if (!is_same) before_.push_back(s - count_);
       before_.back() = s - count_;
     }
   }
 
-  // The stage at which a load is issued when it goes `groups` ahead: the first of the group that
+  // The task at which a load is issued when it goes `groups` ahead: the first of the group that
   // many before, or of the first there is.
   std::int32_t ahead(const Load& load, std::int32_t groups) const {
-    const bool deferred = is_deferred_[load.need_stage];
+    const bool deferred = is_deferred_[load.need_task];
     const std::vector<std::int32_t>& begins = begins_.at(deferred ? 1 : 0);
-    const std::int32_t group = group_[load.need_stage] - groups;
+    const std::int32_t group = group_[load.need_task] - groups;
     if (group >= 0) return begins[group];
     if (!load.may_be_carried || before_.empty()) return begins.front();
     TERRACE_CHECK(deferred);
     const auto back = std::min<std::size_t>(-group, before_.size());
-    return std::max(before_[back - 1], load.need_stage + 1 - count_);
+    return std::max(before_[back - 1], load.need_task + 1 - count_);
   }
 
  private:
-  static bool are_one_group(const Stage& a, const Stage& b) {
+  static bool are_one_group(const Task& a, const Task& b) {
     return a.unit == b.unit && a.parts == b.parts && (!a.is_deferred() || a.chunk == b.chunk);
   }
 
   std::int32_t count_;
   std::array<std::vector<std::int32_t>, 2> begins_;  // of groups, and of groups of deferred updates
-  std::array<std::int32_t, 2> last_{};               // stage of each kind
-  std::vector<std::int32_t> group_;                  // of each stage, among those of its kind
+  std::array<std::int32_t, 2> last_{};               // task of each kind
+  std::vector<std::int32_t> group_;                  // of each task, among those of its kind
   std::vector<bool> is_deferred_;
   std::vector<std::int32_t> before_;  // begins of the groups that a step ends with, the last first
 };
@@ -129,9 +129,9 @@ class StageGroups {
 }  // namespace
 
 FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
-                           const std::vector<Stage>& stages, const Draft& draft)
-    : policy_(policy), stages_(stages), draft_(draft) {
-  const auto uses = parameter_uses(model, stages);
+                           const std::vector<Task>& tasks, const Draft& draft)
+    : policy_(policy), tasks_(tasks), draft_(draft) {
+  const auto uses = parameter_uses(model, tasks);
   stays_.resize(uses.size());
   for (std::int32_t u = 0; u < static_cast<std::int32_t>(uses.size()); ++u) {
     stays_[u].assign(uses[u].size(), false);
@@ -153,9 +153,9 @@ FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
                    [](const Gap& a, const Gap& b) { return a.end - a.begin < b.end - b.begin; });
 }
 
-const StageProfile& FetchPlanner::live_at_least() {
+const TaskProfile& FetchPlanner::live_at_least() {
   if (!live_at_least_.has_value()) {
-    live_at_least_ = live_in_stages(draft_, FetchPlan{stays_, {}}, stages_.size());
+    live_at_least_ = live_in_tasks(draft_, FetchPlan{stays_, {}}, tasks_.size());
   }
   return *live_at_least_;
 }
@@ -183,33 +183,32 @@ FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
     }
   }
   if (policy_.lookahead == 0) return plan;
-  const StageProfile live =
-      any_stays ? live_in_stages(draft_, plan, stages_.size()) : live_at_least();
+  const TaskProfile live = any_stays ? live_in_tasks(draft_, plan, tasks_.size()) : live_at_least();
   fetch_early(live, budgets, plan);
   return plan;
 }
 
-void FetchPlanner::fetch_early(const StageProfile& live, const TierBudgets& budgets,
+void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budgets,
                                FetchPlan& plan) const {
   Room room(live, budgets);
-  for (const Load& load : draft_.loads) plan.issue_stage.push_back(load.need_stage);
+  for (const Load& load : draft_.loads) plan.issue_task.push_back(load.need_task);
   const auto first_forward = static_cast<std::int32_t>(
-      std::find_if(stages_.begin(), stages_.end(),
-                   [](const Stage& stage) { return stage.kind == OpKind::kForward; }) -
-      stages_.begin());
-  const StageGroups groups(stages_);
+      std::find_if(tasks_.begin(), tasks_.end(),
+                   [](const Task& task) { return task.kind == OpKind::kForward; }) -
+      tasks_.begin());
+  const TaskGroups groups(tasks_);
   for (std::int32_t ahead = 1; ahead <= policy_.lookahead; ++ahead) {
     for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
       const Load& load = draft_.loads[i];
       if (plan.leaves_out(load)) continue;
       // Loads of this step are not put before those of its first deferred updates: they may have to
       // wait for the end of the step before, and would make the others wait in the lane.
-      const std::int32_t earliest = stages_.at(load.need_stage).is_deferred()
-                                        ? load.earliest_stage
-                                        : std::max(load.earliest_stage, first_forward);
+      const std::int32_t earliest = tasks_.at(load.need_task).is_deferred()
+                                        ? load.earliest_task
+                                        : std::max(load.earliest_task, first_forward);
       std::int32_t from = groups.ahead(load, ahead);
       if (from >= 0) from = std::max(from, earliest);
-      const std::int32_t now = plan.issue_stage[i];
+      const std::int32_t now = plan.issue_task[i];
       if (from >= now) continue;
       if (!room.has(load.target_tier, from, now, load.target_bytes)) continue;
       if (load.staging_bytes != 0 && !room.has(Tier::kHost, from, from + 1, load.staging_bytes)) {
@@ -217,7 +216,7 @@ void FetchPlanner::fetch_early(const StageProfile& live, const TierBudgets& budg
       }
       room.take(load.target_tier, from, now, load.target_bytes);
       room.take(Tier::kHost, from, from + 1, load.staging_bytes);
-      plan.issue_stage[i] = from;
+      plan.issue_task[i] = from;
     }
   }
 }

@@ -19,8 +19,8 @@ class Scheduler {
     forward_end_ = model.is_head(model.head()) ? model.head() : model.head() + 1;
   }
 
-  std::vector<Stage> run() {
-    if (model_.tokens_bytes != 0) stages_.push_back({.kind = OpKind::kInput});
+  std::vector<Task> run() {
+    if (model_.tokens_bytes != 0) tasks_.push_back({.kind = OpKind::kInput});
     if (!model_.tasks.empty()) {
       from_outside();
     } else if (model_.pipeline.stages > 1) {
@@ -32,10 +32,10 @@ class Scheduler {
     }
     if (policy_.has_backward) {
       if (model_.is_embedding(0) && model_.has_unit(0) && model_.trains(0))
-        stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
-      stages_.push_back({.kind = OpKind::kNormFinish});
+        tasks_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
+      tasks_.push_back({.kind = OpKind::kNormFinish});
     }
-    return std::move(stages_);
+    return std::move(tasks_);
   }
 
  private:
@@ -76,7 +76,7 @@ class Scheduler {
 
   // A unit's update stands behind the last task that adds to its gradient.
   void from_outside() {
-    const std::vector<Stage> tasks = stages_of_tasks(model_, policy_.has_backward);
+    const std::vector<Task> tasks = tasks_from_outside(model_, policy_.has_backward);
     std::vector<std::size_t> last_gradient(model_.unit_count());
     for (std::size_t t = 0; t < tasks.size(); ++t) {
       if (tasks[t].kind != OpKind::kForward) last_gradient.at(tasks[t].unit) = t;
@@ -86,7 +86,7 @@ class Scheduler {
       const bool finishes = tasks[t].kind != OpKind::kForward && last_gradient.at(unit) == t;
       updates_before_forward(unit);
       if (finishes && !policy_.defers_update(unit)) step_scalars();
-      stages_.push_back(tasks[t]);
+      tasks_.push_back(tasks[t]);
       if (finishes && policy_.has_backward) update_at_once(unit);
     }
     step_scalars();  // also where every update is deferred: the next step's read them
@@ -113,7 +113,7 @@ class Scheduler {
       }
     }
     if (!policy_.has_backward || !model_.has_tied_gradient()) return;
-    Stage pass{.kind = OpKind::kSend, .message = Message::kTiedGradient, .unit = 0};
+    Task pass{.kind = OpKind::kSend, .message = Message::kTiedGradient, .unit = 0};
     if (cut.is_last()) for_chunks(pass);
     pass.kind = OpKind::kReceive;
     if (cut.is_first()) for_chunks(pass);
@@ -163,9 +163,9 @@ class Scheduler {
   }
 
   // Of what trains of its unit, chunk by chunk.
-  void for_chunks(Stage stage) {
-    for (stage.chunk = 0; stage.chunk < model_.trained_chunks(stage.unit); ++stage.chunk) {
-      stages_.push_back(stage);
+  void for_chunks(Task task) {
+    for (task.chunk = 0; task.chunk < model_.trained_chunks(task.unit); ++task.chunk) {
+      tasks_.push_back(task);
     }
   }
 
@@ -173,16 +173,16 @@ class Scheduler {
   bool has_gradient_of(std::int32_t unit) const { return unit >= model_.lowest_trained(); }
 
   void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
-    stages_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
+    tasks_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
   }
 
   // Of the output of a unit, or its gradient.
   void send(Message message, std::int32_t unit, std::int32_t micro_batch) {
-    stages_.push_back(
+    tasks_.push_back(
         {.kind = OpKind::kSend, .message = message, .unit = unit, .micro_batch = micro_batch});
   }
   void receive(Message message, std::int32_t unit, std::int32_t micro_batch) {
-    stages_.push_back(
+    tasks_.push_back(
         {.kind = OpKind::kReceive, .message = message, .unit = unit, .micro_batch = micro_batch});
   }
 
@@ -215,7 +215,7 @@ class Scheduler {
     if (!policy_.has_backward || policy_.updates_wait_for_norm || has_scalars_) return;
     has_scalars_ = true;
     updates_to(units_.size());
-    stages_.push_back({.kind = OpKind::kStepScalars});
+    tasks_.push_back({.kind = OpKind::kStepScalars});
   }
 
   void update_at_once(std::int32_t unit) {
@@ -234,7 +234,7 @@ class Scheduler {
 
   const StepModel& model_;
   const StepPolicy& policy_;
-  std::vector<Stage> stages_;
+  std::vector<Task> tasks_;
   std::vector<std::int32_t> units_;   // of this pipeline stage, in the order of their first use
   std::vector<std::size_t> order_;    // of each unit: where it is in units_; its size: nowhere
   std::size_t next_update_ = 0;       // of units_
@@ -245,38 +245,38 @@ class Scheduler {
 
 }  // namespace
 
-std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& policy) {
+std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy) {
   return Scheduler(model, policy).run();
 }
 
-std::vector<Stage> add_recompute(const StepModel& model, const StepPolicy& policy,
-                                 const std::vector<Stage>& stages) {
-  std::vector<Stage> result;
-  result.reserve(stages.size());
-  for (const Stage& stage : stages) {
-    const bool computes_again = stage.kind == OpKind::kBackward &&
-                                policy.homes.at(stage.unit).recompute &&
-                                !model.units.at(stage.unit).recompute.empty();
+std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
+                                const std::vector<Task>& tasks) {
+  std::vector<Task> result;
+  result.reserve(tasks.size());
+  for (const Task& task : tasks) {
+    const bool computes_again = task.kind == OpKind::kBackward &&
+                                policy.homes.at(task.unit).recompute &&
+                                !model.units.at(task.unit).recompute.empty();
     if (computes_again) {
-      Stage again = stage;
+      Task again = task;
       again.kind = OpKind::kRecompute;
       result.push_back(again);
     }
-    result.push_back(stage);
+    result.push_back(task);
   }
   return result;
 }
 
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
-                                                      const std::vector<Stage>& stages) {
+                                                      const std::vector<Task>& tasks) {
   std::vector<std::vector<std::int32_t>> uses(model.unit_count());
-  for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
-    const Stage& stage = stages[s];
-    const bool computes = stage.kind == OpKind::kForward || stage.kind == OpKind::kRecompute ||
-                          stage.kind == OpKind::kBackward || stage.kind == OpKind::kHead;
+  for (std::int32_t s = 0; s < static_cast<std::int32_t>(tasks.size()); ++s) {
+    const Task& task = tasks[s];
+    const bool computes = task.kind == OpKind::kForward || task.kind == OpKind::kRecompute ||
+                          task.kind == OpKind::kBackward || task.kind == OpKind::kHead;
     if (!computes) continue;
-    uses.at(stage.unit).push_back(s);
-    if (stage.kind == OpKind::kHead && model.tied) uses.front().push_back(s);
+    uses.at(task.unit).push_back(s);
+    if (task.kind == OpKind::kHead && model.tied) uses.front().push_back(s);
   }
   return uses;
 }

@@ -11,7 +11,7 @@ namespace terrace {
 
 // One position in the order of a step: a compute op or an update. Movement is added around them
 // later.
-struct Stage {
+struct Task {
   OpKind kind = OpKind::kForward;
   Message message = Message::kNone;  // of kSend and kReceive
   std::int32_t unit = -1;
@@ -25,7 +25,7 @@ struct Stage {
 
   bool is_deferred() const { return parts == kOfStepBefore; }
   std::int32_t in_chain() const { return place >= 0 ? place : unit; }
-  friend bool operator==(const Stage&, const Stage&) = default;
+  friend bool operator==(const Task&, const Task&) = default;
 };
 
 // The schedule pass: the compute of one step in order, micro-batch-major or layer-major, and the
@@ -33,15 +33,15 @@ struct Stage {
 // ahead of the next step's forward of u. Otherwise it stands behind what finishes its gradient. Of
 // a pipeline: this stage's part, with what it sends and receives.
 // Where the model has tasks from outside, their order is kept, and updates are added to it alone.
-std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& policy);
+std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy);
 
 // The recompute pass: before each backward of a unit whose activations are not kept, what it needs
 // of its forward again.
-std::vector<Stage> add_recompute(const StepModel& model, const StepPolicy& policy,
-                                 const std::vector<Stage>& stages);
+std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
+                                const std::vector<Task>& tasks);
 
-// The stages that use each unit's parameters, ascending.
+// The tasks that use each unit's parameters, ascending.
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
-                                                      const std::vector<Stage>& stages);
+                                                      const std::vector<Task>& tasks);
 
 }  // namespace terrace

@@ -214,8 +214,8 @@ void check_tasks(const StepModel& model, std::int32_t micro_batches) {
   TaskCheck(model, micro_batches).run();
 }
 
-std::vector<Stage> stages_of_tasks(const StepModel& model, bool has_backward) {
-  std::vector<Stage> stages;
+std::vector<Task> tasks_from_outside(const StepModel& model, bool has_backward) {
+  std::vector<Task> tasks;
   TaskChains chains(model);
   for (const StepTask& task : model.tasks) {
     const std::int32_t place = chains.add(task);
@@ -225,13 +225,13 @@ std::vector<Stage> stages_of_tasks(const StepModel& model, bool has_backward) {
     const OpKind kind = is_backward                ? OpKind::kBackward
                         : model.is_head(task.unit) ? OpKind::kHead
                                                    : OpKind::kForward;
-    stages.push_back({.kind = kind,
-                      .unit = task.unit,
-                      .micro_batch = task.micro_batch,
-                      .place = place,
-                      .use = chains.use_at(task.micro_batch, place)});
+    tasks.push_back({.kind = kind,
+                     .unit = task.unit,
+                     .micro_batch = task.micro_batch,
+                     .place = place,
+                     .use = chains.use_at(task.micro_batch, place)});
   }
-  return stages;
+  return tasks;
 }
 
 MicroBatchOrder order_of_tasks(const StepModel& model) {

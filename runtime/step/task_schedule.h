@@ -20,7 +20,7 @@ void check_tasks(const StepModel& model, std::int32_t micro_batches);
 
 // Returns their compute, in order, with each task's place in the chain of its micro-batch. Without
 // a backward, those of the forward alone. The tasks are right.
-std::vector<Stage> stages_of_tasks(const StepModel& model, bool has_backward);
+std::vector<Task> tasks_from_outside(const StepModel& model, bool has_backward);
 
 // Returns the order of micro-batches that the tasks have: layer-major where all that adds to a
 // unit's gradient is done before anything else adds to another's.

@@ -28,7 +28,7 @@ StepPolicy policy_with_random_homes(const StepModel& model, std::mt19937& random
   return policy;
 }
 
-std::vector<Stage> stages_of(const StepModel& model, const StepPolicy& policy) {
+std::vector<Task> tasks_of(const StepModel& model, const StepPolicy& policy) {
   return add_recompute(model, policy, schedule_step(model, policy));
 }
 
@@ -77,13 +77,13 @@ TEST(Place, DoesNotDependOnTheOrderInWhichBuffersAreMade) {
     SCOPED_TRACE(round);
     const StepModel model = small_step_model(1 + round % 4, round % 2 == 0);
     const StepPolicy policy = policy_with_random_homes(model, random);
-    const std::vector<Stage> stages = stages_of(model, policy);
-    const auto count = static_cast<std::int32_t>(stages.size());
-    Draft draft = add_movement(model, policy, stages);
+    const std::vector<Task> tasks = tasks_of(model, policy);
+    const auto count = static_cast<std::int32_t>(tasks.size());
+    Draft draft = add_movement(model, policy, tasks);
     for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
       draft.buffers[b].name = std::to_string(b);
     }
-    const FetchPlan plan = FetchPlanner(model, policy, stages, draft).plan({});
+    const FetchPlan plan = FetchPlanner(model, policy, tasks, draft).plan({});
     std::vector<BufferId> number_of;
     const Draft other = shuffled(draft, random, number_of);
     const LinearDraft linear = linearize(draft, count, plan);

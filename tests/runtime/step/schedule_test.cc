@@ -26,44 +26,44 @@ StepPolicy policy_of(const StepModel& model, MicroBatchOrder order) {
   return policy;
 }
 
-Stage stage(Kind kind, std::int32_t unit, std::int32_t micro_batch) {
+Task task(Kind kind, std::int32_t unit, std::int32_t micro_batch) {
   return {.kind = kind, .unit = unit, .micro_batch = micro_batch};
 }
 
-Stage update(std::int32_t unit, std::int32_t chunk) {
+Task update(std::int32_t unit, std::int32_t chunk) {
   return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk, .parts = kOfStepBefore};
 }
 
-const Stage kInputStage = {.kind = Kind::kInput};
-const Stage kEmbeddingStage = {.kind = Kind::kEmbeddingBackward, .unit = 0};
-const Stage kNormStage = {.kind = Kind::kNormFinish};
+const Task kInputStage = {.kind = Kind::kInput};
+const Task kEmbeddingStage = {.kind = Kind::kEmbeddingBackward, .unit = 0};
+const Task kNormStage = {.kind = Kind::kNormFinish};
 
 TEST(Schedule, MicroBatchMajor) {
   const StepModel model = two_blocks();
-  const std::vector<Stage> expected = {
+  const std::vector<Task> expected = {
       kInputStage,
       update(0, 0),
       update(0, 1),
       update(0, 2),
       update(1, 0),
       update(1, 1),
-      stage(Kind::kForward, 0, 0),
+      task(Kind::kForward, 0, 0),
       update(2, 0),
       update(2, 1),
-      stage(Kind::kForward, 1, 0),
+      task(Kind::kForward, 1, 0),
       update(3, 0),
       update(3, 1),
       update(3, 2),
-      stage(Kind::kForward, 2, 0),
-      stage(Kind::kHead, 3, 0),
-      stage(Kind::kBackward, 2, 0),
-      stage(Kind::kBackward, 1, 0),
-      stage(Kind::kForward, 0, 1),
-      stage(Kind::kForward, 1, 1),
-      stage(Kind::kForward, 2, 1),
-      stage(Kind::kHead, 3, 1),
-      stage(Kind::kBackward, 2, 1),
-      stage(Kind::kBackward, 1, 1),
+      task(Kind::kForward, 2, 0),
+      task(Kind::kHead, 3, 0),
+      task(Kind::kBackward, 2, 0),
+      task(Kind::kBackward, 1, 0),
+      task(Kind::kForward, 0, 1),
+      task(Kind::kForward, 1, 1),
+      task(Kind::kForward, 2, 1),
+      task(Kind::kHead, 3, 1),
+      task(Kind::kBackward, 2, 1),
+      task(Kind::kBackward, 1, 1),
       kEmbeddingStage,
       kNormStage,
   };
@@ -73,30 +73,30 @@ TEST(Schedule, MicroBatchMajor) {
 
 TEST(Schedule, LayerMajor) {
   const StepModel model = two_blocks();
-  const std::vector<Stage> expected = {
+  const std::vector<Task> expected = {
       kInputStage,
       update(0, 0),
       update(0, 1),
       update(0, 2),
       update(1, 0),
       update(1, 1),
-      stage(Kind::kForward, 0, 0),
-      stage(Kind::kForward, 0, 1),
+      task(Kind::kForward, 0, 0),
+      task(Kind::kForward, 0, 1),
       update(2, 0),
       update(2, 1),
-      stage(Kind::kForward, 1, 0),
-      stage(Kind::kForward, 1, 1),
+      task(Kind::kForward, 1, 0),
+      task(Kind::kForward, 1, 1),
       update(3, 0),
       update(3, 1),
       update(3, 2),
-      stage(Kind::kForward, 2, 0),
-      stage(Kind::kForward, 2, 1),
-      stage(Kind::kHead, 3, 0),
-      stage(Kind::kHead, 3, 1),
-      stage(Kind::kBackward, 2, 0),
-      stage(Kind::kBackward, 2, 1),
-      stage(Kind::kBackward, 1, 0),
-      stage(Kind::kBackward, 1, 1),
+      task(Kind::kForward, 2, 0),
+      task(Kind::kForward, 2, 1),
+      task(Kind::kHead, 3, 0),
+      task(Kind::kHead, 3, 1),
+      task(Kind::kBackward, 2, 0),
+      task(Kind::kBackward, 2, 1),
+      task(Kind::kBackward, 1, 0),
+      task(Kind::kBackward, 1, 1),
       kEmbeddingStage,
       kNormStage,
   };
@@ -104,7 +104,7 @@ TEST(Schedule, LayerMajor) {
               ElementsAreArray(expected));
 }
 
-Stage update_at_once(std::int32_t unit, std::int32_t chunk) {
+Task update_at_once(std::int32_t unit, std::int32_t chunk) {
   return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk};
 }
 
@@ -113,31 +113,31 @@ TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradientButForTheFirstUnits) 
   StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
   policy.updates_wait_for_norm = false;
   ASSERT_EQ(policy.first_units, 3);
-  const std::vector<Stage> expected = {
+  const std::vector<Task> expected = {
       kInputStage,
       update(0, 0),
       update(0, 1),
       update(0, 2),
       update(1, 0),
       update(1, 1),
-      stage(Kind::kForward, 0, 0),
+      task(Kind::kForward, 0, 0),
       update(2, 0),
       update(2, 1),
-      stage(Kind::kForward, 1, 0),
-      stage(Kind::kForward, 2, 0),
-      stage(Kind::kHead, 3, 0),
-      stage(Kind::kBackward, 2, 0),
-      stage(Kind::kBackward, 1, 0),
-      stage(Kind::kForward, 0, 1),
-      stage(Kind::kForward, 1, 1),
-      stage(Kind::kForward, 2, 1),
+      task(Kind::kForward, 1, 0),
+      task(Kind::kForward, 2, 0),
+      task(Kind::kHead, 3, 0),
+      task(Kind::kBackward, 2, 0),
+      task(Kind::kBackward, 1, 0),
+      task(Kind::kForward, 0, 1),
+      task(Kind::kForward, 1, 1),
+      task(Kind::kForward, 2, 1),
       {.kind = Kind::kStepScalars},
-      stage(Kind::kHead, 3, 1),
+      task(Kind::kHead, 3, 1),
       update_at_once(3, 0),
       update_at_once(3, 1),
       update_at_once(3, 2),
-      stage(Kind::kBackward, 2, 1),
-      stage(Kind::kBackward, 1, 1),
+      task(Kind::kBackward, 2, 1),
+      task(Kind::kBackward, 1, 1),
       kEmbeddingStage,
       kNormStage,
   };
@@ -148,14 +148,14 @@ TEST(Schedule, EvaluationIsForwardAlone) {
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
   policy.has_backward = false;
-  EXPECT_THAT(schedule_step(model, policy),
-              ElementsAre(kInputStage, stage(Kind::kForward, 0, 0), stage(Kind::kForward, 1, 0),
-                          stage(Kind::kForward, 2, 0), stage(Kind::kHead, 3, 0),
-                          stage(Kind::kForward, 0, 1), stage(Kind::kForward, 1, 1),
-                          stage(Kind::kForward, 2, 1), stage(Kind::kHead, 3, 1)));
+  EXPECT_THAT(
+      schedule_step(model, policy),
+      ElementsAre(kInputStage, task(Kind::kForward, 0, 0), task(Kind::kForward, 1, 0),
+                  task(Kind::kForward, 2, 0), task(Kind::kHead, 3, 0), task(Kind::kForward, 0, 1),
+                  task(Kind::kForward, 1, 1), task(Kind::kForward, 2, 1), task(Kind::kHead, 3, 1)));
 }
 
-// Micro-batches must be added in their order, whatever the order of the stages.
+// Micro-batches must be added in their order, whatever the order of the tasks.
 TEST(Schedule, EachUnitSeesItsMicroBatchesInOrder) {
   const StepModel model = small_step_model(5, true);
   for (const MicroBatchOrder order :
@@ -164,7 +164,7 @@ TEST(Schedule, EachUnitSeesItsMicroBatchesInOrder) {
     policy.micro_batches = 4;
     std::map<std::pair<Kind, std::int32_t>, std::int32_t> next;
     std::map<Kind, int> count;
-    for (const Stage& one : schedule_step(model, policy)) {
+    for (const Task& one : schedule_step(model, policy)) {
       ++count[one.kind];
       if (one.micro_batch < 0) continue;
       std::int32_t& expected = next[std::pair(one.kind, one.unit)];
@@ -180,28 +180,28 @@ TEST(Recompute, StandsRightBeforeTheBackwardOfItsUnit) {
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kLayerMajor);
   policy.homes[1].recompute = true;
-  const std::vector<Stage> stages = {stage(Kind::kForward, 1, 0),  stage(Kind::kHead, 3, 0),
-                                     stage(Kind::kBackward, 2, 0), stage(Kind::kBackward, 1, 0),
-                                     stage(Kind::kBackward, 1, 1), kEmbeddingStage};
-  EXPECT_THAT(add_recompute(model, policy, stages),
-              ElementsAre(stage(Kind::kForward, 1, 0), stage(Kind::kHead, 3, 0),
-                          stage(Kind::kBackward, 2, 0), stage(Kind::kRecompute, 1, 0),
-                          stage(Kind::kBackward, 1, 0), stage(Kind::kRecompute, 1, 1),
-                          stage(Kind::kBackward, 1, 1), kEmbeddingStage));
+  const std::vector<Task> tasks = {task(Kind::kForward, 1, 0),  task(Kind::kHead, 3, 0),
+                                   task(Kind::kBackward, 2, 0), task(Kind::kBackward, 1, 0),
+                                   task(Kind::kBackward, 1, 1), kEmbeddingStage};
+  EXPECT_THAT(
+      add_recompute(model, policy, tasks),
+      ElementsAre(task(Kind::kForward, 1, 0), task(Kind::kHead, 3, 0), task(Kind::kBackward, 2, 0),
+                  task(Kind::kRecompute, 1, 0), task(Kind::kBackward, 1, 0),
+                  task(Kind::kRecompute, 1, 1), task(Kind::kBackward, 1, 1), kEmbeddingStage));
   policy.homes[1].recompute = false;
-  EXPECT_EQ(add_recompute(model, policy, stages), stages);
+  EXPECT_EQ(add_recompute(model, policy, tasks), tasks);
 }
 
 TEST(ParameterUses, TheTiedHeadUsesTheEmbeddingToo) {
-  const std::vector<Stage> stages = {kInputStage,
-                                     stage(Kind::kForward, 0, 0),
-                                     stage(Kind::kForward, 1, 0),
-                                     stage(Kind::kHead, 2, 0),
-                                     stage(Kind::kBackward, 1, 0),
-                                     kEmbeddingStage};
-  EXPECT_THAT(parameter_uses(small_step_model(1, false), stages),
+  const std::vector<Task> tasks = {kInputStage,
+                                   task(Kind::kForward, 0, 0),
+                                   task(Kind::kForward, 1, 0),
+                                   task(Kind::kHead, 2, 0),
+                                   task(Kind::kBackward, 1, 0),
+                                   kEmbeddingStage};
+  EXPECT_THAT(parameter_uses(small_step_model(1, false), tasks),
               ElementsAre(ElementsAre(1), ElementsAre(2, 4), ElementsAre(3)));
-  EXPECT_THAT(parameter_uses(small_step_model(1, true), stages),
+  EXPECT_THAT(parameter_uses(small_step_model(1, true), tasks),
               ElementsAre(ElementsAre(1, 3), ElementsAre(2, 4), ElementsAre(3)));
 }
 
