@@ -47,7 +47,7 @@ struct TierRuntimeOptions {
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
   // The order of a step's compute over all micro-batches, where the caller has its own
-  // (runtime/step/task_schedule.h). Empty: forward and backward of all units in the order of the
+  // (runtime/step/task_order.h). Empty: forward and backward of all units in the order of the
   // description, with micro-batches in the order of the placement. With a schedule there are no
   // pipeline stages.
   std::vector<StepTask> schedule = {};

@@ -15,20 +15,22 @@
 namespace terrace {
 namespace {
 
-// Live bytes within the budget may still be packed above it: then less is kept and prefetched.
+// The shares of the budgets that are tried in turn. Live bytes within the budget may still be
+// packed above it. Then less is kept and prefetched.
 constexpr std::array<double, 8> kBudgetShares = {1.0, 0.96, 0.92, 0.88, 0.8, 0.7, 0.5, 0.0};
 
-// Where the host is too small with nothing kept or prefetched, what passes through it may come at
-// better times if the device is used; but not if all of it is, so parts of it are tried. Not of
-// steps of many ops: there a share takes long, and what passes through is a small part.
+// The shares of the device's budget that are tried where the host is too small even with nothing
+// kept or prefetched. Using the device may let the bytes that pass through the host come at better
+// times. Using all of the device may not, so parts of it are tried too. Steps of many ops are left
+// out: there each share takes long, and the bytes that pass through the host are a small part.
 constexpr std::size_t kOpsOfDeviceShares = 20'000;
 constexpr std::array<double, 9> kDeviceShares = {1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35};
 
-// What is tried of slack, the most first.
+// The slacks that are tried, largest first.
 constexpr std::array<std::int32_t, 6> kSlackTasks = {32, 16, 8, 4, 2, 1};
 
-// A step with its movement, of which budgets decide only the fetch plan: it is made once, and every
-// share of the budgets is tried on it. Borrows all.
+// A step with its movement. The budgets decide only its fetch plan, so the step is drafted once and
+// every share of the budgets is tried on it. Borrows the model and the policy.
 class DraftedStep {
  public:
   DraftedStep(const StepModel& model, const StepPolicy& policy, bool has_names)
@@ -38,14 +40,15 @@ class DraftedStep {
 
   const Draft& draft() const { return draft_; }
 
-  // The ops in their order, with nothing kept or prefetched in any tier.
+  // Returns the ops in their order, with nothing kept or prefetched in any tier.
   LinearDraft least_linear() {
     TierBudgets nothing;
     nothing.fill(0);
     return linear(nothing);
   }
 
-  // The ops in their order, with what these budgets leave room for.
+  // Returns the ops in their order, with as much kept and prefetched as these budgets leave room
+  // for.
   LinearDraft linear(const TierBudgets& budgets) {
     return linearize(draft_, static_cast<std::int32_t>(tasks_.size()), planner_.plan(budgets));
   }
@@ -66,7 +69,8 @@ TierBudgets share_of(const TierBudgets& budgets, double share) {
   return shares;
 }
 
-// Shares of the device's budget alone; without one there is nothing to try.
+// Returns the budgets with shares of the device's budget alone. Without a device budget there is
+// nothing to try.
 std::vector<TierBudgets> device_shares_of(const Draft& draft, const TierBudgets& budgets) {
   std::vector<TierBudgets> shares;
   if (draft.ops.size() > kOpsOfDeviceShares) return shares;
@@ -80,7 +84,7 @@ std::vector<TierBudgets> device_shares_of(const Draft& draft, const TierBudgets&
   return shares;
 }
 
-// Charges what slack has added to the account of its own.
+// Charges to the slack account the bytes that slack has added.
 void charge_slack(TierUse& wider, const TierUse& needed) {
   wider.accounts = needed.accounts;
   wider.accounts.at(static_cast<std::size_t>(Account::kSlack)) =
@@ -88,7 +92,7 @@ void charge_slack(TierUse& wider, const TierUse& needed) {
 }
 
 // Places a tier anew with the most slack that its budget leaves room for. Returns whether there is
-// any. Slack takes what is there, so the tier is packed no lower than the budget.
+// room for any. Slack takes free space anyway, so the tier is packed no lower than the budget.
 bool widen(ArenaPacking& packing, const Draft& draft, LinearDraft& linear, Tier tier,
            const TierBudgets& budgets) {
   const auto& budget = budgets.at(static_cast<std::size_t>(tier));
@@ -107,7 +111,7 @@ bool fits_in_memory(ArenaPacking& packing, const TierBudgets& budgets) {
   });
 }
 
-// Whether it fits or not.
+// Packs the tiers in memory, whether they fit their budgets or not.
 ArenaPacking place_whatever(const Draft& draft, const LinearDraft& linear, const Program* base,
                             const TierBudgets& budgets) {
   ArenaPacking packing(draft, linear, base);
@@ -117,8 +121,9 @@ ArenaPacking place_whatever(const Draft& draft, const LinearDraft& linear, const
   return packing;
 }
 
-// Gives both tiers what slack there is room for. Where a tier has no budget nothing says what may
-// be used: none. Beside a tier with slack one without is packed as low as can be.
+// Gives each tier in memory the slack that there is room for. A tier without a budget gets none,
+// because nothing says how much of it may be used. If one tier gets slack, another that gets none
+// is packed as low as possible.
 void add_slack(ArenaPacking& packing, const Draft& draft, LinearDraft& linear,
                const TierBudgets& budgets) {
   constexpr std::array<Tier, 2> kInMemory = {Tier::kDevice, Tier::kHost};
@@ -140,7 +145,7 @@ void finish(Program& program, const StepModel& model, const StepPolicy& policy) 
   program.micro_batches = policy.micro_batches;
 }
 
-// What compile_step() is given.
+// The arguments of compile_step().
 struct CompileRequest {
   const StepModel& model;
   const StepPolicy& policy;
@@ -148,8 +153,8 @@ struct CompileRequest {
   const Program* base;
 };
 
-// Returns the program in which these shares of the budgets are used for what is kept and
-// prefetched; none where that does not fit.
+// Returns the program that uses these shares of the budgets for keeping and prefetching; none if it
+// does not fit the budgets.
 std::optional<Program> placed_within(DraftedStep& step, const TierBudgets& shares,
                                      const CompileRequest& request) {
   LinearDraft linear = step.linear(shares);

@@ -11,7 +11,7 @@ namespace terrace {
 // the order of their starts.
 class CoveredTime {
  public:
-  // What was before `from_ns` does not count.
+  // Time before `from_ns` does not count.
   explicit CoveredTime(std::int64_t from_ns = 0) : until_ns_(from_ns) {}
 
   void add(const OpTime& time) {

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// Every buffer starts and ends on this boundary, so that direct I/O may use any of them whole.
+// Every buffer starts and ends on this boundary, so that direct I/O may use any buffer as a whole.
 constexpr std::size_t kBufferAlignment = 4096;
 static_assert(kBufferAlignment % kTransferAlignment == 0, "drives read and write buffers");
 
@@ -26,8 +26,8 @@ Hop hop_between(Tier source, Tier target) {
   return {Lane::kWrite, OpKind::kWrite};
 }
 
-// Op i of chunk c stands at kStride * c + kOpStride * i: the first op of a chunk comes before the
-// last of the chunk before, so that the two overlap, and a chunk's own ops keep their order.
+// Op i of chunk c stands at kStride * c + kOpStride * i. So a chunk's own ops keep their order, and
+// the third op of a chunk comes after the first op of the next chunk: the two chunks overlap.
 constexpr std::int32_t kStride = 4;
 constexpr std::int32_t kOpStride = 3;
 

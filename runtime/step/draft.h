@@ -10,8 +10,8 @@
 
 #include "runtime/step/program.h"
 
-// A program that is still being made: ops are attached to the tasks of the schedule, and have an
-// order only when it is decided which loads there are and at which task each is issued.
+// A program that is still being made. Its ops are attached to the tasks of the schedule. They get
+// an order only when it is decided which loads there are and at which task each is issued.
 namespace terrace {
 
 // A piece of a buffer.
@@ -25,36 +25,38 @@ inline Access as(Role role, const Range& range) {
   return Access{role, range.buffer, range.offset, range.size_bytes};
 }
 
-// Where an op stands beside the op of its task. Late loads wait for the end of the step before, or
-// are for the next step: they come last, so that the others need not wait in the lane behind them.
+// The place of an op beside the main op of its task. Late loads wait for the end of the step
+// before, or are for the next step. They come after the other loads, which then need not wait
+// behind them in the lane.
 enum class Phase : std::uint8_t { kLoad, kLateLoad, kMain, kStore };
 
-// `op` has no accesses of its own: those of all ops lie in one list of the draft, the reads of an
-// op before its writes. A draft of a large step has hundreds of thousands of ops.
+// An op of a draft. `op` itself holds no accesses: the accesses of all ops lie in one list of the
+// draft, the reads of an op before its writes. The list is there because a draft of a large step
+// has hundreds of thousands of ops.
 struct DraftOp {
   Op op;
   std::size_t first_access = 0;
   std::uint32_t reads = 0;
   std::uint32_t writes = 0;
-  std::int32_t task = 0;  // of loads: the task that needs it
+  std::int32_t task = 0;  // for a load: the task that needs it
   Phase phase = Phase::kMain;
-  std::int32_t group = 0;  // of loads: its number; otherwise the order of making
-  std::int32_t step = 0;   // within the group
+  std::int32_t group = 0;  // for a load: its number; otherwise in the order of creation
+  std::int32_t step = 0;   // order within the group
 };
 
-// Everything that brings one thing to the task that needs it.
+// A load: all the ops that bring one thing to the task that needs it.
 struct Load {
   std::int32_t need_task = 0;
-  std::int32_t earliest_task = 0;  // its source is not ready before
+  std::int32_t earliest_task = 0;  // the source is not ready earlier
   bool is_late = false;
-  // Whether the step before the one that needs it may issue it: what it brings is then carried.
+  // Whether the step before may already issue the load. The buffer that it fills is then carried.
   bool may_be_carried = false;
   Tier target_tier = Tier::kDevice;
   std::size_t target_bytes = 0;   // held from issue to need
   std::size_t staging_bytes = 0;  // held on the host while it moves
-  BufferId target = kNoBuffer;    // what is brought to the task, where the load makes it
-  // Of a unit's parameters: which use of the unit they are for, and the buffer that had them at the
-  // use before. The load is left out where they stay in it.
+  BufferId target = kNoBuffer;    // the buffer that it fills for the task, if it makes one
+  // For the load of a unit's parameters: which use of the unit they are for, and the buffer that
+  // held them at the use before. If they stay in that buffer, the load is left out.
   std::int32_t unit = -1;
   std::size_t use = 0;
   BufferId before = kNoBuffer;
@@ -66,14 +68,14 @@ struct Draft {
   std::vector<DraftOp> ops;
   std::vector<Access> accesses;
   std::vector<Load> loads;
-  bool has_names = true;  // of buffers; whoever only wants to know sizes does without
+  bool has_names = true;  // whether buffers have names; a caller that needs only sizes does without
 
-  // Adds a buffer that nobody looks for: it is not persistent.
+  // Adds a buffer that no code looks for by key, so it must not be persistent.
   BufferId add_buffer(std::string name, std::size_t size_bytes, Tier tier, Account account,
                       Life life);
-  // Adds a buffer with a key, which no other has. Its size is rounded up.
+  // Adds a buffer. If it has a key, no other buffer may have the same key. Its size is rounded up.
   BufferId add_buffer(Buffer buffer);
-  // Adds an op, whose accesses are moved to the list.
+  // Adds an op and moves its accesses to the list.
   void add_op(DraftOp op);
   std::span<const Access> reads(const DraftOp& op) const {
     return std::span(accesses).subspan(op.first_access, op.reads);
@@ -81,7 +83,7 @@ struct Draft {
   std::span<const Access> writes(const DraftOp& op) const {
     return std::span(accesses).subspan(op.first_access + op.reads, op.writes);
   }
-  // Reads, then writes.
+  // Returns the reads, followed by the writes.
   std::span<const Access> all(const DraftOp& op) const {
     return std::span(accesses).subspan(op.first_access, op.reads + op.writes);
   }
@@ -94,12 +96,12 @@ struct Draft {
   Tier tier_of(const Range& range) const { return buffers.at(range.buffer).tier; }
 };
 
-// Aborts where two buffers have one key, or a persistent buffer has none.
+// Aborts if two buffers have the same key, or if a persistent buffer has none.
 void check_keys(const Draft& draft);
 
-// Makes the ops of one load or one store: a group that moves bytes between tiers, by way of the
-// host where there is no direct way. Ops of several chunks overlap: chunk c+1 is read while c is
-// uploaded.
+// Makes the ops of one load or one store. They are a group that moves bytes between tiers, through
+// the host where there is no direct way. The ops of several chunks overlap: chunk c+1 is read while
+// chunk c is uploaded.
 class Mover {
  public:
   struct Labels {
@@ -109,19 +111,19 @@ class Mover {
     Account account = Account::kStaging;
   };
 
-  // A load for `need_task`.
+  // Begins a load, which is for the task `load.need_task`.
   static Mover load(Draft& draft, const Load& load, const Labels& labels);
-  // A store right behind the main op of `task`.
+  // Begins a store, which stands right behind the main op of `task`.
   static Mover store(Draft& draft, std::int32_t task, const Labels& labels);
 
-  // Copies all of `source` to `target`, in other tiers.
+  // Copies all of `source` to `target`, which is in another tier.
   void copy(const Range& source, const Range& target, std::int32_t chunk = -1);
-  // Copies to a new buffer in `tier`, a load's target; returns `source` itself if it is there
-  // already.
+  // Copies `source` to a new buffer in `tier` and returns that buffer. In a load it becomes the
+  // load's target. Returns `source` itself if it is in that tier already.
   Range bring(const Range& source, Tier tier, std::int32_t chunk = -1);
   // Adds an op of another kind, behind the copies of this chunk so far.
   void add(Op op);
-  // Later ops of the same group are for the next chunk.
+  // Makes later ops of the group belong to the next chunk.
   void next_chunk() { ++chunk_; }
 
  private:

@@ -25,7 +25,7 @@ HappensBefore::HappensBefore(const Program& program)
 template <typename Visit>
 void HappensBefore::for_each_wait(Moment m, Visit visit) const {
   for (const Dependency& edge : op(m).after) {
-    if (m < count_ && edge.distance == 1) continue;  // of a step before the first copy
+    if (m < count_ && edge.distance == 1) continue;  // to a step before the first copy
     const Moment earlier = edge.op + (m >= count_ && edge.distance == 0 ? count_ : 0);
     if (earlier >= 0 && earlier < m) visit(earlier);
   }
@@ -50,7 +50,8 @@ void HappensBefore::fill_ended() {
   }
 }
 
-// From the end to the front: when a moment is looked at, those that wait for it are known.
+// Goes from the end to the front, so that the moments that wait for a moment are known before it is
+// looked at.
 void HappensBefore::fill_next() {
   for (PerLane& next : next_) next.fill(kNever);
   PerLane following;
@@ -92,8 +93,8 @@ bool HappensBefore::waits_for(Moment second, Moment first) const {
   return waits;
 }
 
-// Some lane that completes in order has a moment that starts after `first` has ended, and has ended
-// or is itself `second` when `second` starts.
+// Returns whether a lane that completes in order has a moment between the two: it starts after
+// `first` has ended, and it has ended when `second` starts or is `second` itself.
 bool HappensBefore::meets_on_a_lane(Moment first, Moment second) const {
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     if (next_[first][l] <= ended_[second][l]) return true;
@@ -101,7 +102,8 @@ bool HappensBefore::meets_on_a_lane(Moment first, Moment second) const {
   return in_order(second) && next_[first][index_of(op(second).lane)] <= second;
 }
 
-// Backward through reads and writes alone: a path through another lane meets on that lane.
+// Searches backward through reads and writes alone. A path through another lane need not be
+// searched: meets_on_a_lane() finds it.
 void HappensBefore::search_from(Moment second) {
   searched_from_ = second;
   ++searches_;

@@ -8,19 +8,20 @@
 
 namespace terrace {
 
-// An op of a program's list taken twice, one behind the other: its index, plus the number of ops in
-// the second copy.
+// An op in the program's list taken twice, one copy behind the other. The value is the op's index,
+// plus the number of ops in the second copy.
 using Moment = std::int64_t;
 
 // Answers whether one moment always ends before another starts, by edges and lanes alone. Takes the
-// edges as they are: those that point to no earlier moment are left out.
+// edges as they are, but leaves out edges that do not point to an earlier moment.
 //
-// Lanes that complete in order are chains, so a moment needs to know only one moment of each: the
-// last that has ended when it starts (a vector clock: Fidge 1988, Mattern 1989), and the first that
-// starts after it has ended. A path of several edges that touches no such lane is searched for,
-// once for each `second` (the passes leave none: an op has an edge to every read or write it waits
-// for). So the work is at most (moments x lanes + edges), and for every moment that is asked of
-// such a path once the edges among reads and writes.
+// Lanes that complete in order are chains. So for each of these lanes, a moment needs to know only
+// two moments: the last one that has ended when it starts (a vector clock: Fidge 1988, Mattern
+// 1989), and the first one that starts after it has ended. A path of several edges that touches no
+// such lane is searched for, once for each `second`. The passes leave no such path, because an op
+// has an edge to every read or write that it waits for. So the work is at most (moments x lanes +
+// edges), and for every moment that is asked about such a path one search through the edges among
+// reads and writes.
 class HappensBefore {
  public:
   // Borrows the program, which must not change.
@@ -45,10 +46,10 @@ class HappensBefore {
 
   const Program& program_;
   Moment count_;
-  std::vector<PerLane>
-      ended_;                  // by moment: the last of a lane that has ended when it starts, or -1
-  std::vector<PerLane> next_;  // by moment: the first of a lane that starts after its end
-  // Of the last search: what it was for, and its number, which the moments it found have.
+  std::vector<PerLane> ended_;  // by moment and lane: the last that has ended when it starts, or -1
+  std::vector<PerLane> next_;   // by moment and lane: the first that starts after its end
+  // The last search: the moment that it was for, and its number. In found_by_, the moments that it
+  // found have this number.
   Moment searched_from_ = -1;
   std::int64_t searches_ = 0;
   std::vector<std::int64_t> found_by_;

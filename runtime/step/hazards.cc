@@ -9,21 +9,22 @@
 namespace terrace {
 namespace {
 
-// An op of the list taken twice: op + iteration * number of ops.
+// An op in the list taken twice: op + iteration * number of ops.
 using Moment = std::int64_t;
 
 struct Segment {
   std::size_t end = 0;
   Moment writer = -1;
-  std::vector<Moment> readers;  // since the write
+  std::vector<Moment> readers;  // since that write
 };
 
-// What was done to each byte of one tier last.
+// The last accesses to each byte of one tier.
 class History {
  public:
   using Segments = std::map<std::size_t, Segment>;
 
-  // Calls visit(segment) for all of [begin, end), which is not empty, in order. Returns the first.
+  // Calls visit(segment) for every segment of [begin, end), in order. The range is not empty.
+  // Returns the first segment.
   template <typename Visit>
   Segments::iterator visit(std::size_t begin, std::size_t end, Visit visit) {
     auto it = cut(begin, end);
@@ -40,7 +41,7 @@ class History {
     return first;
   }
 
-  // Likewise; then all of it was written by `writer`, and is one segment from now on.
+  // Does the same. Afterwards the whole range is one segment, written by `writer`.
   template <typename Visit>
   void write(std::size_t begin, std::size_t end, Moment writer, Visit visit_segment) {
     const auto written = visit(begin, end, visit_segment);
@@ -52,8 +53,8 @@ class History {
   }
 
  private:
-  // No segment reaches over the begin or the end from then on. Returns the first at or behind the
-  // begin. Mostly it is just these bytes that were used before: then nothing is cut.
+  // Cuts the segments so that none reaches over the begin or the end. Returns the first segment at
+  // or behind the begin. In most cases exactly these bytes were used before, and nothing is cut.
   Segments::iterator cut(std::size_t begin, std::size_t end) {
     const auto known = segments_.lower_bound(begin);
     const bool is_there = known != segments_.end() && known->first == begin;
@@ -112,7 +113,7 @@ class EdgeMaker {
     if (now >= count_) keep(now);
   }
 
-  // Of an in-order lane only the latest reader matters.
+  // Adds a reader. Only the latest reader on an in-order lane matters.
   void add_reader(Segment& segment, Moment now) {
     const Lane lane = op_of(now).lane;
     if (completes_in_order(lane)) {

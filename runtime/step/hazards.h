@@ -4,11 +4,11 @@
 
 namespace terrace {
 
-// Gives every op the edges that make running the lanes in parallel equal to running the ops one
-// after the other in program order: to the last writer of what it reads, and to the last readers
-// and writer of what it writes, by place in the arena, so that reuse of space is ordered too. The
-// list is taken twice, for edges to the iteration before. Edges that an in-order lane implies are
-// left out.
+// Gives every op its edges. They make running the lanes in parallel equal to running the ops one
+// after the other in program order. An op waits for the last writer of each place that it reads,
+// and for the last readers and the last writer of each place that it writes. A place is a range of
+// the arena, so reuse of space is ordered too. The list is taken twice, which yields the edges to
+// the iteration before. Edges that an in-order lane implies are left out.
 void add_edges(Program& program);
 
 }  // namespace terrace

@@ -8,23 +8,23 @@
 
 namespace terrace {
 
-// Lets somebody read the homes of parameters and optimizer state while the next steps run: the
+// Lets a reader read the homes of parameters and optimizer state while the next steps run: the
 // first op that changes a unit's homes waits until they have been read. One thread closes the gate
-// between steps and another opens it, unit by unit; lanes wait.
+// between steps, another thread opens it unit by unit, and lanes wait at it.
 class HomeGate {
  public:
   explicit HomeGate(std::int32_t units) : is_closed_(static_cast<std::size_t>(units)) {}
 
-  // Only while no op runs.
+  // Closes the gate for all units. Called only while no op runs.
   void close();
   void open(std::int32_t unit);
   void open_all();
   bool is_open(std::int32_t unit) const { return !of(unit).load(std::memory_order_acquire); }
-  // Returns whether the unit's homes may be changed; else somebody is known to wait for that.
+  // Returns whether the unit's homes may be changed. If not, is_awaited() is true from then on.
   bool try_pass(std::int32_t unit);
-  // Returns when the unit's homes may be changed.
+  // Waits until the unit's homes may be changed.
   void pass(std::int32_t unit);
-  // Whether since close() somebody had to wait.
+  // Returns whether an op has had to wait since close().
   bool is_awaited() const { return is_awaited_.load(std::memory_order_relaxed); }
 
  private:
@@ -36,12 +36,13 @@ class HomeGate {
   std::atomic<bool> is_awaited_ = false;
 };
 
-// Returns the unit whose parameters or optimizer state at home an op changes, or whose checksums it
-// takes before another op does; -1: none.
+// Returns the unit whose homes of parameters or optimizer state the op changes, or -1 if there is
+// none. An update counts even if another op changes the home after it, because the update may
+// already take the new checksums of the home.
 std::int32_t changed_unit(const Program& program, const Op& op);
 
 // Returns the units in the order in which the steps after a drain first change their homes. Units
-// that nothing changes are left out.
+// that no op changes are left out.
 std::vector<std::int32_t> order_of_changes(const Program& program);
 
 }  // namespace terrace

@@ -19,13 +19,16 @@ std::vector<Tier> home_tiers(const StepPolicy& policy, StateClass state) {
   return tiers;
 }
 
-// Stage 1 has whole gradients where they are computed; further on only the shard has a use.
+// Returns whether a rank has only its shard of the state at home in this tier. With ZeRO stage 1,
+// gradients are whole in the tier where they are computed. In any other tier only the shard is of
+// use.
 bool is_divided(const StepModel& model, const StepPolicy& policy, StateClass state, Tier tier) {
   return model.zero.of(state) || (state == StateClass::kGradients && model.zero.of_optimizer() &&
                                   tier != policy.compute_tier());
 }
 
-// Gradients are used up by the update: in the next step, or at once.
+// Returns the life of a home in memory. Gradients are used up by the update, in the next step or at
+// once.
 Life life_in_memory(const StepPolicy& policy, StateClass state, std::int32_t unit) {
   if (state != StateClass::kGradients) return Life::kPersistent;
   return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
@@ -38,7 +41,7 @@ const HomeNames& home_names(StateClass state) {
       {"param", BufferKind::kParameters, Role::kParameters},
       {"grad", BufferKind::kGradients, Role::kGradient},
       {"state", BufferKind::kState, Role::kState},
-      {"activations", BufferKind::kOther, Role::kSaved},  // of micro-batches: no such homes
+      {"activations", BufferKind::kOther, Role::kSaved},  // per micro-batch: no such homes
   }};
   return kNames.at(static_cast<std::size_t>(state));
 }

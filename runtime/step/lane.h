@@ -5,21 +5,21 @@
 #include <cstdint>
 #include <string_view>
 
-// The queues that a step's ops wait in: one table says all that the compiler, the executor, the
-// predictions and the reports know of each.
+// The queues that a step's ops wait in. One table says all that the compiler, the executor, the
+// predictions and the reports know of each queue.
 namespace terrace {
 
-// A queue of ops, of which one after the other starts.
+// A queue of ops, which start one after the other.
 enum class Lane : std::uint8_t {
   kCompute,
   kUpload,      // host -> device
   kDownload,    // device -> host
   kRead,        // NVMe -> host
   kWrite,       // host -> NVMe
-  kCollective,  // between data-parallel ranks, and all at the end of a step
+  kCollective,  // between data-parallel ranks; at the end of a step between all
   kTensor,      // between tensor-parallel ranks
-  kSend,        // to the next pipeline stage, from the last to the first
-  kReceive,     // from the stage before, the first from the last
+  kSend,        // to the next pipeline stage; the last sends to the first
+  kReceive,     // from the stage before; the first receives from the last
   kSendBack,    // the other way around
   kReceiveBack,
   kUpdate,  // optimizer and norms, on the CPU
@@ -30,25 +30,25 @@ enum class LaneKind : std::uint8_t {
   kCompute,     // computes: on the compute tier, or on the host beside it
   kCopy,        // between memories
   kDrive,       // between memory and drives
-  kCollective,  // calls of all ranks along an axis
+  kCollective,  // calls that all ranks along an axis make together
   kSend,        // messages to a neighbour along an axis
-  kReceive,     // messages from one
+  kReceive,     // messages from a neighbour along an axis
 };
 
-// Along which direction of the mesh of ranks a lane connects.
+// The direction of the mesh of ranks along which a lane connects ranks.
 enum class MeshAxis : std::uint8_t { kNone, kData, kTensor, kPipeline };
 
 struct LaneTraits {
   std::string_view name;
   LaneKind kind = LaneKind::kCompute;
   MeshAxis axis = MeshAxis::kNone;
-  int neighbour = 0;  // of messages: 1 is the next rank along the axis, -1 the one before
-  // Whether the end of an op happens before the start of the next of the lane. Otherwise ops start
-  // in order, and several are in flight.
+  int neighbour = 0;  // for messages: 1 is the next rank along the axis, -1 the one before
+  // Whether an op ends before the next op of the lane starts. Otherwise ops start in order, and
+  // several are in flight at a time.
   bool completes_in_order = true;
 };
 
-// In the order of Lane.
+// One row for each lane, in the order of Lane.
 inline constexpr std::array<LaneTraits, kLaneCount> kLanes = {{
     {.name = "compute", .kind = LaneKind::kCompute},
     {.name = "upload", .kind = LaneKind::kCopy},
@@ -74,11 +74,11 @@ constexpr const LaneTraits& traits_of(Lane lane) {
 constexpr std::string_view name_of(Lane lane) { return traits_of(lane).name; }
 
 constexpr bool is_of_kind(Lane lane, LaneKind kind) { return traits_of(lane).kind == kind; }
-// Whether its ops are messages to or from a neighbour.
+// Returns whether the lane's ops are messages to or from a neighbour.
 constexpr bool is_message(Lane lane) {
   return is_of_kind(lane, LaneKind::kSend) || is_of_kind(lane, LaneKind::kReceive);
 }
-// Whether its ops need another rank.
+// Returns whether the lane's ops need another rank.
 constexpr bool is_between_ranks(Lane lane) { return traits_of(lane).axis != MeshAxis::kNone; }
 constexpr bool completes_in_order(Lane lane) { return traits_of(lane).completes_in_order; }
 

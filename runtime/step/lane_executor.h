@@ -15,43 +15,44 @@
 #include "runtime/step/home_gate.h"
 #include "runtime/step/program.h"
 
-// Runs a program on real lanes: compute, upload and download on streams of the device, as are
-// collectives over memory that the host cannot reach; reads and writes on the block store, updates
-// on a thread of their own. One host thread per lane issues its ops in order; it waits on the host
-// for host ops, and lets streams wait for streams.
+// Runs a program on real lanes. Compute, uploads and downloads run on streams of the device, and so
+// do collectives over memory that the host cannot reach. Reads and writes go to the block store,
+// and updates run on a thread of their own. One host thread per lane issues the lane's ops in
+// order. It waits on the host for ops that run on the host, and lets streams wait for streams.
 namespace terrace {
 
-// What a step is asked about.
+// The results of a step.
 struct StepResult {
   double loss = 0;           // nats per counted token, over the whole batch
   double gradient_norm = 0;  // before clipping; infinite in a step that was skipped
-  double loss_scale = 1;     // that the step had
-  bool was_skipped = false;  // gradients overflowed: its updates leave all as it is
+  double loss_scale = 1;     // the scale that the step used
+  bool was_skipped = false;  // gradients overflowed: the step's updates change nothing
 };
 
-// What a run is given from outside. Stays valid until the run is retired.
+// The input of a run. It must stay valid until the run is retired.
 struct RunInput {
-  std::int64_t step = 0;              // counted from 1; of a drain: the step that is finished
+  std::int64_t step = 0;              // counted from 1; for a drain: the step that it finishes
   std::span<const std::byte> tokens;  // the content of the program's tokens buffer
   std::int64_t target_tokens = 1;     // tokens whose loss counts, in all micro-batches and ranks
   StepScalars scalars;                // learning rate and bias corrections of this step
-  StepResult* result = nullptr;       // where loss and norm go; may be null for a drain
+  StepResult* result = nullptr;       // receives the loss and the norm; may be null for a drain
 };
 
-// What the executor does not know how to do: kernels, updates, norms.
+// The work of ops that the executor does not know how to do: kernels, updates, norms.
 class OpBodies {
  public:
   virtual ~OpBodies() = default;
-  // Called on the op's lane, one op of a lane at a time; `stream` is the op's, if it is on one.
-  // What it throws fails the run.
+  // Runs the body of an op. Called on the op's lane, for one op of a lane at a time. `stream` is
+  // the op's stream, if the op is on one. An exception that it throws fails the run.
   virtual void run(const Op& op, const RunInput& input, NativeStream stream) = 0;
-  // Whether the store leaves the checksums of a read or a write to the body of the op that works on
-  // its bytes: IoRequest::Checksums. Asked once for each op.
+  // Returns whether the store leaves the checksums of a read or a write to the body of the op that
+  // works on its bytes: see IoRequest::Checksums. Asked once for each op.
   virtual bool takes_checksums(const Op& /*transfer*/) const { return false; }
-  // The first that failed, of bodies, transfers and streams; called once, by any thread, while ops
-  // that have begun go on. In the run that failed and the one after it no further op does any work.
-  // True: but for those between ranks, since every rank fails so, in the same op of the same run,
-  // and waits for the others in ops that it had begun.
+  // Takes the first failure of a body, a transfer or a stream. Called once, by any thread, while
+  // ops that have begun go on. In the run that failed and the one after it, no further op does any
+  // work. Returns whether ops between ranks are an exception and go on. They do where every rank
+  // fails in the same way, in the same op of the same run: each rank then waits for the others in
+  // the ops between ranks that it had begun.
   virtual bool failed(const std::exception_ptr& /*error*/) noexcept { return false; }
 };
 
@@ -59,7 +60,8 @@ struct ExecutorMemory {
   std::span<std::byte> device;  // the device arena; empty in unified mode
   std::span<std::byte> host;
   std::vector<ExtentId> extents;  // by extent number
-  // False: a GPU's, which only its own streams reach. Then collectives over it are stream work too.
+  // False: the device memory is a GPU's, which only its own streams reach. Collectives over it are
+  // then stream work too.
   bool host_reaches_device = true;
 };
 
@@ -68,7 +70,7 @@ struct OpTime {
   std::int64_t end_ns = 0;
 };
 
-// What ops have moved, lane by lane.
+// The bytes that ops have moved, lane by lane.
 struct MovedBytes {
   std::array<double, kLaneCount> lanes{};
   double parameter_uploads = 0;  // into the compute tier: by upload, or by read in unified mode
@@ -86,46 +88,47 @@ struct MovedBytes {
   }
 };
 
-// What a run came to, lane by lane.
+// The totals of a run, lane by lane.
 struct RunTotals {
   std::int64_t step = 0;
   Part part = Part::kBody;
   std::int64_t first_compute_ns = 0;
-  std::array<double, kLaneCount> busy_s{};  // reads and writes: while at least one is in flight
+  std::array<double, kLaneCount> busy_s{};  // for reads and writes: while at least one is in flight
   MovedBytes moved;
-  MovedBytes moved_by_deferred;  // of it, by ops that belong to the step before the run's; a
-                                 // drain's have its number
-  std::uint64_t process_peak_bytes = 0;  // resident; set by who runs the steps
+  // The part of `moved` by deferred ops. They belong to the step before `step`, or in a drain to
+  // `step` itself.
+  MovedBytes moved_by_deferred;
+  std::uint64_t process_peak_bytes = 0;  // resident; set by the caller that runs the steps
 };
 
 struct RunReport : RunTotals {
-  std::vector<OpTime> times;  // per op; zero where the op had no part
+  std::vector<OpTime> times;  // per op; zero if the op took no part
 };
 
-// What the lanes work with.
+// The services that the lanes use.
 struct LaneServices {
   Device& device;
   BlockStore* store;  // may be null if the program has no NVMe buffers
   OpBodies& bodies;
   const Clock& clock;
-  HomeGate* gate = nullptr;  // null: nobody reads homes beside the steps
+  HomeGate* gate = nullptr;  // null if nothing reads homes while steps run
 };
 
 class LaneExecutor {
  public:
-  // Borrows everything but the memory's list of extents.
+  // Borrows everything except the memory's list of extents.
   LaneExecutor(const Program& program, ExecutorMemory memory, const LaneServices& services);
   ~LaneExecutor();
   LaneExecutor(const LaneExecutor&) = delete;
   LaneExecutor& operator=(const LaneExecutor&) = delete;
 
-  // Starts a run. At most two are in flight: retire one before the third.
+  // Starts a run. At most two runs are in flight: retire one before starting the third.
   void start(Part part, const RunInput& input);
-  // Waits for the oldest run in flight. Rethrows the first failure of any op, unless all that
-  // failed are of later runs; ops after a failure do no work, and the executor can only be
-  // destroyed then. The report is good until the next call.
+  // Waits for the oldest run in flight and returns its report, which is valid until the next call.
+  // Rethrows the first failure of any op, unless only later runs failed. After a failure, ops do no
+  // work and the executor can only be destroyed.
   const RunReport& retire();
-  // Rethrows the first failure of any op so far, of whatever run.
+  // Rethrows the first failure of any op so far, in whichever run.
   void rethrow_failure() const;
   int runs_in_flight() const;
 
@@ -134,7 +137,7 @@ class LaneExecutor {
   std::unique_ptr<Impl> impl_;
 };
 
-// The memory of an access.
+// Returns the memory of an access, which is not to NVMe.
 std::span<std::byte> bytes_of(const Program& program, const ExecutorMemory& memory,
                               const Access& access);
 

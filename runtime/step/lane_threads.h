@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// Threads that end together. Used by one thread.
+// A set of threads that end together. One thread uses the set.
 class LaneThreads {
  public:
   LaneThreads() = default;
@@ -15,9 +15,10 @@ class LaneThreads {
   LaneThreads(const LaneThreads&) = delete;
   LaneThreads& operator=(const LaneThreads&) = delete;
 
-  // Throws EnvironmentError, naming the thread, where the system starts no more.
+  // Starts a thread that does `work`. Throws EnvironmentError, naming the thread, if the system
+  // starts no more threads.
   void start(const std::string& name, std::function<void()> work);
-  // Waits until all have returned: the caller has told them to.
+  // Waits until all threads have returned. The caller must have told them to return.
   void join();
 
  private:

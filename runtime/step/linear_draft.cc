@@ -6,9 +6,9 @@
 namespace terrace {
 namespace {
 
-// What a fetch plan makes of the loads of a draft.
+// The loads of a draft under a fetch plan.
 struct Fetches {
-  std::vector<std::int32_t> issue_task;  // of loads; counted from the step's beginning
+  std::vector<std::int32_t> issue_task;  // by load; counted from the step's beginning
   std::vector<bool> is_left_out;
   std::vector<bool> is_carried;
 };
@@ -27,9 +27,9 @@ Fetches apply(const Draft& draft, std::int32_t tasks, const FetchPlan& plan) {
 
 bool is_load(const DraftOp& op) { return op.phase == Phase::kLoad || op.phase == Phase::kLateLoad; }
 
-// Returns the ops in the order of the list: by task, and within it by phase, group, step, and then
-// as they were made. They come nearly sorted by task, of which each has a few, so they are dealt
-// out to their tasks first.
+// Sorts the ops into the order of the list: by task; within a task by phase, group and step; and
+// then as they were made. The ops come nearly sorted by task and each task has few of them, so they
+// are dealt out to their tasks first.
 class ListOrder {
  public:
   ListOrder(const Draft& draft, const Fetches& fetches, std::int32_t tasks)
@@ -59,7 +59,8 @@ class ListOrder {
     const DraftOp& op = draft_.ops[i];
     return static_cast<std::size_t>(is_load(op) ? fetches_.issue_task[op.group] : op.task);
   }
-  // What is carried is for the next step, and so late.
+  // Returns whether the op loads a carried buffer. Such a load is for the next step, and therefore
+  // late.
   bool is_carried(std::uint32_t i) const {
     const DraftOp& op = draft_.ops[i];
     return is_load(op) && fetches_.is_carried[op.group];
@@ -83,10 +84,10 @@ class ListOrder {
 
   const Draft& draft_;
   const Fetches& fetches_;
-  std::vector<std::uint32_t> begins_;  // by task, and behind them the list's end
+  std::vector<std::uint32_t> begins_;  // by task, and behind the last the list's end
 };
 
-// Which buffer each stands for, and its life.
+// Settles which buffer each buffer stands for, and the life of each.
 void settle_buffers(const Draft& draft, const Fetches& fetches, LinearDraft& linear) {
   linear.stands_for.resize(draft.buffers.size());
   std::iota(linear.stands_for.begin(), linear.stands_for.end(), 0);
@@ -140,7 +141,7 @@ Lifetime life_of(Life life, const BufferUse& touch, std::int64_t end) {
   return {{0, touch.last_deferred + 1}, {touch.first_write, end}};
 }
 
-// Where each task begins in the list, and behind them the list's end.
+// Returns where each task begins in the list, and behind the last task the list's end.
 std::vector<std::int64_t> task_begins(const std::vector<std::int32_t>& tasks) {
   const std::int32_t count = tasks.empty() ? 0 : tasks.back() + 1;
   std::vector<std::int64_t> begins;
@@ -152,8 +153,8 @@ std::vector<std::int64_t> task_begins(const std::vector<std::int32_t>& tasks) {
   return begins;
 }
 
-// What is carried, with so many tasks more behind its last deferred read and before its first
-// write.
+// Returns the lifetime of a carried buffer with `slack` more tasks behind its last deferred read
+// and before its first write.
 Lifetime widened_carried(const Lifetime& life, std::int32_t slack,
                          const std::vector<std::int32_t>& tasks,
                          const std::vector<std::int64_t>& begins) {
@@ -166,7 +167,8 @@ Lifetime widened_carried(const Lifetime& life, std::int32_t slack,
   return {{0, begins.at(std::min(behind, count))}, {begins.at(first), end}};
 }
 
-// `life` with so many tasks more before and behind it, in a list that begins again at its end.
+// Returns `life` with `slack` more tasks before and behind it, in a list that begins again at its
+// end.
 Lifetime widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_t slack,
                  const std::vector<std::int32_t>& tasks, const std::vector<std::int64_t>& begins) {
   const auto count = static_cast<std::int32_t>(begins.size()) - 1;

@@ -12,14 +12,14 @@
 
 namespace terrace {
 
-// What a draft leaves open: which loads are left out, and when the others are issued. Decided by
-// runtime/step/residency.
+// The decisions that a draft leaves open: which loads are left out, and when the others are issued.
+// runtime/step/residency makes them.
 struct FetchPlan {
-  // Per unit and use but the first, whether the parameters stay in the compute tier since the use
-  // before, so that the load for this use is left out. Empty: all loads are made.
+  // Per unit and use, except the first use: whether the parameters stay in the compute tier since
+  // the use before, so that the load for this use is left out. Empty: all loads are made.
   std::vector<std::vector<bool>> stays;
-  // Per load of the draft, the task at which it is issued; below 0 it is one of the step before,
-  // counted from its end. Empty: the task that needs it.
+  // Per load of the draft: the task at which it is issued. A number below 0 is a task of the step
+  // before, counted from that step's end. Empty: every load is issued at the task that needs it.
   std::vector<std::int32_t> issue_task;
 
   bool leaves_out(const Load& load) const {
@@ -28,7 +28,7 @@ struct FetchPlan {
   }
 };
 
-// When a buffer lives: half-open intervals of op positions, ascending, two at the most.
+// The lifetime of a buffer: half-open intervals of op positions, in ascending order, at most two.
 class Lifetime {
  public:
   using Interval = std::pair<std::int64_t, std::int64_t>;
@@ -49,46 +49,49 @@ class Lifetime {
   std::size_t count_ = 0;
 };
 
-// The ops that use a buffer, by their positions in the list; -1 where no op does.
+// The ops that use a buffer, by their positions in the list; -1 if there is no such op.
 struct BufferUse {
   std::int64_t first = -1;
   std::int64_t last = -1;
-  std::int32_t first_access = 0;    // which access of the first op it is; its reads come first
+  std::int32_t first_access = 0;    // index among the first op's accesses; its reads come first
   std::int64_t first_write = -1;    // by an op of this step
-  std::int64_t last_deferred = -1;  // read by an op of the step before
-  bool moved = false;               // between tiers or data-parallel ranks
+  std::int64_t last_deferred = -1;  // by an op of the step before
+  bool moved = false;               // by a copy, a collective of data-parallel ranks or a receive
 };
 
-// Ops in program order with their tasks, and when each buffer lives. Borrows the draft's ops.
+// The ops in program order with their tasks, and when each buffer lives. Borrows the draft's ops.
 struct LinearDraft {
   std::vector<const DraftOp*> ops;
   std::vector<std::int32_t> tasks;  // of each op
-  std::vector<Parts> parts;         // of each op: loads that are carried are of this step
-  // Per buffer of the draft, which buffer its accesses mean. Usually that is the buffer itself.
-  // Where parameters stay, it is the buffer in which they are. kNoBuffer: only a load that is left
-  // out would have used it.
+  std::vector<Parts> parts;         // of each op; the load of a carried buffer is of this step
+  // Per buffer of the draft: the buffer that accesses to it mean. Usually that is the buffer
+  // itself. Where parameters stay, it is the buffer that already has them. kNoBuffer: only a load
+  // that is left out would have used the buffer.
   std::vector<BufferId> stands_for;
   std::vector<Life> lives;  // per buffer
-  // Per buffer. Persistent buffers live always; carried ones from their first write to the end, and
-  // from the start to the last deferred read.
+  // Per buffer. Persistent buffers live always. Carried buffers live from their first write to the
+  // end, and from the start to the last deferred read.
   std::vector<Lifetime> live;
   std::vector<BufferUse> uses;  // per buffer
 };
 
-// `tasks`: how many the schedule has. Without slack.
+// Puts the ops of a draft in order, as the plan says. Gives the buffers no slack. `tasks` is the
+// number of tasks in the schedule.
 LinearDraft linearize(const Draft& draft, std::int32_t tasks, const FetchPlan& plan = {});
 
-// Gives a tier's buffers this slack instead of what they have: so many tasks before its first and
-// after its last op the place of a transient buffer that is moved between tiers is kept free,
-// around the end of the step into its beginning. Loads can then start earlier than where they stand
-// in the list, the next step's first ones under the end of this, and stores can finish later,
-// before reuse of the space makes anything wait.
+// Gives a tier's buffers this slack in place of their present slack. The place of a buffer that is
+// moved between tiers is kept free for `tasks` more tasks before and after its use: for a transient
+// buffer before its first and after its last op, around the end of the step into its beginning; for
+// a carried buffer after its last deferred read and before its first write. Loads can then start
+// earlier than their position in the list, and the next step's first loads can start under the end
+// of this step. Stores can finish later before reuse of their space makes anything wait.
 void set_slack(const Draft& draft, Tier tier, std::int32_t tasks, LinearDraft& linear);
 
-// Live bytes of a tier at each op.
+// Returns the live bytes of a tier at each op.
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier);
 
-// The most live bytes of a tier at any op: no packing is lower. Everything on NVMe is there always.
+// Returns the most live bytes of a tier at any op. No packing is lower. Everything on NVMe is there
+// always.
 std::size_t live_peak(const Draft& draft, const LinearDraft& linear, Tier tier);
 
 }  // namespace terrace

@@ -8,11 +8,12 @@
 
 namespace terrace {
 
-// The offload pass: gives every task its op and its buffers, adds the loads and stores of every
+// The offload pass. It gives every task its op and its buffers, adds loads and stores for every
 // state whose home is not where it is used, sums gradients where they live, and runs updates where
-// the optimizer state lives. Between two uses parameters stay where these are neighbours, and every
-// load belongs to the task that needs it. What else there is room for is said by a FetchPlan
-// (runtime/step/linear_draft.h), which applies to the draft as it is.
+// the optimizer state lives. In the draft, parameters stay between two uses only if these are
+// neighbours, and every load belongs to the task that needs it. A FetchPlan
+// (runtime/step/linear_draft.h) says what else there is room for. It is applied to the draft
+// without changing it.
 // `has_names`: see Draft.
 Draft add_movement(const StepModel& model, const StepPolicy& policy, const std::vector<Task>& tasks,
                    bool has_names = true);

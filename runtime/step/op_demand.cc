@@ -9,10 +9,10 @@
 namespace terrace {
 namespace {
 
-// The transfers whose checksums updates on the host take: of their state, and of the parameters
-// they write. An approximation of runtime/engine/update_checksums.h, which leaves some of these to
-// the store: state with int8 moments, odd chunks of bf16 moments, parameters of which a rank
-// updates a shard and writes the whole.
+// The transfers whose checksums updates on the host take: reads and writes of their state, and
+// writes of their parameters. This is an approximation of runtime/engine/update_checksums.h, which
+// leaves some of these to the store: state with int8 moments, odd chunks of bf16 moments, and
+// parameters of which a rank updates a shard and writes the whole.
 class UpdateTransfers {
  public:
   explicit UpdateTransfers(const Program& program) {
@@ -30,7 +30,7 @@ class UpdateTransfers {
     const bool is_parameter = writes && op.account == Account::kParameters;
     return (is_parameter || op.account == Account::kOptimizerState) && bytes_.contains(key_of(op));
   }
-  // In both directions; of other ops 0.
+  // Returns the bytes of an update's transfers, in both directions; 0 for other ops.
   double bytes_of(const Op& op) const {
     return op.kind == OpKind::kUpdate && op.lane == Lane::kUpdate ? bytes_.at(key_of(op)) : 0;
   }
@@ -80,13 +80,14 @@ double cores_of(Lane lane, const MachineProfile& profile, const DriveRates& driv
   }
 }
 
-// Of the disk, for a read or a write at its full speed: such that as many bytes of both together
-// reach disk_bytes_per_s.
+// Returns the share of the disk that a read or a write uses at its full speed. With this share,
+// equally many bytes of both together reach disk_bytes_per_s.
 double disk_share(const DriveRates& drive) {
   return 2 / (drive.disk_bytes_per_s * (1 / drive.read_bytes_per_s + 1 / drive.write_bytes_per_s));
 }
 
-// The drive serves transfers alike, in both directions and whoever takes their checksums.
+// Returns OpDemand::weight. It is the same for all transfers, because the drive serves them alike,
+// in both directions and whoever takes their checksums.
 double weight_of(Lane lane, const MachineProfile& profile) {
   const bool is_transfer = is_of_kind(lane, LaneKind::kDrive);
   const double cores = is_transfer ? std::max(profile.drive.read_cores, profile.drive.write_cores)
@@ -94,7 +95,8 @@ double weight_of(Lane lane, const MachineProfile& profile) {
   return cores > 0 && cores < 1 ? 1 / cores : 1;
 }
 
-// An op that asks for more than all of a resource is slowed from the start.
+// Returns the demand of an op. An op that asks for more than all of a resource is slowed from the
+// start.
 OpDemand demand_of(const Program& program, const Op& op, const MachineProfile& profile,
                    const UpdateTransfers& update_transfers) {
   OpDemand demand;

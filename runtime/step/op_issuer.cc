@@ -13,7 +13,8 @@
 namespace terrace {
 namespace {
 
-// All ops of the device's lanes, and collectives over memory that the host cannot reach.
+// Returns whether the op is work of a stream: all ops of the device's lanes, and ops between ranks
+// over memory that the host cannot reach.
 bool is_stream_work(const Program& program, const ExecutorMemory& memory, const Op& op) {
   if (op.lane == Lane::kCompute || op.lane == Lane::kUpload || op.lane == Lane::kDownload) {
     return true;
@@ -31,7 +32,7 @@ bool is_stream_work(const Program& program, const ExecutorMemory& memory, const 
 
 constexpr std::int64_t kNoRun = std::numeric_limits<std::int64_t>::max();
 
-// Between the host and a drive.
+// Returns whether the op is a transfer between the host and a drive.
 bool is_transfer(const Op& op) { return is_of_kind(op.lane, LaneKind::kDrive); }
 
 }  // namespace
@@ -261,7 +262,8 @@ OpTime OpIssuer::time_of(const Op& op, const OpRun& op_run) const {
   return streams ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()} : op_run.time;
 }
 
-// Ops of a lane start in the order of the program.
+// Each CoveredTime gets its ops in the order of their starts, because the ops of a lane start in
+// the order of the program.
 void OpIssuer::fill_report(const Run& run) {
   static_cast<RunTotals&>(report_) = {};
   report_.step = run.input.step;

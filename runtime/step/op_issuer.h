@@ -11,12 +11,12 @@
 
 #include "runtime/step/lane_executor.h"
 
-// What an executor does with an op, whatever its threads are: what the op waits for, which work it
-// does, how its end is noted, what a run reports. The lane executor calls it from a thread per
-// lane; the simulation (tests/sim) from one thread in an order that comes from a seed.
+// The part of an executor that does not depend on its threads: what an op waits for, which work it
+// does, how its end is noted, what a run reports. The lane executor calls it from one thread per
+// lane. The simulation (tests/sim) calls it from one thread, in an order that comes from a seed.
 namespace terrace {
 
-// A number that only grows, and that threads wait for.
+// A number that only grows and that threads wait for.
 class Progress {
  public:
   void advance(std::int64_t to) {
@@ -38,10 +38,11 @@ class Progress {
   std::atomic<std::int64_t> value_{0};
 };
 
-// Runs are numbered from 1, and at most two are in flight: n is begun after n - 2 is retired.
+// Issues the ops of runs. Runs are numbered from 1, and at most two are in flight: run n is begun
+// after run n - 2 is retired.
 class OpIssuer {
  public:
-  // Borrows everything but the memory's list of extents; see LaneExecutor.
+  // Borrows everything except the memory's list of extents; see LaneExecutor.
   OpIssuer(const Program& program, ExecutorMemory memory, const LaneServices& services);
   OpIssuer(const OpIssuer&) = delete;
   OpIssuer& operator=(const OpIssuer&) = delete;
@@ -50,21 +51,22 @@ class OpIssuer {
     return lane_ops_.at(static_cast<std::size_t>(lane));
   }
 
-  // Before any op of the run is issued.
+  // Begins a run. Called before any op of the run is issued.
   void begin(std::int64_t run, Part part, const RunInput& input);
-  // Whether issue() would return without waiting. What it waits for does not go away again.
+  // Returns whether issue() would return without waiting. Once this is true it stays true.
   bool can_issue(OpId id, std::int64_t run) const;
-  // Ops of a lane in their order, by one thread at a time. Host ops wait on the host, and streams
-  // wait for streams. From the run that failed on, ops only wait and complete: OpBodies::failed().
+  // Issues an op. The ops of a lane are issued in their order, by one thread at a time. Host ops
+  // wait on the host, and streams wait for streams. From the run that failed on, ops only wait and
+  // complete: see OpBodies::failed().
   void issue(OpId id, std::int64_t run);
-  // Whether every op of the run was issued and has completed.
+  // Returns whether every op of the run was issued and has completed.
   bool has_completed(std::int64_t run) const;
-  // A device that fails ends the wait; retire() tells.
+  // Waits until the run has completed. A failure of the device ends the wait; retire() reports it.
   void wait_for(std::int64_t run);
-  // Of the oldest run in flight, once it has completed: rethrows the first failure of any op,
-  // unless all that failed are of later runs. The report is good until the next call.
+  // Retires the oldest run in flight, which must have completed, and returns its report, which is
+  // valid until the next call. Rethrows the first failure of any op, unless only later runs failed.
   const RunReport& retire(std::int64_t run);
-  // Rethrows the first failure of any op so far, of whatever run.
+  // Rethrows the first failure of any op so far, in whichever run.
   void rethrow_failure() const;
 
  private:
@@ -86,8 +88,8 @@ class OpIssuer {
     }
 
     const Run* active = nullptr;
-    OpTime time;                   // of host ops
-    std::unique_ptr<Event> begin;  // of ops on streams
+    OpTime time;                   // for host ops
+    std::unique_ptr<Event> begin;  // for ops on streams
     std::unique_ptr<Event> end;
 
    private:
@@ -98,14 +100,15 @@ class OpIssuer {
   void make_lane(Lane lane, Device& device);
   bool on_stream(OpId id) const { return on_stream_[static_cast<std::size_t>(id)]; }
   bool works(const Op& op, const Run& run) const;
-  // The unit whose gate the op has to pass; -1: none.
+  // Returns the unit whose gate the op has to pass; -1 if there is none.
   std::int32_t gated_unit(OpId id, const Run& run) const;
   void wait_for_edges(OpId id, const Run& run);
   void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work);
   void submit_io(OpId id, OpRun& op_run);
   void run_body(const Op& op, const Run& run, NativeStream stream) noexcept;
   void io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept;
-  // Runs `work`; what it throws fails the run. A device's failure is named by the op that met it.
+  // Runs `work`. An exception fails the run. A failure of the device is reported with the op that
+  // met it.
   template <typename Work>
   void attempt(const Op& op, std::int64_t run, Work&& work) noexcept;
   void fail(std::int64_t run, const std::exception_ptr& error) noexcept;
@@ -123,23 +126,24 @@ class OpIssuer {
   HomeGate* gate_;
   std::array<std::vector<OpId>, kLaneCount> lane_ops_;
   std::array<std::unique_ptr<Stream>, kLaneCount> streams_;
-  // Per op, whether it is work of a stream of the device. All else is called by the lane's thread.
+  // Per op: whether it is work of a stream of the device. The lane's thread itself does all other
+  // ops.
   std::vector<bool> on_stream_;
-  std::vector<IoRequest::Checksums> checksums_;  // per op; of reads and writes
+  std::vector<IoRequest::Checksums> checksums_;  // per op; for reads and writes
   std::vector<std::int32_t> changed_units_;      // per op; changed_unit()
-  // What an op waits for: its edges, and of a host op the stream op before it on its lane, which is
-  // an in-order queue whatever its ops are.
+  // Per op: the ops that it waits for. They are its edges, and for a host op also the stream op
+  // before it on its lane: a lane is an in-order queue, whatever its ops are.
   std::vector<std::vector<Dependency>> waits_;
 
   // Run n uses side n % 2.
   std::array<std::deque<OpRun>, 2> sides_;
   std::array<Run, 2> runs_;
-  std::vector<Progress> done_;  // the last run in which the op completed; on streams: was issued
+  std::vector<Progress> done_;  // the last run in which the op completed; on a stream: was issued
   std::atomic<std::int64_t>
-      first_failed_;                      // the earliest run that failed; none: the largest number
-  std::atomic<bool> ranks_go_on_{false};  // after a failure, set before first_failed_ is
+      first_failed_;  // the earliest run that failed; if none, the largest number
+  std::atomic<bool> ranks_go_on_{false};  // after a failure; set before first_failed_
   std::atomic<std::int64_t> retired_{0};
-  RunReport report_;  // of the run last retired; its room is kept
+  RunReport report_;  // of the run retired last; its memory is kept
 
   mutable std::mutex error_mutex_;
   std::exception_ptr error_;  // guarded by error_mutex_

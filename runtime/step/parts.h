@@ -7,15 +7,16 @@
 
 namespace terrace {
 
-// One list of ops serves three parts. A step's updates run under the next step's forward, so the
-// body begins with what finishes the step before. The prologue is the body without it (there is no
-// step before), the drain is it alone. An op that a part leaves out still waits and completes in
-// its place, doing nothing, so that one set of edges is right for all parts.
+// A part of the program that a run executes. One list of ops serves all three parts. A step's
+// updates run under the next step's forward, so the body begins with the ops that finish the step
+// before. The prologue is the body without these ops, because there is no step before. The drain is
+// these ops alone. An op that a part leaves out still waits and completes in its place without
+// doing anything, so one set of edges is right for all parts.
 enum class Part : std::uint8_t { kPrologue, kBody, kDrain };
 inline constexpr std::size_t kPartCount = 3;
 std::string_view name_of(Part part);
 
-// A set of parts: those that an op takes part in.
+// The set of parts that an op takes part in.
 class Parts {
  public:
   constexpr Parts(std::initializer_list<Part> parts) {
@@ -32,9 +33,10 @@ class Parts {
 };
 
 inline constexpr Parts kOfThisStep = {Part::kPrologue, Part::kBody};
-// Deferred: it finishes the step before.
+// The parts of a deferred op, which finishes the step before.
 inline constexpr Parts kOfStepBefore = {Part::kBody, Part::kDrain};
-// A load that a deferred op and this step need, as a unit's update and its forward do.
+// The parts of a load that both a deferred op and this step need, for example a unit's update and
+// its forward.
 inline constexpr Parts kOfBothSteps = {Part::kPrologue, Part::kBody, Part::kDrain};
 
 }  // namespace terrace

@@ -14,12 +14,13 @@ namespace {
 constexpr std::size_t kOffsetAlignment = 4096;
 static_assert(kOffsetAlignment % kTransferAlignment == 0, "drives read and write buffers");
 
-// Of the persistent buffers of the base program.
+// The offsets of the persistent buffers of the base program.
 using FixedOffsets = std::map<BufferKey, std::size_t>;
 
-// Returns the tier's buffers by first use, size, last use and the access by which the first op uses
-// them. No two buffers have the same first access, so the order does not depend on the order in
-// which the buffers were made. Buffers that no op uses come last, by size and key.
+// Returns the tier's buffers in the order of first use, then size, last use, and the access by
+// which the first op uses them. No two buffers have the same first access, so the order does not
+// depend on the order in which the buffers were made. Buffers that no op uses come last, by size
+// and key.
 std::vector<BufferId> in_order_of_use(const Draft& draft, const LinearDraft& linear, Tier tier) {
   struct Entry {
     std::tuple<bool, std::int64_t, std::size_t, std::int64_t, std::int32_t> use;
@@ -61,7 +62,7 @@ std::vector<PackItem> items_of_tier(const Draft& draft, const LinearDraft& linea
   return items;
 }
 
-// Persistent buffers of the base program that this one does not use still hold their place.
+// Reserves the places of the base program's persistent buffers that this program does not use.
 void reserve_base(const Program& base, const Draft& draft, Tier tier, std::int64_t end,
                   std::vector<PackItem>& items) {
   std::vector<BufferKey> own_keys;
@@ -96,7 +97,8 @@ TierUse use_of(const Draft& draft, const LinearDraft& linear, Tier tier, std::si
   return use;
 }
 
-// The buffers that are left, numbered anew. Returns the new number of each buffer of the draft.
+// Adds the buffers that are left, numbered anew. Returns the new number of each buffer of the
+// draft.
 std::vector<BufferId> add_buffers(const Draft& draft, const LinearDraft& linear, Program& program) {
   std::vector<BufferId> numbers(draft.buffers.size(), kNoBuffer);
   program.buffers.reserve(draft.buffers.size());
@@ -106,7 +108,7 @@ std::vector<BufferId> add_buffers(const Draft& draft, const LinearDraft& linear,
       numbers[b] = static_cast<BufferId>(program.buffers.size());
       program.buffers.push_back(draft.buffers[b]);
       program.buffers.back().life = linear.lives[b];
-    } else if (stands_for != kNoBuffer) {  // one that was made before
+    } else if (stands_for != kNoBuffer) {  // a buffer that was added before
       numbers[b] = numbers.at(stands_for);
     }
   }

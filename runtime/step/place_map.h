@@ -10,8 +10,8 @@
 
 namespace terrace {
 
-// The bytes of a tier that an access touches. An extent on NVMe is one byte, whatever of it is
-// touched: it is read and written as a whole.
+// The bytes of a tier that an access touches. An extent on NVMe counts as one byte, whichever part
+// of it is touched, because it is read and written as a whole.
 struct Place {
   Tier tier = Tier::kHost;
   std::size_t begin = 0;
@@ -25,13 +25,13 @@ inline Place place_of(const Program& program, const Access& access) {
   return {buffer.tier, begin, begin + access.size_bytes};
 }
 
-// Remembers a value for every byte of every tier: pieces that were assigned together are one entry,
+// Remembers a value for every byte of every tier. Bytes that were assigned together are one piece,
 // which is cut where only a part of it is touched.
 template <typename Value>
 class PlaceMap {
  public:
-  // Calls visit(value) for all pieces of the place, in order; of what was never assigned, with a
-  // default value that then stays.
+  // Calls visit(value) for all pieces of the place, in order. Bytes that were never assigned get a
+  // default value, which then stays.
   template <typename Visit>
   void visit(const Place& place, Visit visit) {
     Pieces& pieces = pieces_of(place);
@@ -50,7 +50,7 @@ class PlaceMap {
     }
   }
 
-  // Makes all of the place one piece.
+  // Makes the whole place one piece with this value.
   void assign(const Place& place, Value value) {
     if (place.begin == place.end) return;
     Pieces& pieces = pieces_of(place);
@@ -73,7 +73,7 @@ class PlaceMap {
 
   Pieces& pieces_of(const Place& place) { return tiers_.at(static_cast<std::size_t>(place.tier)); }
 
-  // The piece that is just this place, as mostly there is one; else null.
+  // Returns the piece that covers exactly this place, as there is in most cases; else null.
   static Piece* find(Pieces& pieces, const Place& place) {
     const auto it = pieces.find(place.begin);
     return it != pieces.end() && it->second.end == place.end ? &it->second : nullptr;

@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-// With the loads issued as the plan says.
+// Returns the most live bytes during each task, with the loads issued as the plan says.
 TaskProfile live_in_tasks(const Draft& draft, const FetchPlan& plan, std::size_t tasks) {
   const LinearDraft linear = linearize(draft, static_cast<std::int32_t>(tasks), plan);
   TaskProfile most;
@@ -27,13 +27,13 @@ TaskProfile live_in_tasks(const Draft& draft, const FetchPlan& plan, std::size_t
   return most;
 }
 
-// What may still be added in each tier during each task.
+// The bytes that may still be added in each tier during each task.
 class Room {
  public:
   Room(TaskProfile used, const TierBudgets& budgets) : budgets_(budgets), used_(std::move(used)) {}
 
-  // Whether `bytes` more fit in all tasks of [begin, end), leaving `reserve`. Tasks below 0 are
-  // those of the step before, counted from its end.
+  // Returns whether `bytes` more fit in every task of [begin, end) and leave `reserve`. Tasks below
+  // 0 are tasks of the step before, counted from its end.
   bool has(Tier tier, std::int32_t begin, std::int32_t end, std::size_t bytes,
            std::size_t reserve = 0) {
     const auto& budget = budgets_.at(static_cast<std::size_t>(tier));
@@ -58,7 +58,8 @@ class Room {
   TaskProfile used_;
 };
 
-// Whether nothing may be kept or fetched early, so that no one needs to know what is live when.
+// Returns whether nothing may be kept or fetched early. Then no one needs to know what is live
+// when.
 bool leaves_no_room(const TierBudgets& budgets, Tier compute) {
   return std::ranges::all_of(std::array{compute, Tier::kHost}, [&](Tier tier) {
     return budgets.at(static_cast<std::size_t>(tier)) == std::optional<std::size_t>(0);
@@ -69,17 +70,17 @@ std::size_t unit_bytes(const StepModel& model, std::int32_t unit) {
   return static_cast<std::size_t>(model.units.at(unit).padded_elements) * model.parameter_bytes();
 }
 
-// Not whole in the compute tier.
+// Returns whether the unit's parameters are at home anywhere but whole in the compute tier.
 bool lives_elsewhere(const StepModel& model, const StepPolicy& policy, std::int32_t unit) {
   const Tier home = policy.homes.at(unit)[StateClass::kParameters];
   return home == Tier::kNvme || (home == Tier::kHost && !policy.unified) ||
          model.zero.of_parameters();
 }
 
-// The tasks in groups. A group is the neighbouring tasks of one unit in one direction with the
-// update that follows at once; or one chunk's deferred update. Deferred updates and the rest count
-// only their own kind. Before the first deferred update stands what the step before ends with, for
-// loads that may be carried: tasks below 0.
+// The tasks in groups. A group is either the neighbouring tasks of one unit in one direction, with
+// the update that follows at once, or one chunk's deferred update. Deferred updates and the other
+// tasks are counted separately. For loads that may be carried, the groups with which the step
+// before ends stand before the first deferred update. Their tasks have numbers below 0.
 class TaskGroups {
  public:
   explicit TaskGroups(const std::vector<Task>& tasks)
@@ -100,8 +101,8 @@ class TaskGroups {
     }
   }
 
-  // The task at which a load is issued when it goes `groups` ahead: the first of the group that
-  // many before, or of the first there is.
+  // Returns the task at which a load is issued when it goes `groups` ahead: the first task of the
+  // group that is this many groups before, or of the first group if there are fewer.
   std::int32_t ahead(const Load& load, std::int32_t groups) const {
     const bool deferred = is_deferred_[load.need_task];
     const std::vector<std::int32_t>& begins = begins_.at(deferred ? 1 : 0);
@@ -119,11 +120,13 @@ class TaskGroups {
   }
 
   std::int32_t count_;
-  std::array<std::vector<std::int32_t>, 2> begins_;  // of groups, and of groups of deferred updates
-  std::array<std::int32_t, 2> last_{};               // task of each kind
-  std::vector<std::int32_t> group_;                  // of each task, among those of its kind
+  // The first tasks of the groups, and of the groups of deferred updates.
+  std::array<std::vector<std::int32_t>, 2> begins_;
+  std::array<std::int32_t, 2> last_{};  // the last task of each kind
+  std::vector<std::int32_t> group_;     // by task: its group among the groups of its kind
   std::vector<bool> is_deferred_;
-  std::vector<std::int32_t> before_;  // begins of the groups that a step ends with, the last first
+  // The first tasks of the groups that a step ends with, the last group first.
+  std::vector<std::int32_t> before_;
 };
 
 }  // namespace
@@ -160,8 +163,9 @@ const TaskProfile& FetchPlanner::live_at_least() {
   return *live_at_least_;
 }
 
-// Room for a unit that is fetched while the gap's is kept. In an evaluation that is another unit;
-// a step with a backward keeps more room, for what else comes and goes.
+// Returns the room to leave for a unit that is fetched while the gap's unit is kept. In an
+// evaluation the two are different units. A step with a backward leaves more room, for other bytes
+// that come and go.
 std::size_t FetchPlanner::reserve_beside(const Gap& gap) const {
   if (policy_.lookahead == 0) return 0;
   const bool is_of_others = !policy_.has_backward && gap.unit == largest_.unit;
@@ -201,8 +205,9 @@ void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budge
     for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
       const Load& load = draft_.loads[i];
       if (plan.leaves_out(load)) continue;
-      // Loads of this step are not put before those of its first deferred updates: they may have to
-      // wait for the end of the step before, and would make the others wait in the lane.
+      // Loads of this step are not put before the loads of its first deferred updates: they may
+      // have to wait for the end of the step before, and the loads behind them in the lane would
+      // wait too.
       const std::int32_t earliest = tasks_.at(load.need_task).is_deferred()
                                         ? load.earliest_task
                                         : std::max(load.earliest_task, first_forward);

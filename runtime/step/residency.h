@@ -14,22 +14,22 @@ namespace terrace {
 // The most live bytes of each tier in memory during each task.
 using TaskProfile = std::array<std::vector<std::size_t>, kTierCount>;
 
-// Decides, with the whole step known in advance, what room in the tiers is used for: which
-// parameters stay in the compute tier from one use to the next (the shortest gaps first, as
-// Belady's rule has it), and how far ahead of its use each load is issued, at most policy.lookahead
-// units.
+// Decides what the room in the tiers is used for, with the whole step known in advance: which
+// parameters stay in the compute tier from one use to the next (the shortest gaps first, by
+// Belady's rule), and how far ahead of its use each load is issued, at most policy.lookahead units.
 class FetchPlanner {
  public:
-  // `draft`: of these tasks (runtime/step/offload.h). Borrows all but the model.
+  // `draft` is the draft of these tasks (runtime/step/offload.h). Borrows everything except the
+  // model.
   FetchPlanner(const StepModel& model, const StepPolicy& policy, const std::vector<Task>& tasks,
                const Draft& draft);
 
-  // `budgets` are what may be live at once. Mandatory bytes that exceed them are not this
-  // function's to refuse.
+  // Returns the plan for these budgets, which limit the bytes that are live at once. Mandatory
+  // bytes may exceed them: this function does not refuse that.
   FetchPlan plan(const TierBudgets& budgets);
 
  private:
-  // Between two uses of a unit's parameters.
+  // The gap between two uses of a unit's parameters.
   struct Gap {
     std::int32_t unit;
     std::size_t use;
@@ -38,7 +38,8 @@ class FetchPlanner {
     std::size_t bytes;
   };
 
-  // With nothing kept that need not be, and no load early: whatever the budgets.
+  // Returns what is live when nothing is kept that need not be and no load is early. It does not
+  // depend on the budgets.
   const TaskProfile& live_at_least();
   std::size_t reserve_beside(const Gap& gap) const;
   void fetch_early(const TaskProfile& live, const TierBudgets& budgets, FetchPlan& plan) const;
@@ -46,9 +47,11 @@ class FetchPlanner {
   const StepPolicy& policy_;
   const std::vector<Task>& tasks_;
   const Draft& draft_;
-  std::vector<std::vector<bool>> stays_;  // between neighbouring tasks, in any case
-  std::vector<Gap> gaps_;                 // the shortest first
-  // Of the units that live elsewhere: the one with the most parameters, and the most of another.
+  // Per unit and use: whether it stays in any case, because the use follows the one before at once.
+  std::vector<std::vector<bool>> stays_;
+  std::vector<Gap> gaps_;  // the shortest first
+  // Among the units whose parameters live elsewhere: the one with the most bytes of parameters, and
+  // the most bytes that another unit has.
   struct LargestUnit {
     std::int32_t unit = -1;
     std::size_t bytes = 0;

@@ -11,13 +11,14 @@
 namespace terrace {
 namespace {
 
-// Runs are counted from 0: the prologue, bodies, the drain.
+// Returns the part that a run executes. Runs are counted from 0: the prologue, the bodies, the
+// drain.
 Part part_of_run(std::int32_t run, std::int32_t runs) {
   if (run == 0) return Part::kPrologue;
   return run == runs - 1 ? Part::kDrain : Part::kBody;
 }
 
-// --- how they share ---------------------------------------------------------------------------
+// --- shared resources -------------------------------------------------------------------------
 
 struct Active {
   OpId op = 0;
@@ -25,7 +26,7 @@ struct Active {
   double start_s = 0;
   double delay_s = 0;  // what is left
   double work_s = 0;   // what is left, at full speed
-  double speed = 0;    // of the work, at most 1
+  double speed = 0;    // at which it works, at most 1
   double weight = 1;   // how much faster than others it gets to its full speed
   bool settled = false;
   const OpDemand* demand = nullptr;
@@ -38,11 +39,11 @@ bool any_uses(const std::vector<Active>& active, OpDemand::Resource resource) {
                              [=](const Active& one) { return one.demand->share[resource] > 0; });
 }
 
-// Whether it works: it does not wait for its start.
+// Returns whether the op is past its delay and works.
 bool is_at_work(const Active& one) { return one.delay_s <= 0; }
 
-// Whether all together want more than there are. Transfers of one direction share its speed, and
-// want no more than one of them.
+// Returns whether all ops together want more cores than there are. Transfers of one direction share
+// its speed, so together they want no more than one of them alone.
 bool cores_are_short(const std::vector<Active>& active) {
   double reading = 0;
   double writing = 0;
@@ -61,8 +62,8 @@ bool cores_are_short(const std::vector<Active>& active) {
   return reading + writing + others > 1.0;
 }
 
-// Slows compute by what it waits for those of its threads that give way to others. They keep half
-// of their cores.
+// Slows compute by the time that it waits for its threads that give way to other ops. Compute keeps
+// at least half of its speed.
 void displace_compute(std::vector<Active>& active) {
   double waited_for = 0;
   for (const Active& one : active) {
@@ -75,8 +76,9 @@ void displace_compute(std::vector<Active>& active) {
   }
 }
 
-// How much faster than others each gets to its full speed. A store takes requests of both
-// directions in turn, however many of one are in flight: these share its weight.
+// Sets how much faster than others each op gets to its full speed. A store takes requests of both
+// directions in turn, however many of one direction are in flight, so the requests of one direction
+// share its weight.
 void set_weights(std::vector<Active>& active) {
   const auto at_work = [&](OpDemand::Resource direction) {
     return static_cast<double>(std::ranges::count_if(active, [=](const Active& one) {
@@ -92,8 +94,9 @@ void set_weights(std::vector<Active>& active) {
   }
 }
 
-// Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
-// used up, its users stay as they are. The disk is one only where reads meet writes.
+// Sets the speeds by max-min fairness: all speeds rise together, each in proportion to its weight.
+// Where a resource is used up, its users stay as they are. The disk counts as a resource only while
+// reads meet writes.
 void share_resources(std::vector<Active>& active) {
   std::array<double, OpDemand::kResourceCount> free;
   free.fill(1.0);
@@ -136,7 +139,7 @@ void share_resources(std::vector<Active>& active) {
 // --- live bytes ------------------------------------------------------------------------------
 
 // Counts the bytes of a tier between their first and their last use, piece by piece: a buffer is
-// filled and given up chunk by chunk, and its space is used again likewise.
+// filled and given up chunk by chunk, and its space is used again in the same way.
 class LiveBytes {
  public:
   LiveBytes(const Program& program, std::int32_t runs)
@@ -175,7 +178,7 @@ class LiveBytes {
   std::size_t peak(Tier tier) const { return peak_.at(static_cast<std::size_t>(tier)); }
 
  private:
-  // One filling of a piece: by a run, or, if it is carried, by a run for the next.
+  // One filling of a piece: by a run, or, for a carried piece, by a run for the next run.
   struct Use {
     bool started = false;
     int left = 0;  // ops that have not ended yet
@@ -184,7 +187,7 @@ class LiveBytes {
     std::size_t tier = 0;
     std::size_t size_bytes = 0;
     bool carried = false;
-    std::array<int, kPartCount> touches{};  // how many ops do, by part
+    std::array<int, kPartCount> touches{};  // how many ops touch it, by part
     std::array<Use, 4> uses{};
   };
 
@@ -204,13 +207,14 @@ class LiveBytes {
     return pieces_[piece].uses.at(static_cast<std::size_t>(filled_in) % 4);
   }
 
-  // Where the accesses to a buffer begin and end. Mostly all are to the same bytes.
+  // Where the accesses to a buffer begin and end. In most buffers all accesses are to the same
+  // bytes.
   struct BufferCuts {
     std::size_t begin = 0;
     std::size_t end = 0;               // 0: not used yet
-    std::int32_t whole = -1;           // the piece, where all are the same
-    std::vector<std::size_t> at;       // else
-    std::vector<std::int32_t> pieces;  // behind each of these
+    std::int32_t whole = -1;           // the only piece, if all accesses are to the same bytes
+    std::vector<std::size_t> at;       // otherwise: where pieces begin and end
+    std::vector<std::int32_t> pieces;  // the piece behind each of these
 
     void add(const Access& access) {
       const std::size_t access_end = access.offset + access.size_bytes;
@@ -308,7 +312,7 @@ class Simulator {
     if (counts_live_bytes) live_.emplace(program, runs_);
   }
 
-  // Ends when the steady step is known: its last step may begin and need not end.
+  // Runs until the steady step is known. The last step must have begun, but need not end.
   double run_until_steady() {
     const auto last = static_cast<std::size_t>(runs_ - 2);
     for (;;) {
@@ -335,17 +339,18 @@ class Simulator {
   }
 
  private:
-  // A program whose ops wait for each other would end early, and so seem quick.
+  // Checks that all ops of all runs have completed. A program whose ops wait for each other would
+  // end early, and so seem quick.
   void check_all_completed() const {
     for (const std::size_t count : completed_) TERRACE_CHECK_EQ(count, program_.ops.size());
   }
 
   struct VirtualLane {
     std::vector<OpId> ops;
-    std::size_t next = 0;  // of `ops`
+    std::size_t next = 0;  // index in `ops`
     std::int32_t run = 0;
     int in_flight = 0;
-    std::size_t edges_met = 0;  // of the next op: those before are known to be met
+    std::size_t edges_met = 0;  // of the next op: edges before this one are known to be met
     double busy_s = 0;
   };
 
@@ -424,7 +429,7 @@ class Simulator {
     for (VirtualLane& lane : lanes_) {
       if (lane.in_flight > 0) lane.busy_s += step_s;
     }
-    // Rounding must not leave a sliver of what ends at the same moment.
+    // Rounding must not leave a sliver of an op that ends at the same moment.
     const double ends_s = step_s * (1 + 1e-12);
     std::size_t going_on = 0;
     for (Active& one : active_) {
@@ -473,7 +478,7 @@ class Simulator {
     return result;
   }
 
-  // The mean of what is steady: steps can take turns with being long and short.
+  // Returns the mean over the steady steps, because long and short steps can take turns.
   double steady_step_s() const {
     const std::int32_t steps = runs_ - 1;
     const std::int32_t first = steps >= 3 ? 1 : 0;
@@ -490,10 +495,11 @@ class Simulator {
   std::optional<LiveBytes> live_;
   const std::vector<OpDemand> demands_;
   std::array<VirtualLane, kLaneCount> lanes_;
-  std::vector<Active> active_;                     // in the order of their starts
-  std::array<std::vector<std::int32_t>, 2> done_;  // run n uses side n % 2: the run that is done
-  std::vector<std::size_t> completed_;             // ops, by run
-  std::vector<double> first_compute_s_;            // by run; -1: none yet
+  std::vector<Active> active_;  // in the order of their starts
+  // Run n uses side n % 2. By op: the last of these runs in which it is done.
+  std::array<std::vector<std::int32_t>, 2> done_;
+  std::vector<std::size_t> completed_;   // number of ops, by run
+  std::vector<double> first_compute_s_;  // by run; -1: none yet
   double now_s_ = 0;
   double compute_begin_s_ = -1;
   double compute_end_s_ = -1;

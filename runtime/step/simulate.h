@@ -8,8 +8,8 @@
 #include "runtime/step/machine_profile.h"
 #include "runtime/step/program.h"
 
-// Runs a program on virtual lanes with a virtual clock: the same lanes, edges and parts as the lane
-// executor, with durations from a machine profile. Deterministic.
+// Runs a program on virtual lanes with a virtual clock. Lanes, edges and parts are the same as in
+// the lane executor; durations come from a machine profile. Deterministic.
 namespace terrace {
 
 struct SimulatedOp {
@@ -23,7 +23,7 @@ struct SimulatedOp {
 
 struct SimulatedTier {
   std::size_t packed_bytes = 0;     // the arena, as in the program
-  std::size_t planned_bytes = 0;    // the most that the place pass has live at once
+  std::size_t planned_bytes = 0;    // the most that is live at once, by the place pass
   std::size_t live_peak_bytes = 0;  // the most that was live at any event of the simulation
 
   friend bool operator==(const SimulatedTier&, const SimulatedTier&) = default;
@@ -31,13 +31,15 @@ struct SimulatedTier {
 
 struct SimulationResult {
   double makespan_s = 0;  // all steps, with the first fetches and the last updates
-  // One step in the steady state: the mean distance between the first compute ops of consecutive
-  // bodies, of fewer than two bodies from the prologue's on, of a single step the makespan.
+  // The time of one step in the steady state: the mean distance between the first compute ops of
+  // consecutive bodies. With fewer than two bodies the prologue counts as one, and for a single
+  // step this is the makespan.
   double step_s = 0;
-  std::array<double, kLaneCount> busy_s{};      // reads and writes: while at least one is in flight
+  std::array<double, kLaneCount> busy_s{};  // for reads and writes: while at least one is in flight
   std::array<double, kLaneCount> busy_share{};  // of the makespan
-  Lane bottleneck = Lane::kCompute;             // the busiest lane; of equal ones the first
-  double bubble_share = 0;  // of the time from the first compute to the last: what computes nothing
+  Lane bottleneck = Lane::kCompute;             // the busiest lane; the first of equal ones
+  // The share of the time from the first compute op to the last in which nothing computes.
+  double bubble_share = 0;
   std::array<SimulatedTier, kTierCount> tiers{};
 
   double busy_s_of(Lane lane) const { return busy_s.at(static_cast<std::size_t>(lane)); }
@@ -47,20 +49,23 @@ struct SimulationResult {
   friend bool operator==(const SimulationResult&, const SimulationResult&) = default;
 };
 
-// How long each op of a program takes with nothing else going on.
+// Returns how long each op of a program takes with nothing else going on.
 std::vector<double> seconds_alone(const Program& program, const MachineProfile& profile);
 
-// `iterations` steps: the prologue, bodies, and the drain, two runs in flight at most. Ops at work
-// at the same time share disk, cores and host memory: each goes at full speed while they suffice.
-// What does not is shared out evenly among lanes, but that threads which want little of a core have
-// it first (op_demand.h), and compute then waits for its slowest thread (machine_profile.h), until
-// it has lost half of its speed. The program is one that verify()
-// accepts: live bytes never exceed the arena. If `timeline` is given, the ops that took part are
-// appended in the order of their ends. Throws ConfigError for an impossible profile.
+// Runs `iterations` steps: the prologue, the bodies and the drain, with at most two runs in flight.
+// Ops at work at the same time share the disk, the cores and the host's memory. While these
+// suffice, each op goes at full speed. A resource that does not suffice is shared out evenly among
+// lanes, with two exceptions. Threads that want little of a core have it first (op_demand.h).
+// Compute then waits for its slowest thread (machine_profile.h), until it has lost half of its
+// speed.
+//
+// The program must be one that verify() accepts; live bytes then never exceed the arena. If
+// `timeline` is given, the ops that took part are appended to it in the order of their ends. Throws
+// ConfigError for an impossible profile.
 SimulationResult simulate(const Program& program, const MachineProfile& profile, int iterations,
                           std::vector<SimulatedOp>* timeline = nullptr);
 
-// Returns the step_s of that result, in less time: the simulation ends where it is known.
+// Returns the step_s that simulate() finds, in less time: the simulation ends once it is known.
 double simulated_step_s(const Program& program, const MachineProfile& profile, int iterations);
 
 }  // namespace terrace

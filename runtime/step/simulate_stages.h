@@ -9,17 +9,16 @@
 namespace terrace {
 
 struct StagesSimulation {
-  double makespan_s = 0;               // of one step, without the updates of the one before
+  double makespan_s = 0;               // of one step, without the updates of the step before
   std::vector<double> compute_busy_s;  // by stage
-  // Of the makespan of all stages' compute lanes: what computes nothing.
+  // The share of the makespan of all stages' compute lanes in which nothing computes.
   double bubble_share = 0;
 };
 
-// Runs the first step of all stages of one pipeline on virtual lanes, each stage on a machine of
-// its own with this profile, on which lanes do not slow each other; reads and writes complete in
-// order. A message takes as long as its slower end, and both ends begin and end together. The
-// programs, by stage, are ones that verify_stages() accepts. Throws ConfigError for an impossible
-// profile.
+// Runs the first step of all stages of one pipeline on virtual lanes. Each stage is on a machine of
+// its own with this profile, and lanes do not slow each other. Reads and writes complete in order.
+// A message takes as long as its slower end, and both ends begin and end together. The programs, by
+// stage, must be ones that verify_stages() accepts. Throws ConfigError for an impossible profile.
 StagesSimulation simulate_stages(std::span<const Program> programs, const MachineProfile& profile);
 
 }  // namespace terrace

@@ -136,8 +136,8 @@ std::vector<std::size_t> StageGraph::order() const {
   return order;
 }
 
-// Of what is left waiting, everything waits for something that is left: going back from any of it
-// ends up in a circle.
+// Every node that is left waiting waits for another node that is left, so going back from any of
+// them ends in a circle.
 std::vector<std::size_t> StageGraph::circle() const {
   std::vector<bool> passes(nodes(), false);
   for (const std::size_t node : order()) passes[node] = true;

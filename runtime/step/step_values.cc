@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kIterations = 3;
 
-// Whether the op writes what it reads, of whatever step that is.
+// Returns whether the op writes the values that it reads, whatever step they are of.
 bool passes_values_on(const Op& op) {
   switch (op.kind) {
     case OpKind::kUpload:
@@ -31,7 +31,8 @@ bool passes_values_on(const Op& op) {
   }
 }
 
-// By role, the step whose value an op needs, counted from its own; none if any will do.
+// By role: the step whose value an op needs, relative to the op's own step; none if any step will
+// do.
 using NeededSteps = std::array<std::optional<std::int64_t>, kRoleCount>;
 
 NeededSteps needed_steps() {
@@ -73,7 +74,7 @@ class StepValueChecker {
 
  private:
   struct Value {
-    std::optional<std::int64_t> step;  // none: was there before the first iteration
+    std::optional<std::int64_t> step;  // none if it was there before the first iteration
     OpId writer = -1;
   };
 
@@ -101,7 +102,7 @@ class StepValueChecker {
     }
   }
 
-  // All that is passed on together must be of one step.
+  // Returns the step of the values that an op passes on. All of them must be of one step.
   std::optional<std::int64_t> step_passed_on(OpId id) {
     std::optional<std::int64_t> step;
     for (const Access& access : program_.ops[id].reads) {

@@ -67,8 +67,8 @@ Predecessor StepWaits::last_predecessor(OpId op, std::int32_t runs_before) const
   return last;
 }
 
-// Follows the chain of last predecessors back through the gap. A transfer that started late because
-// the one before it in its lane did, has waited for what that one waited for.
+// Follows the chain of last predecessors back through the gap. If a transfer started late because
+// the one before it in its lane did, it has waited for what that one waited for.
 void StepWaits::explain_gap(OpId op, std::int64_t begin_ns, std::int64_t end_ns) {
   std::int32_t runs_before = 0;
   while (end_ns > begin_ns) {

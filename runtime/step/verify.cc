@@ -30,11 +30,11 @@ class Verifier {
   }
 
  private:
-  // What last happened to a piece of an arena.
+  // The last accesses to a piece of an arena.
   struct Piece {
     Moment writer = -1;
     BufferId owner = kNoBuffer;
-    std::vector<Moment> readers;  // since the write; of a lane in order only the last
+    std::vector<Moment> readers;  // since that write; only the last of an in-order lane
   };
 
   const Op& op_at(Moment moment) const { return program_.ops[moment % count_]; }
@@ -69,8 +69,8 @@ class Verifier {
     }
   }
 
-  // A part leaves ops out: what it reads must still have been written, in it or, if it is carried,
-  // by the step that a drain finishes.
+  // Checks a part, which leaves ops out. The buffers that its ops read must still have been written
+  // in it, or, for carried buffers, by the step that a drain finishes.
   void check_part(Part part) {
     std::vector<bool> written(program_.buffers.size(), false);
     for (Moment i = 0; i < count_; ++i) {

@@ -7,7 +7,7 @@
 namespace terrace {
 namespace {
 
-// What all ranks must have the same of an op.
+// Returns, as text, the part of an op that must be the same on all ranks.
 std::string shared_part(const Program& program, const Op& op) {
   std::string text = fmt::format("{} on {}{}{}", describe(program, op), name_of(op.lane),
                                  op.is_deferred() ? ", deferred" : "",

@@ -8,13 +8,13 @@
 
 namespace terrace {
 
-// What is wrong between the programs of the stages of one pipeline, by stage (of one data-parallel
-// rank; verify_ranks() is for the others): every message that a stage sends must be met, in order
-// and of the same size and part, by what another receives; and with the two ends of a message taken
-// as one op, and the gathering of sums as one of all stages, no cycle may be left in the waiting of
-// all programs together, in the body taken twice. Lanes of reads and writes are taken to complete
-// in order, which is more than they do: what passes here never waits for itself. Nothing if all is
-// well.
+// Returns what is wrong between the programs of the stages of one pipeline, given by stage, for one
+// data-parallel rank (verify_ranks() is for the others); nothing if all is well. Every message that
+// a stage sends must be met, in order and with the same size and part, by one that another stage
+// receives. Then the two ends of a message are taken as one op, and so is the gathering of sums of
+// all stages. In the body taken twice, there must be no cycle in the waits of all programs
+// together. The lanes of reads and writes are assumed to complete in order, which is more than they
+// do, so programs that pass here never wait for themselves.
 std::vector<std::string> verify_stages(std::span<const Program* const> programs);
 std::vector<std::string> verify_stages(std::span<const Program> programs);
 
