@@ -53,8 +53,7 @@ class OverlapLoad {
   double memory_s() {
     const double step_s = memory_.step_seconds(kOverlapSteps);
     forward_s_ = seconds_of_ops(memory_, {OpKind::kForward});
-    backward_s_ = seconds_of_ops(memory_, {OpKind::kRecompute, OpKind::kHead, OpKind::kBackward,
-                                           OpKind::kEmbeddingBackward});
+    backward_s_ = seconds_of_ops(memory_, {OpKind::kRecompute, OpKind::kBackward});
     return step_s;
   }
   double compute_s() const { return forward_s_ + backward_s_; }

@@ -40,9 +40,7 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
       update_workers_(computation.update_workers),
       name_of_option_(computation.name_of_option),
       ranks_(ranks),
-      update_checksums_(program, memory, computation.model, store),
-      has_backward_(std::ranges::any_of(
-          program.ops, [](const Op& op) { return op.kind == OpKind::kNormFinish; })) {
+      update_checksums_(program, memory, computation.model, store) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   embedding_views_.resize(kEmbeddingViews * static_cast<std::size_t>(program.micro_batches));
 }
@@ -134,12 +132,9 @@ void StepBodies::compute(const Op& op, const RunInput& input, NativeStream strea
       return run(UnitPass::kForward);
     case OpKind::kRecompute:
       return run(UnitPass::kRecompute);
-    case OpKind::kHead:
-      return run(has_backward_ ? UnitPass::kBackward : UnitPass::kForward);
     case OpKind::kBackward:
+      if (op.micro_batch < 0) return joined_backward(op, input, context);
       return run(UnitPass::kBackward);
-    case OpKind::kEmbeddingBackward:
-      return embedding_backward(op, input, context);
     default:
       TERRACE_CHECK(false);
   }
@@ -157,8 +152,8 @@ void StepBodies::run_task(const KernelContext& context, const ComputeTask& task,
   }
 }
 
-void StepBodies::embedding_backward(const Op& op, const RunInput& input,
-                                    const KernelContext& context) {
+void StepBodies::joined_backward(const Op& op, const RunInput& input,
+                                 const KernelContext& context) {
   hidden_gradients_.clear();
   for (const Access& access : op.reads) {
     if (access.role == Role::kHiddenGradient) hidden_gradients_.push_back(bytes(access).data());

@@ -80,7 +80,7 @@ class StepBodies final : public OpBodies {
 
  private:
   void compute(const Op& op, const RunInput& input, NativeStream stream);
-  void embedding_backward(const Op& op, const RunInput& input, const KernelContext& context);
+  void joined_backward(const Op& op, const RunInput& input, const KernelContext& context);
   void run_task(const KernelContext& context, const ComputeTask& task, const UnitMemory& memory);
   // Returns the view of a finished gradient.
   TensorView gradient_view(const Access& access) const;
@@ -133,7 +133,6 @@ class StepBodies final : public OpBodies {
   const OptionNames name_of_option_;
   StepRanks ranks_;
   const UpdateChecksums update_checksums_;
-  const bool has_backward_;  // else the program evaluates
   std::atomic<bool> norm_is_held_{false};
   const GradientSink* sink_ = nullptr;  // set by the caller while the norm is held
   bool is_giving_ = false;              // from the norm on: until then the last step updates

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/usage_error.h"
 #include "runtime/engine/unit_check.h"
-#include "runtime/step/task_schedule.h"
+#include "runtime/step/task_order.h"
 #include "runtime/step/verify.h"
 #include "runtime/step/verify_stages.h"
 

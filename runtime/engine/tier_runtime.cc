@@ -213,7 +213,7 @@ void TierRuntime::read_state(StateField field, std::int32_t unit, std::int64_t b
                              std::span<float> out) {
   check_idle("read_state()");
   if (!has_state_) throw UsageError("read_state(): no state was set", "call fill_state() first");
-  if (unit < 0 || unit > plan_.model.head()) {
+  if (unit < 0 || unit > plan_.model.last_unit()) {
     throw UsageError(fmt::format("read_state(): unit {} of {}", unit, plan_.model.unit_count()),
                      "units are numbered from 0, as they are described");
   }

@@ -7,7 +7,7 @@
 
 #include "base/usage_error.h"
 #include "runtime/engine/step_bodies.h"
-#include "runtime/step/task_schedule.h"
+#include "runtime/step/task_order.h"
 
 namespace terrace {
 namespace {
@@ -319,12 +319,12 @@ void check_units(const ComputeModel& units, const TierRuntimeOptions& options) {
 void check_order(const StepModel& model, std::int32_t micro_batches) {
   if (!model.tasks.empty()) return check_tasks(model, micro_batches);
   StepModel ordered = model;
-  const bool has_head = model.is_head(model.head());
-  for (std::int32_t u = 0; u <= model.head(); ++u) {
+  const bool has_head = model.fuses_passes(model.last_unit());
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     ordered.tasks.push_back({UnitPass::kForward, u, 0});
   }
-  const std::int32_t last = has_head ? model.head() - 1 : model.head();
-  const std::int32_t first = std::max(model.lowest_trained(), model.is_embedding(0) ? 1 : 0);
+  const std::int32_t last = has_head ? model.last_unit() - 1 : model.last_unit();
+  const std::int32_t first = std::max(model.lowest_trained(), model.joins_micro_batches(0) ? 1 : 0);
   for (std::int32_t u = last; u >= first; --u) {
     if (model.units[u].backward.empty()) continue;  // frozen, and nothing passes through it
     ordered.tasks.push_back({UnitPass::kBackward, u, 0});

@@ -87,6 +87,11 @@ struct UnitModel {
   static bool writes(const std::vector<UnitStep>& pass, Role role);
 
   std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
+  // Returns whether the unit's backward is its forward, the loss, and the backward of both: in
+  // training it then has no forward of its own.
+  bool fuses_passes() const { return kind == UnitKind::kHead; }
+  // Returns whether the unit's backward is one op for all micro-batches, at the end of the step.
+  bool joins_micro_batches() const { return kind == UnitKind::kEmbedding; }
   friend bool operator==(const UnitModel&, const UnitModel&) = default;
 };
 

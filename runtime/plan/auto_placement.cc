@@ -149,7 +149,7 @@ class Planner {
   // Sends the first optimizer state that is at home on the device to the host, among the units of
   // this rank.
   bool send_a_state_to_host(StepPolicy& policy) const {
-    for (std::int32_t u = 0; u <= model_.head(); ++u) {
+    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
       Tier& home = policy.homes.at(u)[StateClass::kOptimizer];
       if (!model_.has_unit(u) || home != Tier::kDevice) continue;
       home = Tier::kHost;

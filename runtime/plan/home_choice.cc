@@ -215,7 +215,7 @@ void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state)
     if (homes[state] == from) homes[state] = to;
   };
   const std::size_t first = list.size();
-  for (std::int32_t u = 0; u <= model_.head(); ++u) list.push_back({u, move});
+  for (std::int32_t u = 0; u <= model_.last_unit(); ++u) list.push_back({u, move});
   // Where there is only a forward, a tied head's embedding is used most often.
   const bool keeps_embedding = !request_.has_backward && model_.tied;
   if (keeps_embedding) std::rotate(list.begin() + first, list.begin() + first + 1, list.end());
@@ -223,8 +223,8 @@ void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state)
 
 void HomeChoice::add_recompute(std::vector<Concession>& list) const {
   if (request_.recompute.has_value()) return;
-  for (std::int32_t u = 0; u <= model_.head(); ++u) {
-    if (model_.is_embedding(u) || model_.is_head(u)) continue;
+  for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
+    if (model_.joins_micro_batches(u) || model_.fuses_passes(u)) continue;
     list.push_back({u, [](UnitHomes& homes) { homes.recompute = true; }});
   }
 }

@@ -20,7 +20,7 @@ double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_
   double in_forward = 0;
   double in_backward = 0;
   double trained = 0;
-  for (std::int32_t u = 1; u < model.head(); ++u) {
+  for (std::int32_t u = 1; u < model.last_unit(); ++u) {
     const UnitModel& unit = model.units.at(static_cast<std::size_t>(u));
     const auto elements = static_cast<double>(unit.padded_elements);
     in_forward += elements;

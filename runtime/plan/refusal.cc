@@ -67,7 +67,7 @@ std::vector<StepModel> stages_of(const StepModel& model) {
 
 std::string name_of_unit(const StepModel& model, std::int32_t unit) {
   if (unit == 0) return "the embedding";
-  return unit == model.head() ? "the head" : fmt::format("block {}", unit - 1);
+  return unit == model.last_unit() ? "the head" : fmt::format("block {}", unit - 1);
 }
 
 class Refusal {
@@ -271,7 +271,7 @@ class Refusal {
   // needed in the tier that lacks room.
   std::optional<std::int32_t> dominating_unit() const {
     std::int32_t largest = 0;
-    for (std::int32_t u = 0; u <= model_.head(); ++u) {
+    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
       if (unit_bytes(u) > unit_bytes(largest)) largest = u;
     }
     const TierLedger& compute = worst_ledger()[request_.unified ? Tier::kHost : Tier::kDevice];

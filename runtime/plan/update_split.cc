@@ -35,7 +35,7 @@ void stream_updates(const StepModel& model, StepPolicy& policy, double share) {
   TERRACE_CHECK(!policy.unified && share >= 0 && share <= 1);
   double passed = 0;
   double streamed = 0;
-  for (std::int32_t u = 0; u <= model.head(); ++u) {
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     bool& streams = policy.homes.at(static_cast<std::size_t>(u)).streams_update;
     streams = false;
     if (!can_stream(model, policy, u)) continue;
@@ -62,7 +62,8 @@ double balanced_share(const StepModel& model, const StepPolicy& policy, const Pr
     return std::ranges::max(sum);
   };
   std::int32_t units = 0;
-  for (std::int32_t u = 0; u <= model.head(); ++u) units += can_stream(model, policy, u) ? 1 : 0;
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u)
+    units += can_stream(model, policy, u) ? 1 : 0;
   double best = 0;
   double best_s = slowest_lane_s(0);
   for (std::int32_t n = 1; n <= units; ++n) {

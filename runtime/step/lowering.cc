@@ -30,10 +30,12 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy, const std::
       shared_(add_shared_buffers(draft_, model, policy)),
       parameters_(draft_, model, policy, StateClass::kParameters),
       uses_(parameter_uses(model, tasks)),
+      producer_(forwards_of(tasks), -1),
+      again_at_(producer_.size(), -1),
       gradient_tasks_(model.unit_count()),
       instances_(model.unit_count()),
       updated_on_host_(model.unit_count()),
-      hidden_(places(model, tasks) * policy.micro_batches),
+      hidden_(producer_.size()),
       hidden_gradient_(hidden_.size(), kNoBuffer),
       saved_(hidden_.size()),
       gradient_(model.unit_count(), kNoBuffer),
@@ -49,7 +51,7 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy, const std::
       update_states_.emplace_back(draft_, model, policy, info.state);
     }
     gradients_.emplace(draft_, model, policy, StateClass::kGradients);
-    for (std::int32_t u = 0; u <= model.head(); ++u)
+    for (std::int32_t u = 0; u <= model.last_unit(); ++u)
       first_partials_.push_back(model.first_partial(u));
   }
   for (std::int32_t s = 0; s < static_cast<std::int32_t>(tasks.size()); ++s) {
@@ -58,8 +60,17 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy, const std::
 }
 
 void Lowering::note(const Task& task, std::int32_t number) {
-  task_of_[{task.kind, task.in_chain(), task.micro_batch}] = number;
-  const bool adds = task.kind == OpKind::kBackward || task.kind == OpKind::kHead;
+  if (task.forward >= 0 && producer_.at(index(task.forward)) < 0) {
+    producer_.at(index(task.forward)) = number;
+  }
+  if (task.forward >= 0 && (task.kind == OpKind::kRecompute || task.kind == OpKind::kBackward)) {
+    std::int32_t& again = again_at_.at(index(task.forward));
+    if (again < 0) again = number;
+  }
+  if (task.kind == OpKind::kForward && model_.joins_micro_batches(task.unit)) {
+    joined_forwards_.push_back(task.forward);
+  }
+  const bool adds = task.kind == OpKind::kBackward;
   if (adds) {
     GradientTasks& of_unit = gradient_tasks_.at(task.unit);
     if (of_unit.first < 0) of_unit.first = number;
@@ -69,20 +80,16 @@ void Lowering::note(const Task& task, std::int32_t number) {
   if (computes && UnitModel::writes(steps_of(task), Role::kLosses)) last_loss_ = number;
 }
 
-std::size_t Lowering::places(const StepModel& model, const std::vector<Task>& tasks) {
-  std::size_t count = model.unit_count();
-  for (const Task& task : tasks) {
-    count = std::max(count, static_cast<std::size_t>(task.in_chain() + 1));
-  }
-  return count;
+std::size_t Lowering::forwards_of(const std::vector<Task>& tasks) {
+  std::int32_t last = -1;
+  for (const Task& task : tasks) last = std::max(last, task.forward);
+  return index(last + 1);
 }
 
 const std::vector<UnitStep>& Lowering::steps_of(const Task& task) const {
   const UnitModel& unit = model_.units.at(task.unit);
   if (task.kind == OpKind::kRecompute) return unit.recompute;
-  const bool is_backward =
-      task.kind == OpKind::kBackward || (task.kind == OpKind::kHead && policy_.has_backward);
-  return is_backward ? unit.backward : unit.forward;
+  return task.kind == OpKind::kBackward ? unit.backward : unit.forward;
 }
 
 Draft Lowering::run() {
@@ -99,12 +106,8 @@ void Lowering::lower(const Task& task) {
     case OpKind::kForward:
     case OpKind::kRecompute:
       return forward(task);
-    case OpKind::kHead:
-      return head(task);
     case OpKind::kBackward:
-      return backward(task);
-    case OpKind::kEmbeddingBackward:
-      return embedding_backward();
+      return task.micro_batch < 0 ? joined_backward(task) : backward(task);
     case OpKind::kSend:
     case OpKind::kReceive:
       return pass_message(task);
@@ -135,40 +138,23 @@ void Lowering::forward(const Task& task) {
 void Lowering::settle_forward(const Task& task) {
   if (task.kind == OpKind::kRecompute) return;
   if (now_ == last_loss_) losses_to_host();
-  const std::int32_t place = task.in_chain();
   if (!needed_again(task).has_value()) return release_input(task);
   if (needs_input_again(task.unit)) {
-    send_away(hidden(place - 1, task.micro_batch),
-              {BufferKind::kHiddenAway, place - 1, task.micro_batch}, task);
+    send_away(hidden(task.input), {BufferKind::kHiddenAway, task.unit, task.input}, task);
   }
   if (!policy_.homes.at(task.unit).recompute && UnitModel::writes(steps_of(task), Role::kSaved) &&
       model_.units.at(task.unit).saved_bytes != 0) {
-    send_away(saved(place, task.micro_batch), {BufferKind::kSavedAway, place, task.micro_batch},
-              task);
+    send_away(saved(task.forward), {BufferKind::kSavedAway, task.unit, task.forward}, task);
   }
 }
 
 void Lowering::release_input(const Task& task) {
-  const std::int32_t place = task.in_chain();
-  if (place > 0) release_slot(hidden_slots_, hidden(place - 1, task.micro_batch).memory);
-}
-
-void Lowering::head(const Task& task) {
-  unit_pass(task, steps_of(task));
-  settle_head(task);
+  if (task.input >= 0) release_slot(hidden_slots_, hidden(task.input).memory);
 }
 
 void Lowering::add_loss_scale(Op& op) const {
   if (shared_.loss_scale == kNoBuffer) return;
   op.reads.push_back(as(Role::kLossScale, draft_.whole(shared_.loss_scale)));
-}
-
-void Lowering::settle_head(const Task& task) {
-  release_input(task);
-  if (policy_.has_backward && model_.trains(task.unit)) {
-    settle_gradient(task.unit, task.micro_batch);
-  }
-  if (now_ == last_loss_) losses_to_host();
 }
 
 void Lowering::losses_to_host() {
@@ -184,25 +170,24 @@ void Lowering::backward(const Task& task) {
 
 void Lowering::settle_backward(const Task& task) {
   release_input(task);
-  release_slot(gradient_slots_, hidden_gradient(task.in_chain(), task.micro_batch));
+  release_slot(gradient_slots_, hidden_gradient(task.forward));
   if (model_.trains(task.unit)) settle_gradient(task.unit, task.micro_batch);
   if (now_ == last_loss_) losses_to_host();
 }
 
-void Lowering::embedding_backward() {
-  const Task task{.kind = OpKind::kEmbeddingBackward, .unit = 0};
+void Lowering::joined_backward(const Task& task) {
   Op op = compute_op(task);
   op.reads.push_back(as(Role::kTokens, draft_.whole(shared_.tokens)));
-  for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
+  for (const std::int32_t forward : joined_forwards_) {
     op.reads.push_back(
-        as(Role::kHiddenGradient, gather_rows(task, own_rows(hidden_gradient(0, m)))));
+        as(Role::kHiddenGradient, gather_rows(task, own_rows(hidden_gradient(forward)))));
   }
-  const Range target = compute_gradient(0);
+  const Range target = compute_gradient(task.unit);
   if (model_.has_tied_gradient()) op.reads.push_back(as(Role::kGradient, target));
   op.writes.push_back(as(Role::kGradient, target));
-  op.cost.flops = model_.units.front().backward_flops;
+  op.cost.flops = model_.units.at(task.unit).backward_flops;
   main_op(std::move(op), task);
-  finish_gradient(0);
+  finish_gradient(task.unit);
 }
 
 Op Lowering::compute_op(const Task& task) {

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "runtime/step/homes.h"
@@ -38,9 +36,9 @@ class Lowering {
     BufferId buffer = kNoBuffer;
     std::size_t use = 0;  // index in uses_
   };
-  // What the constructor notes of a task, and how many places the tasks' chains have.
+  // Notes what later tasks ask about this one.
   void note(const Task& task, std::int32_t number);
-  static std::size_t places(const StepModel& model, const std::vector<Task>& tasks);
+  static std::size_t forwards_of(const std::vector<Task>& tasks);
   // What a compute task goes through.
   const std::vector<UnitStep>& steps_of(const Task& task) const;
   void lower(const Task& task);
@@ -49,12 +47,11 @@ class Lowering {
 
   void input();
   void forward(const Task& task);
-  void head(const Task& task);
   void losses_to_host();
   // Where losses are scaled: what the gradient of the loss is multiplied by.
   void add_loss_scale(Op& op) const;
   void backward(const Task& task);
-  void embedding_backward();
+  void joined_backward(const Task& task);
   // The ops of a unit's pass (lowering_unit.cc), and what follows the last of them.
   struct Operands;
   void unit_pass(const Task& task, const std::vector<UnitStep>& steps);
@@ -65,7 +62,6 @@ class Lowering {
   void compute_step(const Task& task, const UnitStep& step, Operands& operands);
   void exchange_step(const Task& task, const UnitStep& step, Operands& operands);
   void settle_forward(const Task& task);
-  void settle_head(const Task& task);
   void settle_backward(const Task& task);
   Op compute_op(const Task& task);
   void main_op(Op op, const Task& task);
@@ -89,21 +85,18 @@ class Lowering {
 
   // --- activations -------------------------------------------------------------------------------
 
-  // By the place of a unit among the forwards of a micro-batch (Task::in_chain()).
-  Activation& hidden(std::int32_t place, std::int32_t m) { return hidden_.at(index(place, m)); }
-  Activation& saved(std::int32_t place, std::int32_t m) { return saved_.at(index(place, m)); }
-  BufferId& hidden_gradient(std::int32_t place, std::int32_t m) {
-    return hidden_gradient_.at(index(place, m));
-  }
-  std::size_t index(std::int32_t place, std::int32_t m) const {
-    return static_cast<std::size_t>(place * policy_.micro_batches + m);
-  }
+  // Activations of a forward, by its number.
+  Activation& hidden(std::int32_t forward) { return hidden_.at(index(forward)); }
+  Activation& saved(std::int32_t forward) { return saved_.at(index(forward)); }
+  BufferId& hidden_gradient(std::int32_t forward) { return hidden_gradient_.at(index(forward)); }
+  static std::size_t index(std::int32_t number) { return static_cast<std::size_t>(number); }
   // The last use of a unit's input.
   void release_input(const Task& task);
 
   Tier home_of_activations(std::int32_t unit) const;
-  // `place`: as in the name of the buffer.
-  BufferId activation_buffer(const char* what, const Task& task, std::int32_t place);
+  // Of the output of a forward, or the output's gradient; and of what a task's forward saves.
+  BufferId hidden_buffer(const char* what, std::int32_t forward);
+  BufferId saved_buffer(const Task& task);
 
   // Whether the unit's backward, or the forward that is done again for it, needs its input.
   bool needs_input_again(std::int32_t unit) const;
@@ -116,10 +109,6 @@ class Lowering {
 
   void send_away(Activation& activation, const BufferKey& key, const Task& task);
   Range brought_back(Activation& activation, const Task& task);
-  Range hidden_for(std::int32_t unit, std::int32_t micro_batch) {
-    return brought_back(hidden(unit, micro_batch), tasks_.at(now_));
-  }
-
   // --- gradients ---------------------------------------------------------------------------------
 
   // Micro-batch-major sums of a unit whose gradient lives off the device are kept on the host. The
@@ -274,8 +263,11 @@ class Lowering {
   std::vector<Homes> update_states_;  // what updates alone read and write
   std::optional<Homes> gradients_;
   std::vector<std::vector<std::int32_t>> uses_;
-  // By kind, place and micro-batch.
-  std::map<std::tuple<OpKind, std::int32_t, std::int32_t>, std::int32_t> task_of_;
+  // By the number of a forward: the task that computes it or receives its output, and the first
+  // task that needs again what it left; -1: none.
+  std::vector<std::int32_t> producer_;
+  std::vector<std::int32_t> again_at_;
+  std::vector<std::int32_t> joined_forwards_;  // whose backward is one op at the end
   struct GradientTasks {
     std::int32_t first = -1;
     std::int32_t last = -1;

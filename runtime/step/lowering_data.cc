@@ -79,11 +79,16 @@ Tier Lowering::home_of_activations(std::int32_t unit) const {
   return home == Tier::kDevice ? compute_ : home;
 }
 
-BufferId Lowering::activation_buffer(const char* what, const Task& task, std::int32_t place) {
-  const bool is_saved = what == std::string_view("saved");
-  const std::size_t bytes = is_saved ? model_.units.at(task.unit).saved_bytes : model_.hidden_bytes;
-  return draft_.add_buffer(draft_.name("{}[{}] mb {}", what, place, task.micro_batch), bytes,
-                           compute_, Account::kActivations, Life::kTransient);
+BufferId Lowering::hidden_buffer(const char* what, std::int32_t forward) {
+  const Task& producer = tasks_.at(index(producer_.at(index(forward))));
+  return draft_.add_buffer(draft_.name("{}[{}] mb {}", what, producer.unit, producer.micro_batch),
+                           model_.hidden_bytes, compute_, Account::kActivations, Life::kTransient);
+}
+
+BufferId Lowering::saved_buffer(const Task& task) {
+  return draft_.add_buffer(draft_.name("saved[{}] mb {}", task.unit, task.micro_batch),
+                           model_.units.at(task.unit).saved_bytes, compute_, Account::kActivations,
+                           Life::kTransient);
 }
 
 bool Lowering::needs_input_again(std::int32_t unit) const {
@@ -99,11 +104,8 @@ bool Lowering::needs_input_again(std::int32_t unit) const {
 }
 
 std::optional<std::int32_t> Lowering::needed_again(const Task& task) const {
-  for (const OpKind kind : {OpKind::kRecompute, OpKind::kBackward}) {
-    const auto again = task_of_.find({kind, task.in_chain(), task.micro_batch});
-    if (again != task_of_.end()) return again->second;
-  }
-  return std::nullopt;
+  const std::int32_t again = again_at_.at(index(task.forward));
+  return again < 0 ? std::nullopt : std::optional(again);
 }
 
 void Lowering::send_away(Activation& activation, const BufferKey& key, const Task& task) {

@@ -6,7 +6,7 @@
 namespace terrace {
 
 bool Lowering::sums_on_host(std::int32_t unit) const {
-  return !model_.is_embedding(unit) && !policy_.unified && policy_.micro_batches > 1 &&
+  return !model_.joins_micro_batches(unit) && !policy_.unified && policy_.micro_batches > 1 &&
          policy_.order == MicroBatchOrder::kMicroBatchMajor &&
          gradients_->tier(unit) != Tier::kDevice;
 }
@@ -14,7 +14,7 @@ bool Lowering::sums_on_host(std::int32_t unit) const {
 // The embedding's gradient is made of all micro-batches at once.
 bool Lowering::sums_shards(std::int32_t unit) const {
   return policy_.reduces_micro_batches && model_.zero.of_gradients() &&
-         !model_.is_embedding(unit) && policy_.micro_batches > 1;
+         !model_.joins_micro_batches(unit) && policy_.micro_batches > 1;
 }
 
 Range Lowering::compute_gradient(std::int32_t unit) {
@@ -264,7 +264,7 @@ Load Lowering::load_to(Tier where, const Range& home, std::int32_t earliest,
 
 std::size_t Lowering::largest_streamed_chunk(const Homes& homes, bool deferred) const {
   std::size_t bytes = 0;
-  for (std::int32_t u = 0; u <= model_.head(); ++u) {
+  for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
     if (!model_.has_unit(u) || !model_.trains(u) || !policy_.streams_update(u)) continue;
     if (policy_.defers_update(u) == deferred) bytes = std::max(bytes, homes.chunk_bytes(u, 0));
   }

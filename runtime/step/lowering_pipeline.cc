@@ -62,8 +62,7 @@ Op Lowering::message_op(const Task& task, const Range& range, Account account) {
 
 void Lowering::pass_hidden(const Task& task) {
   const bool is_gradient = task.message == Message::kHiddenGradient;
-  BufferId& buffer = is_gradient ? hidden_gradient(task.unit, task.micro_batch)
-                                 : hidden(task.unit, task.micro_batch).memory;
+  BufferId& buffer = is_gradient ? hidden_gradient(task.forward) : hidden(task.forward).memory;
   if (task.kind == OpKind::kReceive) {
     buffer = take_slot(is_gradient ? gradient_slots_ : hidden_slots_);
   }

@@ -50,26 +50,26 @@ Lowering::Operands Lowering::operands_of(const Task& task, const std::vector<Uni
 
 void Lowering::add_activations(const Task& task, const std::vector<UnitStep>& steps,
                                Operands& operands) {
-  const std::int32_t place = task.in_chain();
   if (UnitModel::reads(steps, Role::kHidden)) {
-    operands.of(Role::kHidden) = hidden_for(place - 1, task.micro_batch);
+    operands.of(Role::kHidden) = brought_back(hidden(task.input), task);
   }
   if (UnitModel::writes(steps, Role::kHiddenOut)) {
-    BufferId& out = hidden(place, task.micro_batch).memory;
-    out = activation_buffer("hidden", task, place);
+    BufferId& out = hidden(task.forward).memory;
+    out = hidden_buffer("hidden", task.forward);
     operands.of(Role::kHiddenOut) = draft_.whole(out);
   }
   const bool has_saved = model_.units.at(task.unit).saved_bytes != 0;
   if (!has_saved ||
       !(UnitModel::reads(steps, Role::kSaved) || UnitModel::writes(steps, Role::kSaved)))
     return;
-  Activation& kept = saved(place, task.micro_batch);
-  if (task.kind == OpKind::kBackward) {
+  Activation& kept = saved(task.forward);
+  const bool is_fused = model_.fuses_passes(task.unit);
+  if (task.kind == OpKind::kBackward && !is_fused) {
     operands.of(Role::kSaved) = brought_back(kept, task);
   } else {
-    kept.memory = activation_buffer("saved", task, place);
+    kept.memory = saved_buffer(task);
     operands.of(Role::kSaved) = draft_.whole(kept.memory);
-    if (task.kind == OpKind::kHead) {  // it passes between the steps of one op alone
+    if (is_fused) {  // it passes between the steps of one op alone
       operands.of(Role::kSaved).size_bytes = model_.units.at(task.unit).saved_bytes;
     }
   }
@@ -77,13 +77,12 @@ void Lowering::add_activations(const Task& task, const std::vector<UnitStep>& st
 
 void Lowering::add_gradients(const Task& task, const std::vector<UnitStep>& steps,
                              Operands& operands) {
-  const std::int32_t place = task.in_chain();
   if (UnitModel::reads(steps, Role::kHiddenGradient)) {
-    operands.of(Role::kHiddenGradient) = draft_.whole(hidden_gradient(place, task.micro_batch));
+    operands.of(Role::kHiddenGradient) = draft_.whole(hidden_gradient(task.forward));
   }
   if (UnitModel::writes(steps, Role::kHiddenGradientOut)) {
-    BufferId& out = hidden_gradient(place - 1, task.micro_batch);
-    out = activation_buffer("hidden grad", task, place - 1);
+    BufferId& out = hidden_gradient(task.input);
+    out = hidden_buffer("hidden grad", task.input);
     operands.of(Role::kHiddenGradientOut) = draft_.whole(out);
   }
   const auto target = [&](Role role, std::int32_t unit, bool& adds) {

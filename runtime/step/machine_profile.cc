@@ -30,7 +30,7 @@ OpClass class_of(const Program& program, const Op& op) {
 }
 
 double work_of(const Program& program, const Op& op) {
-  if (op.kind == OpKind::kEmbeddingBackward) return program.micro_batches;
+  if (op.kind == OpKind::kBackward && op.micro_batch < 0) return program.micro_batches;
   return op.lane == Lane::kUpdate ? op.cost.bytes : 1.0;
 }
 

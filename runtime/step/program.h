@@ -13,8 +13,8 @@
 #include "runtime/step/lane.h"
 #include "runtime/step/parts.h"
 
-// A compiled training step: which bytes are where, and which operation does what after which other.
-// Plain data: it prints as text and compares with ==. docs/step-program.md explains it.
+// A compiled training step: which bytes are where, what each operation does, and which others it
+// waits for. Plain data: it prints as text and compares with ==. docs/step-program.md explains it.
 namespace terrace {
 
 using BufferId = std::int32_t;
@@ -22,83 +22,81 @@ using OpId = std::int32_t;
 inline constexpr BufferId kNoBuffer = -1;
 
 enum class OpKind : std::uint8_t {
-  kInput,              // this step's tokens and targets enter the compute tier
-  kForward,            // a unit's forward of one micro-batch
-  kRecompute,          // the forward again, for what the backward needs
-  kHead,               // head, loss, and their backward, of one micro-batch
-  kBackward,           // a block's backward of one micro-batch
-  kEmbeddingBackward,  // of all micro-batches
+  kInput,      // this step's tokens and targets enter the compute tier
+  kForward,    // a unit's forward of one micro-batch
+  kRecompute,  // the part of the forward that the backward needs, again
+  kBackward,   // a unit's backward of one micro-batch; without a micro-batch: of all of them
   kUpload,
   kDownload,
   kRead,
   kWrite,
-  kAllReduce,      // the ranks' gradients of a chunk are added, all have the sum
-  kReduceScatter,  // likewise, each has its part of the sum
-  kAllGather,      // the ranks' parts of a chunk come together
-  kGatherSums,     // norm partials and losses of all ranks come together
-  kSend,           // to a neighbour: what, says the op's message
-  kReceive,        // from a neighbour
-  kAccumulate,     // a micro-batch's gradient joins a sum that is kept elsewhere
-  kRoundGradient,  // a chunk's local sum to the type that ranks exchange and homes have
+  kAllReduce,      // adds the ranks' gradients of a chunk; all get the sum
+  kReduceScatter,  // does the same; each rank gets its part of the sum
+  kAllGather,      // brings the ranks' parts of a chunk together
+  kGatherSums,     // brings norm partials and losses of all ranks together
+  kSend,           // to a neighbour; the op's message says what
+  kReceive,        // from a neighbour; the op's message says what
+  kAccumulate,     // adds a micro-batch's gradient to a sum that is kept elsewhere
+  kRoundGradient,  // rounds a chunk's local sum to the type of exchanges and homes
   kNormPartials,   // sums of squares of a finished gradient
-  kStepScalars,    // the scalars of this step's updates, where those do not wait for the norm
-  kNormFinish,     // norm; where updates wait for it, clip coefficient, their scalars, loss scale
+  kStepScalars,    // the scalars of this step's updates, if these do not wait for the norm
+  kNormFinish,     // norm; if updates wait for it, clip coefficient, their scalars, loss scale
   kUpdate,         // optimizer, one chunk
 };
 std::string_view name_of(OpKind kind);
 
-// What passes between pipeline stages.
+// The messages that pass between pipeline stages.
 enum class Message : std::uint8_t {
   kNone,
-  kHidden,          // the hidden states behind a stage's last unit
+  kHidden,          // the hidden states that a stage's last unit leaves
   kHiddenGradient,  // their gradient
-  kTiedGradient,    // of a tied embedding: its gradient from the head
-  kUpdated,         // of a tied embedding: its parameters, when the first stage has updated them
+  kTiedGradient,    // for a tied embedding: its gradient from the head
+  kUpdated,         // for a tied embedding: its parameters after the first stage's update
 };
 std::string_view name_of(Message message);
-// Where an op of kind kSend or kReceive waits for its message.
+// Returns the lane of an op of kind kSend or kReceive with this message.
 Lane lane_of(OpKind kind, Message message);
 
 enum class Life : std::uint8_t {
-  kPersistent,  // keeps its place and content always: homes, constants
+  kPersistent,  // always keeps its place and content: homes, constants
   kCarried,     // written in a step, used up by the next step's deferred ops
-  kTransient,   // shares space with others
+  kTransient,   // shares its space with others
 };
 
-// What a buffer is for, where somebody looks for it: between the steps, or in a program that shares
-// its memory.
+// The purpose of a buffer that other code looks for, between the steps or in a program that shares
+// the buffer's memory.
 enum class BufferKind : std::uint8_t {
-  kOther,  // nobody looks for it
-  // Homes: of a unit's states in memory, of a chunk's on NVMe.
+  kOther,  // no code looks for it
+  // Homes. In memory a home has the state of a unit, on NVMe the state of a chunk.
   kParameters,
   kState,
   kGradients,
-  // Of the whole step.
+  // Buffers for the whole step.
   kTokens,
   kConstants,
   kWorkspace,
   kLosses,
-  kLossesOnHost,  // a copy, where the compute tier is another
+  kLossesOnHost,  // a copy, if the compute tier is not the host
   kNormPartials,
   kNormPartialsOnDevice,
   kSumsOfRanks,
   kStepScalars,
   kStepScalarsOnDevice,
   kLossScale,
-  // From another pipeline stage; by slot.
+  // Receive from another pipeline stage; numbered by slot.
   kReceivedHidden,
   kReceivedHiddenGradient,
-  // Of a micro-batch, between a unit's forward and its backward.
+  // Activations of a micro-batch in their home, between a unit's forward and its backward.
   kHiddenAway,
   kSavedAway,
 };
 
-// Names a buffer for code, as its name does for people. No two buffers of a program have one key
-// that is not kOther; persistent buffers have such a key.
+// Identifies a buffer for code, as its name does for people. No two buffers of a program have the
+// same key, except keys of kind kOther. A persistent buffer always has a key of another kind.
 struct BufferKey {
   BufferKind kind = BufferKind::kOther;
   std::int32_t unit = -1;
-  std::int64_t number = -1;  // of the chunk, the slot or the micro-batch
+  std::int64_t number = -1;  // the number of the chunk, the slot or the micro-batch
 
   friend auto operator<=>(const BufferKey&, const BufferKey&) = default;
 };
@@ -110,7 +108,7 @@ struct Buffer {
   Tier tier = Tier::kHost;
   Account account = Account::kWorkspace;
   Life life = Life::kTransient;
-  std::size_t offset = 0;  // in the tier's arena; of an NVMe buffer: its extent's number
+  std::size_t offset = 0;  // in the tier's arena; for an NVMe buffer: its extent's number
 
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
@@ -121,12 +119,12 @@ struct Access {
   BufferId buffer = kNoBuffer;
   std::size_t offset = 0;  // bytes from the buffer's start
   std::size_t size_bytes = 0;
-  std::int32_t number = 0;  // of kBetween: which of its unit's
+  std::int32_t number = 0;  // for kBetween: which of its unit's buffers
 
   friend bool operator==(const Access&, const Access&) = default;
 };
 
-// An op to wait for: of the same iteration (distance 0, an earlier op) or of the one before (1).
+// An op to wait for, in the same iteration (distance 0; an earlier op) or in the one before (1).
 struct Dependency {
   OpId op = 0;
   int distance = 0;
@@ -136,7 +134,7 @@ struct Dependency {
 
 struct OpCost {
   double flops = 0;
-  double bytes = 0;  // what the lane moves
+  double bytes = 0;  // the bytes that the lane moves
 
   friend bool operator==(const OpCost&, const OpCost&) = default;
 };
@@ -145,22 +143,23 @@ struct Op {
   OpKind kind = OpKind::kInput;
   Message message = Message::kNone;
   Lane lane = Lane::kCompute;
-  std::int32_t step = 0;        // of a unit's pass: which of its steps
-  std::string_view phase = "";  // what that step is called, where there are several
+  std::int32_t step = 0;        // which step of a unit's pass it is
+  std::string_view phase = "";  // the name of that step, if there are several
   std::int32_t unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
-  std::int32_t use = 0;  // of compute: which of the unit's uses in the micro-batch
+  std::int32_t use = 0;  // for compute: which of the unit's uses in the micro-batch
   Parts parts = kOfThisStep;
-  Account account = Account::kStaging;  // of copies: what kind of bytes they carry
+  Account account = Account::kStaging;  // for copies: the kind of bytes that they carry
   std::vector<Access> reads = {};
   std::vector<Access> writes = {};
   std::vector<Dependency> after = {};
   OpCost cost = {};
 
-  // The access with this role, reads first; null if there is none.
+  // Returns the access with this role, reads first; null if there is none.
   const Access* find(Role role) const;
-  // Whether the op reads what has this role: a gradient that is read is added to, else assigned.
+  // Returns whether the op reads a buffer in this role. A gradient that it reads is added to; one
+  // that it does not read is assigned.
   bool reads_role(Role role) const;
   bool is_deferred() const { return parts == kOfStepBefore; }
 
@@ -168,8 +167,8 @@ struct Op {
 };
 
 struct TierUse {
-  std::size_t packed_bytes = 0;                       // the arena
-  std::size_t live_bytes = 0;                         // the most that is live at once
+  std::size_t packed_bytes = 0;                       // the size of the arena
+  std::size_t live_bytes = 0;                         // the most bytes that are live at once
   std::array<std::size_t, kAccountCount> accounts{};  // live bytes by account, at that moment
 
   friend bool operator==(const TierUse&, const TierUse&) = default;
@@ -188,20 +187,22 @@ struct Program {
   friend bool operator==(const Program&, const Program&) = default;
 };
 
-// Returns the buffer with this key, which is not kOther; kNoBuffer if there is none.
+// Returns the buffer with this key, whose kind is not kOther; kNoBuffer if there is none.
 BufferId find_buffer(const Program& program, const BufferKey& key);
 
-// Returns the bytes of each NVMe buffer, by extent number. For a program without a base.
+// Returns the bytes of each NVMe buffer, by extent number. Only for a program without a base.
 std::vector<std::size_t> extent_sizes(const Program& program);
 
-// Bytes the lane carries in one body.
+// Returns the bytes that the lane carries in one body.
 double lane_bytes(const Program& program, Lane lane);
-// Likewise, of one kind of bytes.
+// Returns the bytes of one account that the lane carries in one body.
 double lane_bytes(const Program& program, Lane lane, Account account);
 
-// "backward 3 mb 0", "read param[3].1".
+// Returns a text for people that names the op: "backward 3 mb 0", or for a copy "read <source> ->
+// <target>".
 std::string describe(const Program& program, const Op& op);
-// One line per op, with its lane, accesses and edges.
+// Returns a text with one line per buffer, and one line per op with its lane, what describe() says,
+// and its edges.
 std::string to_text(const Program& program);
 
 }  // namespace terrace

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/step/task_schedule.h"
+#include "base/check.h"
+#include "runtime/step/forward_chains.h"
 
 namespace terrace {
 namespace {
@@ -12,11 +13,9 @@ class Scheduler {
   Scheduler(const StepModel& model, const StepPolicy& policy)
       : model_(model), policy_(policy), order_(model.unit_count(), model.unit_count()) {
     for (const StepTask& task : model.tasks) add_unit(task.unit);
-    for (std::int32_t u = 0; u <= model.head(); ++u) {
+    for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
       if (model.has_unit(u)) add_unit(u);
     }
-    lowest_backward_ = std::max(model.lowest_trained(), model.is_embedding(0) ? 1 : 0);
-    forward_end_ = model.is_head(model.head()) ? model.head() : model.head() + 1;
   }
 
   std::vector<Task> run() {
@@ -31,8 +30,11 @@ class Scheduler {
       micro_batch_major();
     }
     if (policy_.has_backward) {
-      if (model_.is_embedding(0) && model_.has_unit(0) && model_.trains(0))
-        tasks_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
+      for (const std::int32_t unit : units_) {
+        if (model_.joins_micro_batches(unit) && model_.trains(unit)) {
+          tasks_.push_back({.kind = OpKind::kBackward, .unit = unit});
+        }
+      }
       tasks_.push_back({.kind = OpKind::kNormFinish});
     }
     return std::move(tasks_);
@@ -40,16 +42,15 @@ class Scheduler {
 
  private:
   void layer_major() {
-    for (std::int32_t u = 0; u < forward_end_; ++u) {
+    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
+      if (!has_forward(u)) continue;
       updates_before_forward(u);
       for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kForward, u, m);
     }
     step_scalars();
-    for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit_head(m);
-    if (!policy_.has_backward) return;
-    update_head_at_once();
-    for (std::int32_t u = forward_end_ - 1; u >= lowest_backward_; --u) {
-      if (model_.units[u].backward.empty()) continue;
+    for (std::int32_t u = model_.last_unit(); u >= 0; --u) {
+      if (!has_backward(u)) continue;
+      if (model_.fuses_passes(u)) updates_before_forward(u);
       for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kBackward, u, m);
       update_at_once(u);
     }
@@ -57,39 +58,46 @@ class Scheduler {
 
   void micro_batch_major() {
     for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
-      for (std::int32_t u = 0; u < forward_end_; ++u) {
+      for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
+        if (!has_forward(u)) continue;
         if (m == 0) updates_before_forward(u);
         emit(OpKind::kForward, u, m);
       }
       const bool last = m == policy_.micro_batches - 1;
       if (last) step_scalars();
-      emit_head(m);
-      if (!policy_.has_backward) continue;
-      if (last) update_head_at_once();
-      for (std::int32_t u = forward_end_ - 1; u >= lowest_backward_; --u) {
-        if (model_.units[u].backward.empty()) continue;
+      for (std::int32_t u = model_.last_unit(); u >= 0; --u) {
+        if (!has_backward(u)) continue;
+        if (m == 0 && model_.fuses_passes(u)) updates_before_forward(u);
         emit(OpKind::kBackward, u, m);
         if (last) update_at_once(u);
       }
     }
   }
 
-  // A unit's update stands behind the last task that adds to its gradient.
+  // Keeps the order of model.tasks. A unit's update follows the last task that adds to its
+  // gradient.
   void from_outside() {
-    const std::vector<Task> tasks = tasks_from_outside(model_, policy_.has_backward);
-    std::vector<std::size_t> last_gradient(model_.unit_count());
-    for (std::size_t t = 0; t < tasks.size(); ++t) {
-      if (tasks[t].kind != OpKind::kForward) last_gradient.at(tasks[t].unit) = t;
+    std::vector<Task> given;
+    for (const StepTask& task : model_.tasks) {
+      const bool is_backward = task.pass == UnitPass::kBackward;
+      if (is_backward && !policy_.has_backward) continue;
+      const OpKind kind =
+          !is_backward && has_forward(task.unit) ? OpKind::kForward : OpKind::kBackward;
+      given.push_back({.kind = kind, .unit = task.unit, .micro_batch = task.micro_batch});
     }
-    for (std::size_t t = 0; t < tasks.size(); ++t) {
-      const std::int32_t unit = tasks[t].unit;
-      const bool finishes = tasks[t].kind != OpKind::kForward && last_gradient.at(unit) == t;
+    std::vector<std::size_t> last_gradient(model_.unit_count());
+    for (std::size_t t = 0; t < given.size(); ++t) {
+      if (given[t].kind != OpKind::kForward) last_gradient.at(given[t].unit) = t;
+    }
+    for (std::size_t t = 0; t < given.size(); ++t) {
+      const std::int32_t unit = given[t].unit;
+      const bool finishes = given[t].kind != OpKind::kForward && last_gradient.at(unit) == t;
       updates_before_forward(unit);
       if (finishes && !policy_.defers_update(unit)) step_scalars();
-      tasks_.push_back(tasks[t]);
-      if (finishes && policy_.has_backward) update_at_once(unit);
+      tasks_.push_back(given[t]);
+      if (finishes) update_at_once(unit);
     }
-    step_scalars();  // also where every update is deferred: the next step's read them
+    step_scalars();  // also if every update is deferred: the next step's updates read them
   }
 
   // The tied embedding's parameters come first and its gradient goes last, on both sides: messages
@@ -132,28 +140,24 @@ class Scheduler {
   }
 
   void piece_forward(const Piece& piece, std::int32_t m) {
-    const bool has_head = piece.end > model_.head();
     if (piece.begin > 0) receive(Message::kHidden, piece.begin - 1, m);
-    for (std::int32_t u = piece.begin; u < std::min(piece.end, model_.head()); ++u) {
+    for (std::int32_t u = piece.begin; u < piece.end; ++u) {
+      if (!has_forward(u)) continue;
       if (m == 0) updates_before_forward(u);
       emit(OpKind::kForward, u, m);
     }
-    if (!has_head) send(Message::kHidden, piece.end - 1, m);
-    if (has_head && !policy_.has_backward) emit(OpKind::kHead, model_.head(), m);
+    if (!is_last(piece)) send(Message::kHidden, piece.end - 1, m);
   }
 
   void piece_backward(const Piece& piece, std::int32_t m) {
     const bool last = m == policy_.micro_batches - 1;
     if (last) step_scalars();
-    if (piece.end > model_.head()) {
-      if (m == 0) updates_before_forward(model_.head());
-      emit(OpKind::kHead, model_.head(), m);
-      if (last) update_at_once(model_.head());
-    } else if (has_gradient_of(piece.end - 1)) {
+    if (!is_last(piece) && has_gradient_of(piece.end - 1)) {
       receive(Message::kHiddenGradient, piece.end - 1, m);
     }
-    const std::int32_t top = std::min(piece.end, model_.head()) - 1;
-    for (std::int32_t u = top; u >= std::max(piece.begin, lowest_backward_); --u) {
+    for (std::int32_t u = piece.end - 1; u >= piece.begin; --u) {
+      if (!has_backward(u)) continue;
+      if (m == 0 && model_.fuses_passes(u)) updates_before_forward(u);
       emit(OpKind::kBackward, u, m);
       if (last) update_at_once(u);
     }
@@ -162,6 +166,9 @@ class Scheduler {
     }
   }
 
+  // Whether the model ends with this piece.
+  bool is_last(const Piece& piece) const { return piece.end > model_.last_unit(); }
+
   // Of what trains of its unit, chunk by chunk.
   void for_chunks(Task task) {
     for (task.chunk = 0; task.chunk < model_.trained_chunks(task.unit); ++task.chunk) {
@@ -169,6 +176,15 @@ class Scheduler {
     }
   }
 
+  // Whether the unit has a forward of its own in this step.
+  bool has_forward(std::int32_t unit) const {
+    return !policy_.has_backward || !model_.fuses_passes(unit);
+  }
+  // Whether the unit has a backward for each micro-batch.
+  bool has_backward(std::int32_t unit) const {
+    return policy_.has_backward && !model_.joins_micro_batches(unit) &&
+           unit >= model_.lowest_trained() && !model_.units[unit].backward.empty();
+  }
   // Whether the gradient of a unit's output has a use.
   bool has_gradient_of(std::int32_t unit) const { return unit >= model_.lowest_trained(); }
 
@@ -184,12 +200,6 @@ class Scheduler {
   void receive(Message message, std::int32_t unit, std::int32_t micro_batch) {
     tasks_.push_back(
         {.kind = OpKind::kReceive, .message = message, .unit = unit, .micro_batch = micro_batch});
-  }
-
-  void emit_head(std::int32_t micro_batch) {
-    if (!model_.is_head(model_.head())) return;
-    updates_before_forward(model_.head());
-    emit(OpKind::kHead, model_.head(), micro_batch);
   }
 
   // One unit ahead, so that the update of the next unit may run while this one computes.
@@ -222,10 +232,6 @@ class Scheduler {
     if (!policy_.defers_update(unit)) emit_updates(unit);
   }
 
-  void update_head_at_once() {
-    if (model_.is_head(model_.head())) update_at_once(model_.head());
-  }
-
   void emit_updates(std::int32_t unit) {
     for_chunks({.kind = OpKind::kUpdate,
                 .unit = unit,
@@ -235,18 +241,48 @@ class Scheduler {
   const StepModel& model_;
   const StepPolicy& policy_;
   std::vector<Task> tasks_;
-  std::vector<std::int32_t> units_;   // of this pipeline stage, in the order of their first use
-  std::vector<std::size_t> order_;    // of each unit: where it is in units_; its size: nowhere
-  std::size_t next_update_ = 0;       // of units_
-  std::int32_t lowest_backward_ = 1;  // the embedding's is an op of its own
-  std::int32_t forward_end_ = 0;      // behind the last unit whose forward is an op of its own
+  std::vector<std::int32_t> units_;  // of this pipeline stage, in the order of their first use
+  std::vector<std::size_t> order_;   // of each unit: where it is in units_; its size: nowhere
+  std::size_t next_update_ = 0;      // of units_
   bool has_scalars_ = false;
 };
+
+// Returns the number of the forward that a task is or belongs to; -1 if it belongs to none.
+std::int32_t forward_of(const StepModel& model, const Task& task, ForwardChains& chains) {
+  const bool is_message = task.kind == OpKind::kSend || task.kind == OpKind::kReceive;
+  if (is_message && task.message == Message::kHidden) {
+    // Received hidden states are fed on as if their forward had been computed here.
+    return task.kind == OpKind::kReceive ? chains.add(task.unit, task.micro_batch)
+                                         : chains.last_of(task.unit, task.micro_batch);
+  }
+  if (is_message && task.message == Message::kHiddenGradient) {
+    return chains.last_of(task.unit, task.micro_batch);
+  }
+  if (task.kind == OpKind::kForward) return chains.add(task.unit, task.micro_batch);
+  if (task.kind != OpKind::kBackward || task.micro_batch < 0) return -1;
+  if (model.fuses_passes(task.unit)) chains.add(task.unit, task.micro_batch);
+  const std::int32_t forward = chains.end(task.unit, task.micro_batch);
+  TERRACE_CHECK_LE(0, forward);
+  return forward;
+}
+
+// Notes in each task which forward it belongs to, and which forward feeds that one.
+void connect(const StepModel& model, std::vector<Task>& tasks) {
+  ForwardChains chains;
+  for (Task& task : tasks) {
+    task.forward = forward_of(model, task, chains);
+    if (task.forward < 0) continue;
+    task.input = chains.at(task.forward).input;
+    task.use = chains.at(task.forward).use;
+  }
+}
 
 }  // namespace
 
 std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy) {
-  return Scheduler(model, policy).run();
+  std::vector<Task> tasks = Scheduler(model, policy).run();
+  connect(model, tasks);
+  return tasks;
 }
 
 std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
@@ -273,10 +309,10 @@ std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
   for (std::int32_t s = 0; s < static_cast<std::int32_t>(tasks.size()); ++s) {
     const Task& task = tasks[s];
     const bool computes = task.kind == OpKind::kForward || task.kind == OpKind::kRecompute ||
-                          task.kind == OpKind::kBackward || task.kind == OpKind::kHead;
+                          (task.kind == OpKind::kBackward && task.micro_batch >= 0);
     if (!computes) continue;
     uses.at(task.unit).push_back(s);
-    if (task.kind == OpKind::kHead && model.tied) uses.front().push_back(s);
+    if (model.fuses_passes(task.unit) && model.tied) uses.front().push_back(s);
   }
   return uses;
 }

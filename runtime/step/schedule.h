@@ -18,13 +18,13 @@ struct Task {
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
   Parts parts = kOfThisStep;
-  // Of compute from an outside schedule, where the unit stands among the forwards of its
-  // micro-batch: it may stand there several times. -1: as in the model.
-  std::int32_t place = -1;
-  std::int32_t use = 0;  // likewise: how many forwards of the unit come before it there
+  // The forward that the task is or belongs to, by its number in ForwardChains. Messages that carry
+  // hidden states or their gradient belong to the forward whose output that is. -1: to none.
+  std::int32_t forward = -1;
+  std::int32_t input = -1;  // the forward whose output this one reads; -1: none
+  std::int32_t use = 0;     // how many forwards of the unit come before it in the micro-batch
 
   bool is_deferred() const { return parts == kOfStepBefore; }
-  std::int32_t in_chain() const { return place >= 0 ? place : unit; }
   friend bool operator==(const Task&, const Task&) = default;
 };
 

@@ -36,7 +36,7 @@ std::int64_t StepModel::chunk_of(std::int32_t unit, std::int64_t element) const 
 
 std::int32_t StepModel::lowest_trained() const {
   std::int32_t unit = 0;
-  while (unit < head() && !trains(unit)) ++unit;
+  while (unit < last_unit() && !trains(unit)) ++unit;
   return unit;
 }
 
@@ -99,7 +99,7 @@ std::int64_t StepModel::partials_before(std::int32_t unit, std::int32_t stage) c
 std::int64_t StepModel::most_partials() const {
   std::int64_t most = 0;
   for (std::int32_t stage = 0; stage < pipeline.stages; ++stage) {
-    most = std::max(most, partials_before(head() + 1, stage));
+    most = std::max(most, partials_before(last_unit() + 1, stage));
   }
   return most;
 }

@@ -33,7 +33,7 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
   int on_device = 0;
   int streamed = 0;
   int on_host = 0;
-  for (std::int32_t u = 0; u <= model.head(); ++u) {
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     if (!model.has_unit(u) || !model.trains(u)) continue;
     ++(policy.update_tier(u) == Tier::kDevice ? on_device : on_host);
     if (policy.streams_update(u)) ++streamed;
@@ -177,13 +177,13 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
   std::vector<UnitHomes> units;
   std::vector<UnitHomes> trained;
   std::vector<UnitHomes> blocks;
-  for (std::int32_t u = 0; u <= plan.model.head(); ++u) {
+  for (std::int32_t u = 0; u <= plan.model.last_unit(); ++u) {
     if (!plan.model.has_unit(u)) continue;
     UnitHomes homes = policy.homes.at(static_cast<std::size_t>(u));
     homes[StateClass::kGradients] = policy.gradient_home(u);
     units.push_back(homes);
     if (plan.model.trains(u)) trained.push_back(homes);
-    if (u != 0 && u != plan.model.head()) blocks.push_back(homes);
+    if (u != 0 && u != plan.model.last_unit()) blocks.push_back(homes);
   }
   const auto recomputed = std::count_if(blocks.begin(), blocks.end(),
                                         [](const UnitHomes& homes) { return homes.recompute; });

@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "runtime/engine/model_runtime.h"
-#include "runtime/step/task_schedule.h"
+#include "runtime/step/task_order.h"
 #include "runtime/step/verify.h"
 
 // This is the only file that knows the product's types and options.

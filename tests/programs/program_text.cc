@@ -50,29 +50,26 @@ const std::map<Lane, std::string>& lane_words() {
 }
 
 const std::map<OpKind, std::string>& kind_words() {
-  static const std::map<OpKind, std::string> kWords = {
-      {OpKind::kInput, "take input"},
-      {OpKind::kForward, "forward"},
-      {OpKind::kRecompute, "forward again"},
-      {OpKind::kHead, "head"},
-      {OpKind::kBackward, "backward"},
-      {OpKind::kEmbeddingBackward, "embedding backward"},
-      {OpKind::kUpload, "upload"},
-      {OpKind::kDownload, "download"},
-      {OpKind::kRead, "read"},
-      {OpKind::kWrite, "write"},
-      {OpKind::kAllReduce, "all-reduce"},
-      {OpKind::kReduceScatter, "reduce-scatter"},
-      {OpKind::kAllGather, "all-gather"},
-      {OpKind::kGatherSums, "gather sums"},
-      {OpKind::kSend, "send"},
-      {OpKind::kReceive, "receive"},
-      {OpKind::kAccumulate, "accumulate"},
-      {OpKind::kRoundGradient, "round gradient"},
-      {OpKind::kNormPartials, "norm partials"},
-      {OpKind::kStepScalars, "step scalars"},
-      {OpKind::kNormFinish, "norm finish"},
-      {OpKind::kUpdate, "update"}};
+  static const std::map<OpKind, std::string> kWords = {{OpKind::kInput, "take input"},
+                                                       {OpKind::kForward, "forward"},
+                                                       {OpKind::kRecompute, "forward again"},
+                                                       {OpKind::kBackward, "backward"},
+                                                       {OpKind::kUpload, "upload"},
+                                                       {OpKind::kDownload, "download"},
+                                                       {OpKind::kRead, "read"},
+                                                       {OpKind::kWrite, "write"},
+                                                       {OpKind::kAllReduce, "all-reduce"},
+                                                       {OpKind::kReduceScatter, "reduce-scatter"},
+                                                       {OpKind::kAllGather, "all-gather"},
+                                                       {OpKind::kGatherSums, "gather sums"},
+                                                       {OpKind::kSend, "send"},
+                                                       {OpKind::kReceive, "receive"},
+                                                       {OpKind::kAccumulate, "accumulate"},
+                                                       {OpKind::kRoundGradient, "round gradient"},
+                                                       {OpKind::kNormPartials, "norm partials"},
+                                                       {OpKind::kStepScalars, "step scalars"},
+                                                       {OpKind::kNormFinish, "norm finish"},
+                                                       {OpKind::kUpdate, "update"}};
   return kWords;
 }
 
@@ -134,10 +131,18 @@ std::string number_text(const char* word, std::int32_t number) {
   return number < 0 ? std::string() : fmt::format(" {} {}", word, number);
 }
 
+// Returns the word for what an op does. The last unit of every case computes the loss, in training
+// together with its backward. The first unit's backward is one op for all micro-batches.
+std::string word_of(const Program& program, const Op& op) {
+  const bool computes = op.kind == OpKind::kForward || op.kind == OpKind::kBackward;
+  if (computes && op.unit == program.units - 1) return "head";
+  if (op.kind == OpKind::kBackward && op.unit == 0) return "embedding backward";
+  return word_of(kind_words(), op.kind);
+}
+
 std::string op_text(const Program& program, std::int64_t position) {
   const Op& op = program.ops.at(static_cast<std::size_t>(position));
-  return fmt::format("{}{} on {}:{}{}{} in {}, {:.9g} flops, {:.9g} bytes\n",
-                     word_of(kind_words(), op.kind),
+  return fmt::format("{}{} on {}:{}{}{} in {}, {:.9g} flops, {:.9g} bytes\n", word_of(program, op),
                      op.message == Message::kNone ? "" : word_of(message_words(), op.message),
                      word_of(lane_words(), op.lane), number_text("unit", op.unit),
                      number_text("micro-batch", op.micro_batch), number_text("chunk", op.chunk),
@@ -181,6 +186,7 @@ std::vector<std::string> all_words() {
       words.push_back("\n" + word + " on ");
     }
   }
+  words.insert(words.end(), {"\nhead on ", "\nembedding backward on "});
   for (const auto& [lane, word] : lane_words()) words.push_back(" on " + word + ":");
   return words;
 }

@@ -182,7 +182,7 @@ TEST(AdapterProgram, HasNoOpsOfTheModelsChunks) {
   std::int64_t updated = 0;
   for (const Op& op : plan.training.program.ops) {
     const bool is_update = op.kind == OpKind::kUpdate || op.kind == OpKind::kNormPartials;
-    EXPECT_TRUE(!is_update || (op.unit > 0 && op.unit < plan.model.head()));
+    EXPECT_TRUE(!is_update || (op.unit > 0 && op.unit < plan.model.last_unit()));
     if (op.kind == OpKind::kNormPartials) {
       updated += static_cast<std::int64_t>(op.find(Role::kPartials)->size_bytes / sizeof(double)) *
                  kBlockElements;

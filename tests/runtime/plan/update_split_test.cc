@@ -23,7 +23,7 @@ StepPolicy policy_with_state_on(const StepModel& model, Tier optimizer) {
 
 std::int64_t streamed_elements(const StepModel& model, const StepPolicy& policy) {
   std::int64_t elements = 0;
-  for (std::int32_t u = 0; u <= model.head(); ++u) {
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     if (policy.streams_update(u)) elements += model.units.at(u).padded_elements;
   }
   return elements;
@@ -41,7 +41,7 @@ TEST(UpdateSplit, AShareIsKeptWithinHalfAUnitAllAlongTheStep) {
     stream_updates(model, policy, percent / 100.0);
     std::int64_t passed = 0;
     std::int64_t streamed = 0;
-    for (std::int32_t u = 0; u <= model.head(); ++u) {
+    for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
       const std::int64_t elements = model.units.at(u).padded_elements;
       passed += elements;
       if (policy.streams_update(u)) streamed += elements;
@@ -73,7 +73,7 @@ TEST(UpdateSplit, OnlyUnitsOfThisStageAreStreamed) {
   model.pipeline.first_units = {0, 4, 8};
   StepPolicy policy = policy_with_state_on(model, Tier::kHost);
   stream_updates(model, policy, 1);
-  for (std::int32_t u = 0; u <= model.head(); ++u) {
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     EXPECT_EQ(policy.streams_update(u), u >= 4) << u;
   }
 }
@@ -136,7 +136,7 @@ TEST(UpdateSplit, HostAndLinksAreDoneTogether) {
   const double link_s =
       std::max(result.busy_s_of(Lane::kUpload), result.busy_s_of(Lane::kDownload)) / kSteps;
   double longest_s = 0;  // for one unit, on the host
-  for (std::int32_t u = 0; u <= model.head(); ++u) {
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     const double bytes = 30.0 * static_cast<double>(model.units.at(u).padded_elements);
     longest_s = std::max(longest_s, bytes / machine.update_bytes_per_s);
   }

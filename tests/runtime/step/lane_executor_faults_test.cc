@@ -13,7 +13,7 @@ namespace terrace {
 namespace {
 
 TEST(LaneExecutor, ABodyThatThrowsFailsTheRun) {
-  for (const OpKind kind : {OpKind::kForward, OpKind::kHead, OpKind::kNormPartials,
+  for (const OpKind kind : {OpKind::kForward, OpKind::kBackward, OpKind::kNormPartials,
                             OpKind::kNormFinish, OpKind::kUpdate}) {
     SCOPED_TRACE(name_of(kind));
     const Program program = host_program();

@@ -36,7 +36,7 @@ TEST(Program, NamesAreDistinct) {
   EXPECT_EQ(names_up_to(Message::kUpdated).size(), static_cast<std::size_t>(Message::kUpdated) + 1);
   EXPECT_EQ(names_up_to(Part::kDrain).size(), kPartCount);
   EXPECT_EQ(name_of(Lane::kRead), "read");
-  EXPECT_EQ(name_of(OpKind::kEmbeddingBackward), "embedding_backward");
+  EXPECT_EQ(name_of(OpKind::kRoundGradient), "round_gradient");
   EXPECT_EQ(name_of(OpKind::kUpdate), "update");
 }
 

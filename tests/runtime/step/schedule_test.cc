@@ -34,14 +34,21 @@ Task update(std::int32_t unit, std::int32_t chunk) {
   return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk, .parts = kOfStepBefore};
 }
 
-const Task kInputStage = {.kind = Kind::kInput};
-const Task kEmbeddingStage = {.kind = Kind::kEmbeddingBackward, .unit = 0};
-const Task kNormStage = {.kind = Kind::kNormFinish};
+const Task kInputTask = {.kind = Kind::kInput};
+const Task kEmbeddingTask = {.kind = Kind::kBackward, .unit = 0};
+const Task kNormTask = {.kind = Kind::kNormFinish};
+
+// Returns the schedule without what connects its forwards.
+std::vector<Task> order_of(const StepModel& model, const StepPolicy& policy) {
+  std::vector<Task> tasks = schedule_step(model, policy);
+  for (Task& task : tasks) task.forward = task.input = -1;
+  return tasks;
+}
 
 TEST(Schedule, MicroBatchMajor) {
   const StepModel model = two_blocks();
   const std::vector<Task> expected = {
-      kInputStage,
+      kInputTask,
       update(0, 0),
       update(0, 1),
       update(0, 2),
@@ -55,26 +62,26 @@ TEST(Schedule, MicroBatchMajor) {
       update(3, 1),
       update(3, 2),
       task(Kind::kForward, 2, 0),
-      task(Kind::kHead, 3, 0),
+      task(Kind::kBackward, 3, 0),
       task(Kind::kBackward, 2, 0),
       task(Kind::kBackward, 1, 0),
       task(Kind::kForward, 0, 1),
       task(Kind::kForward, 1, 1),
       task(Kind::kForward, 2, 1),
-      task(Kind::kHead, 3, 1),
+      task(Kind::kBackward, 3, 1),
       task(Kind::kBackward, 2, 1),
       task(Kind::kBackward, 1, 1),
-      kEmbeddingStage,
-      kNormStage,
+      kEmbeddingTask,
+      kNormTask,
   };
-  EXPECT_THAT(schedule_step(model, policy_of(model, MicroBatchOrder::kMicroBatchMajor)),
+  EXPECT_THAT(order_of(model, policy_of(model, MicroBatchOrder::kMicroBatchMajor)),
               ElementsAreArray(expected));
 }
 
 TEST(Schedule, LayerMajor) {
   const StepModel model = two_blocks();
   const std::vector<Task> expected = {
-      kInputStage,
+      kInputTask,
       update(0, 0),
       update(0, 1),
       update(0, 2),
@@ -91,16 +98,16 @@ TEST(Schedule, LayerMajor) {
       update(3, 2),
       task(Kind::kForward, 2, 0),
       task(Kind::kForward, 2, 1),
-      task(Kind::kHead, 3, 0),
-      task(Kind::kHead, 3, 1),
+      task(Kind::kBackward, 3, 0),
+      task(Kind::kBackward, 3, 1),
       task(Kind::kBackward, 2, 0),
       task(Kind::kBackward, 2, 1),
       task(Kind::kBackward, 1, 0),
       task(Kind::kBackward, 1, 1),
-      kEmbeddingStage,
-      kNormStage,
+      kEmbeddingTask,
+      kNormTask,
   };
-  EXPECT_THAT(schedule_step(model, policy_of(model, MicroBatchOrder::kLayerMajor)),
+  EXPECT_THAT(order_of(model, policy_of(model, MicroBatchOrder::kLayerMajor)),
               ElementsAreArray(expected));
 }
 
@@ -114,7 +121,7 @@ TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradientButForTheFirstUnits) 
   policy.updates_wait_for_norm = false;
   ASSERT_EQ(policy.first_units, 3);
   const std::vector<Task> expected = {
-      kInputStage,
+      kInputTask,
       update(0, 0),
       update(0, 1),
       update(0, 2),
@@ -125,34 +132,34 @@ TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradientButForTheFirstUnits) 
       update(2, 1),
       task(Kind::kForward, 1, 0),
       task(Kind::kForward, 2, 0),
-      task(Kind::kHead, 3, 0),
+      task(Kind::kBackward, 3, 0),
       task(Kind::kBackward, 2, 0),
       task(Kind::kBackward, 1, 0),
       task(Kind::kForward, 0, 1),
       task(Kind::kForward, 1, 1),
       task(Kind::kForward, 2, 1),
       {.kind = Kind::kStepScalars},
-      task(Kind::kHead, 3, 1),
+      task(Kind::kBackward, 3, 1),
       update_at_once(3, 0),
       update_at_once(3, 1),
       update_at_once(3, 2),
       task(Kind::kBackward, 2, 1),
       task(Kind::kBackward, 1, 1),
-      kEmbeddingStage,
-      kNormStage,
+      kEmbeddingTask,
+      kNormTask,
   };
-  EXPECT_THAT(schedule_step(model, policy), ElementsAreArray(expected));
+  EXPECT_THAT(order_of(model, policy), ElementsAreArray(expected));
 }
 
 TEST(Schedule, EvaluationIsForwardAlone) {
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
   policy.has_backward = false;
-  EXPECT_THAT(
-      schedule_step(model, policy),
-      ElementsAre(kInputStage, task(Kind::kForward, 0, 0), task(Kind::kForward, 1, 0),
-                  task(Kind::kForward, 2, 0), task(Kind::kHead, 3, 0), task(Kind::kForward, 0, 1),
-                  task(Kind::kForward, 1, 1), task(Kind::kForward, 2, 1), task(Kind::kHead, 3, 1)));
+  EXPECT_THAT(order_of(model, policy),
+              ElementsAre(kInputTask, task(Kind::kForward, 0, 0), task(Kind::kForward, 1, 0),
+                          task(Kind::kForward, 2, 0), task(Kind::kForward, 3, 0),
+                          task(Kind::kForward, 0, 1), task(Kind::kForward, 1, 1),
+                          task(Kind::kForward, 2, 1), task(Kind::kForward, 3, 1)));
 }
 
 // Micro-batches must be added in their order, whatever the order of the tasks.
@@ -164,41 +171,57 @@ TEST(Schedule, EachUnitSeesItsMicroBatchesInOrder) {
     policy.micro_batches = 4;
     std::map<std::pair<Kind, std::int32_t>, std::int32_t> next;
     std::map<Kind, int> count;
-    for (const Task& one : schedule_step(model, policy)) {
+    for (const Task& one : order_of(model, policy)) {
       ++count[one.kind];
       if (one.micro_batch < 0) continue;
       std::int32_t& expected = next[std::pair(one.kind, one.unit)];
       EXPECT_EQ(one.micro_batch, expected++);
     }
     EXPECT_EQ(count[Kind::kForward], 6 * 4);
-    EXPECT_EQ(count[Kind::kHead], 4);
-    EXPECT_EQ(count[Kind::kBackward], 5 * 4);
+    EXPECT_EQ(count[Kind::kBackward], 6 * 4 + 1);
   }
+}
+
+TEST(Schedule, EveryForwardNamesTheOneThatFeedsIt) {
+  const StepModel model = two_blocks();
+  std::map<std::int32_t, Task> forwards;
+  for (const Task& task : schedule_step(model, policy_of(model, MicroBatchOrder::kLayerMajor))) {
+    if (task.forward < 0) continue;
+    const auto [first, is_new] = forwards.try_emplace(task.forward, task);
+    EXPECT_EQ(first->second.unit, task.unit);
+    EXPECT_EQ(first->second.micro_batch, task.micro_batch);
+    EXPECT_EQ(first->second.input, task.input);
+    EXPECT_EQ(task.input < 0, task.unit == 0);
+    if (task.input < 0) continue;
+    EXPECT_EQ(forwards.at(task.input).unit, task.unit - 1);
+    EXPECT_EQ(forwards.at(task.input).micro_batch, task.micro_batch);
+  }
+  EXPECT_EQ(forwards.size(), 4U * 2U);  // units and micro-batches
 }
 
 TEST(Recompute, StandsRightBeforeTheBackwardOfItsUnit) {
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kLayerMajor);
   policy.homes[1].recompute = true;
-  const std::vector<Task> tasks = {task(Kind::kForward, 1, 0),  task(Kind::kHead, 3, 0),
+  const std::vector<Task> tasks = {task(Kind::kForward, 1, 0),  task(Kind::kBackward, 3, 0),
                                    task(Kind::kBackward, 2, 0), task(Kind::kBackward, 1, 0),
-                                   task(Kind::kBackward, 1, 1), kEmbeddingStage};
-  EXPECT_THAT(
-      add_recompute(model, policy, tasks),
-      ElementsAre(task(Kind::kForward, 1, 0), task(Kind::kHead, 3, 0), task(Kind::kBackward, 2, 0),
-                  task(Kind::kRecompute, 1, 0), task(Kind::kBackward, 1, 0),
-                  task(Kind::kRecompute, 1, 1), task(Kind::kBackward, 1, 1), kEmbeddingStage));
+                                   task(Kind::kBackward, 1, 1), kEmbeddingTask};
+  EXPECT_THAT(add_recompute(model, policy, tasks),
+              ElementsAre(task(Kind::kForward, 1, 0), task(Kind::kBackward, 3, 0),
+                          task(Kind::kBackward, 2, 0), task(Kind::kRecompute, 1, 0),
+                          task(Kind::kBackward, 1, 0), task(Kind::kRecompute, 1, 1),
+                          task(Kind::kBackward, 1, 1), kEmbeddingTask));
   policy.homes[1].recompute = false;
   EXPECT_EQ(add_recompute(model, policy, tasks), tasks);
 }
 
 TEST(ParameterUses, TheTiedHeadUsesTheEmbeddingToo) {
-  const std::vector<Task> tasks = {kInputStage,
+  const std::vector<Task> tasks = {kInputTask,
                                    task(Kind::kForward, 0, 0),
                                    task(Kind::kForward, 1, 0),
-                                   task(Kind::kHead, 2, 0),
+                                   task(Kind::kBackward, 2, 0),
                                    task(Kind::kBackward, 1, 0),
-                                   kEmbeddingStage};
+                                   kEmbeddingTask};
   EXPECT_THAT(parameter_uses(small_step_model(1, false), tasks),
               ElementsAre(ElementsAre(1), ElementsAre(2, 4), ElementsAre(3)));
   EXPECT_THAT(parameter_uses(small_step_model(1, true), tasks),

@@ -34,7 +34,7 @@ StepPolicy on_host(StepPolicy policy) {
 
 std::size_t state_bytes(const StepModel& model) {
   std::size_t bytes = 0;
-  for (std::int32_t u = 0; u <= model.head(); ++u) {
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     for (std::int64_t c = 0; c < model.chunks(u); ++c)
       bytes += model.home_bytes(StateClass::kOptimizer, u, c);
   }
@@ -70,7 +70,7 @@ TEST(StreamedUpdate, AChunkComesIsUpdatedAndLeaves) {
   ASSERT_THAT(verify(program), IsEmpty());
   const StreamedOps ops(program);
   std::int64_t chunks = 0;
-  for (std::int32_t u = 0; u <= model.head(); ++u) chunks += model.chunks(u);
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) chunks += model.chunks(u);
   ASSERT_EQ(ops.updates.size(), static_cast<std::size_t>(chunks));
   ASSERT_EQ(ops.uploads.size(), ops.updates.size());
   ASSERT_EQ(ops.downloads.size(), ops.updates.size());

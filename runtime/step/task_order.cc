@@ -1,12 +1,12 @@
-#include "runtime/step/task_schedule.h"
+#include "runtime/step/task_order.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 
-#include "base/check.h"
 #include "base/usage_error.h"
+#include "runtime/step/forward_chains.h"
 
 namespace terrace {
 namespace {
@@ -17,56 +17,10 @@ std::string name_of(const StepTask& task) {
                      task.micro_batch);
 }
 
-// What a task is part of: the forwards of a micro-batch, in order.
-struct Link {
-  std::int32_t unit = 0;
-  bool has_backward = false;
-  bool has_hidden_gradient = false;  // of its output
-};
-
-// Goes through the tasks and finds the place of each.
-class TaskChains {
- public:
-  explicit TaskChains(const StepModel& model) : model_(model) {}
-
-  std::vector<Link>& of(std::int32_t micro_batch) {
-    if (std::ssize(chains_) <= micro_batch) chains_.resize(micro_batch + 1);
-    return chains_[micro_batch];
-  }
-
-  // Returns the place of a task; -1 for a backward that has no forward.
-  std::int32_t add(const StepTask& task) {
-    std::vector<Link>& chain = of(task.micro_batch);
-    if (task.pass == UnitPass::kForward) {
-      chain.push_back({task.unit, model_.is_head(task.unit)});
-      return static_cast<std::int32_t>(chain.size()) - 1;
-    }
-    for (auto place = static_cast<std::int32_t>(chain.size()) - 1; place >= 0; --place) {
-      Link& link = chain[place];
-      if (link.unit != task.unit || link.has_backward) continue;
-      link.has_backward = true;
-      return place;
-    }
-    return -1;
-  }
-
-  // How many forwards of the same unit come before a place.
-  std::int32_t use_at(std::int32_t micro_batch, std::int32_t place) const {
-    const std::vector<Link>& chain = chains_[micro_batch];
-    return static_cast<std::int32_t>(
-        std::count_if(chain.begin(), chain.begin() + place,
-                      [&](const Link& link) { return link.unit == chain[place].unit; }));
-  }
-
- private:
-  const StepModel& model_;
-  std::vector<std::vector<Link>> chains_;  // by micro-batch
-};
-
 class TaskCheck {
  public:
   TaskCheck(const StepModel& model, std::int32_t micro_batches)
-      : model_(model), micro_batches_(micro_batches), chains_(model) {}
+      : model_(model), micro_batches_(micro_batches) {}
 
   void run() {
     std::vector<bool> has_gradient(model_.unit_count());
@@ -75,7 +29,7 @@ class TaskCheck {
     for (const StepTask& task : model_.tasks) {
       check_numbers(task);
       check_pass(task);
-      check_hidden(task, chains_.add(task));
+      check_hidden(task, forward_of(task));
       const std::vector<UnitStep>& steps = steps_of(task);
       if (UnitModel::writes(steps, Role::kGradient)) has_gradient[task.unit] = true;
       if (!UnitModel::writes(steps, Role::kLosses)) continue;
@@ -88,16 +42,16 @@ class TaskCheck {
     check_backwards(has_gradient);
     for (std::int32_t m = 0; any_loss && m < micro_batches_; ++m) {
       if (has_loss[m]) continue;
-      throw UsageError(fmt::format("schedule: no task computes the loss of micro-batch {}", m),
-                       "add the task that computes it, or describe a step with fewer "
-                       "micro-batches");
+      throw UsageError(
+          fmt::format("schedule: no task computes the loss of micro-batch {}", m),
+          "add the task that computes it, or describe a step with fewer micro-batches");
     }
   }
 
  private:
   const std::vector<UnitStep>& steps_of(const StepTask& task) const {
     const UnitModel& unit = model_.units.at(task.unit);
-    const bool is_forward = task.pass == UnitPass::kForward && !model_.is_head(task.unit);
+    const bool is_forward = task.pass == UnitPass::kForward && !model_.fuses_passes(task.unit);
     return is_forward ? unit.forward : unit.backward;
   }
 
@@ -107,7 +61,7 @@ class TaskCheck {
   }
 
   void check_numbers(const StepTask& task) const {
-    if (task.unit < 0 || task.unit > model_.head()) {
+    if (task.unit < 0 || task.unit > model_.last_unit()) {
       refuse(
           task,
           fmt::format("belongs to a unit that is not described: only {} are", model_.units.size()),
@@ -127,11 +81,11 @@ class TaskCheck {
              "leave it out: Terrace adds the recomputations that a plan needs");
     }
     if (task.pass == UnitPass::kForward) return;
-    if (model_.is_head(task.unit)) {
+    if (model_.fuses_passes(task.unit)) {
       refuse(task, "is part of its forward: the unit is a head",
              "leave it out, or describe the unit as a block");
     }
-    if (model_.is_embedding(task.unit)) {
+    if (model_.joins_micro_batches(task.unit)) {
       refuse(task, "is added automatically at the end of the step: the unit is an embedding",
              "leave it out, or describe the unit as a block");
     }
@@ -140,60 +94,72 @@ class TaskCheck {
     }
   }
 
-  void check_hidden(const StepTask& task, std::int32_t place) {
-    std::vector<Link>& chain = chains_.of(task.micro_batch);
-    if (place < 0) {
+  // Returns the forward that the task is, or that a backward belongs to; -1 if that has none.
+  std::int32_t forward_of(const StepTask& task) {
+    if (task.pass == UnitPass::kBackward) return chains_.end(task.unit, task.micro_batch);
+    has_hidden_gradient_.push_back(false);
+    const std::int32_t forward = chains_.add(task.unit, task.micro_batch);
+    // A head's backward is a part of its forward.
+    if (model_.fuses_passes(task.unit)) chains_.end(task.unit, task.micro_batch);
+    return forward;
+  }
+
+  bool leaves_hidden(std::int32_t forward) const {
+    return forward >= 0 &&
+           UnitModel::writes(model_.units.at(chains_.at(forward).unit).forward, Role::kHiddenOut);
+  }
+
+  void check_hidden(const StepTask& task, std::int32_t forward) {
+    if (forward < 0) {
       refuse(task, "has no forward before it",
              "put the unit's forward of this micro-batch before it");
     }
-    if (model_.is_embedding(task.unit) && place > 0) {
+    const std::int32_t input = chains_.at(forward).input;
+    if (model_.joins_micro_batches(task.unit) && input >= 0) {
       refuse(task, "does not come first: the unit is an embedding",
              "begin the micro-batch with it, once, or describe the unit as a block");
     }
     const std::vector<UnitStep>& steps = steps_of(task);
-    const auto feeds = [&](const Link& link) {
-      return UnitModel::writes(model_.units.at(link.unit).forward, Role::kHiddenOut);
-    };
-    if (UnitModel::reads(steps, Role::kHidden) && (place == 0 || !feeds(chain[place - 1]))) {
+    if (UnitModel::reads(steps, Role::kHidden) && !leaves_hidden(input)) {
       refuse(task, "reads hidden states, but the forward before it writes none",
              "put the unit that writes them before it");
     }
-    if (UnitModel::reads(steps, Role::kHiddenGradient) && !chain[place].has_hidden_gradient) {
+    if (UnitModel::reads(steps, Role::kHiddenGradient) &&
+        !has_hidden_gradient_.at(static_cast<std::size_t>(forward))) {
       refuse(task, "reads the gradient of its output, but nothing before it has written that",
              "put the backward of the unit that has read this output before it");
     }
     if (!UnitModel::writes(steps, Role::kHiddenGradientOut)) return;
-    if (place == 0) {
+    if (input < 0) {
       refuse(task, "writes the gradient of its input, but no unit comes before it",
              "leave that out of the unit's backward");
     }
-    chain[place - 1].has_hidden_gradient = true;
+    has_hidden_gradient_.at(static_cast<std::size_t>(input)) = true;
   }
 
   void check_backwards(const std::vector<bool>& has_gradient) {
-    for (std::int32_t u = 0; u <= model_.head(); ++u) {
-      if (!model_.trains(u) || model_.is_embedding(u) || has_gradient[u]) continue;
+    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
+      if (!model_.trains(u) || model_.joins_micro_batches(u) || has_gradient[u]) continue;
       throw UsageError(fmt::format("schedule: unit {} trains, but nothing writes its gradient", u),
                        "add its backward, or describe all its elements as frozen");
     }
-    for (std::int32_t m = 0; m < micro_batches_; ++m) {
-      for (const Link& link : chains_.of(m)) {
-        if (link.has_backward || !model_.trains(link.unit) || model_.is_embedding(link.unit)) {
-          continue;
-        }
-        refuse({UnitPass::kForward, link.unit, m}, "has no backward, but the unit trains",
-               "add the unit's backward of this micro-batch");
+    for (const ForwardChains::Forward& forward : chains_.all()) {
+      if (forward.has_backward || !model_.trains(forward.unit) ||
+          model_.joins_micro_batches(forward.unit)) {
+        continue;
       }
+      refuse({UnitPass::kForward, forward.unit, forward.micro_batch},
+             "has no backward, but the unit trains", "add the unit's backward of this micro-batch");
     }
     check_embedding();
   }
 
   // Its backward reads a gradient of every micro-batch.
   void check_embedding() {
-    if (!model_.is_embedding(0) || !model_.trains(0)) return;
+    if (!model_.joins_micro_batches(0) || !model_.trains(0)) return;
     for (std::int32_t m = 0; m < micro_batches_; ++m) {
-      const std::vector<Link>& chain = chains_.of(m);
-      if (!chain.empty() && chain.front().unit == 0 && chain.front().has_hidden_gradient) continue;
+      const std::int32_t forward = chains_.last_of(0, m);
+      if (forward >= 0 && has_hidden_gradient_.at(static_cast<std::size_t>(forward))) continue;
       throw UsageError(
           fmt::format("schedule: nothing writes the gradient of the embedding's output in "
                       "micro-batch {}",
@@ -205,7 +171,8 @@ class TaskCheck {
 
   const StepModel& model_;
   const std::int32_t micro_batches_;
-  TaskChains chains_;
+  ForwardChains chains_;
+  std::vector<bool> has_hidden_gradient_;  // of the forward's output; by its number
 };
 
 }  // namespace
@@ -214,31 +181,11 @@ void check_tasks(const StepModel& model, std::int32_t micro_batches) {
   TaskCheck(model, micro_batches).run();
 }
 
-std::vector<Task> tasks_from_outside(const StepModel& model, bool has_backward) {
-  std::vector<Task> tasks;
-  TaskChains chains(model);
-  for (const StepTask& task : model.tasks) {
-    const std::int32_t place = chains.add(task);
-    TERRACE_CHECK_LE(0, place);
-    const bool is_backward = task.pass == UnitPass::kBackward;
-    if (is_backward && !has_backward) continue;
-    const OpKind kind = is_backward                ? OpKind::kBackward
-                        : model.is_head(task.unit) ? OpKind::kHead
-                                                   : OpKind::kForward;
-    tasks.push_back({.kind = kind,
-                     .unit = task.unit,
-                     .micro_batch = task.micro_batch,
-                     .place = place,
-                     .use = chains.use_at(task.micro_batch, place)});
-  }
-  return tasks;
-}
-
 MicroBatchOrder order_of_tasks(const StepModel& model) {
   std::vector<bool> is_done(model.unit_count());
   std::int32_t last = -1;
   for (const StepTask& task : model.tasks) {
-    if (task.pass != UnitPass::kBackward && !model.is_head(task.unit)) continue;
+    if (task.pass != UnitPass::kBackward && !model.fuses_passes(task.unit)) continue;
     if (task.unit != last && is_done[task.unit]) return MicroBatchOrder::kMicroBatchMajor;
     is_done[task.unit] = true;
     last = task.unit;
