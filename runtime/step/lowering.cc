@@ -7,7 +7,7 @@
 namespace terrace {
 namespace {
 
-// About as many ops, and buffers, come of a task: room for them is taken at once.
+// About how many ops and buffers, and accesses, a task becomes: room for them is taken at once.
 constexpr std::size_t kOpsPerTask = 4;
 constexpr std::size_t kAccessesPerTask = 16;
 

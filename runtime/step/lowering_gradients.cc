@@ -11,7 +11,7 @@ bool Lowering::sums_on_host(std::int32_t unit) const {
          gradients_->tier(unit) != Tier::kDevice;
 }
 
-// The embedding's gradient is made of all micro-batches at once.
+// The embedding's gradient is computed from all micro-batches at once.
 bool Lowering::sums_shards(std::int32_t unit) const {
   return policy_.reduces_micro_batches && model_.zero.of_gradients() &&
          !model_.joins_micro_batches(unit) && policy_.micro_batches > 1;
@@ -150,7 +150,7 @@ void Lowering::add_norm_partials(Mover& mover, std::int32_t unit, std::int64_t c
     return static_cast<std::int64_t>(bytes / (kBlockElements * size_of(model_.gradient_type)));
   };
   const std::int64_t count = blocks_of(part.size_bytes);
-  // Of the chunks before, all of which are full, as much as of a full one.
+  // Each chunk before this one is full, and has as many partials as a full chunk.
   const std::int64_t full = model_.zero.of_optimizer() ? model_.chunk_elements / model_.zero.ranks
                                                        : model_.chunk_elements;
   const std::int64_t first = first_partials_.at(unit) + chunk * (full / kBlockElements);
@@ -271,7 +271,7 @@ std::size_t Lowering::largest_streamed_chunk(const Homes& homes, bool deferred) 
   return bytes;
 }
 
-// A place is free when what it had is on its way home: from the task behind that update.
+// A place is free as soon as its chunk is on its way home: from the task after that update.
 Range Lowering::streamed_state(const Task& task, const Homes& homes) {
   const Range home = homes.chunk(task.unit, task.chunk);
   StateStream& stream = state_streams_[homes.state()].at(task.is_deferred() ? 1 : 0);
@@ -294,8 +294,8 @@ Range Lowering::streamed_state(const Task& task, const Homes& homes) {
   return passing;
 }
 
-// With stages 1 and 2 the home has the whole chunk, of which a rank updates its shard. The shards
-// come together where they are in memory: in the home, or on the way to it.
+// With ZeRO stages 1 and 2 the home has the whole chunk, and a rank updates its shard of it. The
+// shards are gathered in memory: in the home, or on the way to it.
 Lowering::UpdatedParameter Lowering::updated_parameter(const Task& task, Tier where) {
   UpdatedParameter parameter;
   parameter.home = parameters_.chunk(task.unit, task.chunk);
@@ -311,8 +311,8 @@ Lowering::UpdatedParameter Lowering::updated_parameter(const Task& task, Tier wh
   return parameter;
 }
 
-// In the compute tier the update may write where the forward or backward reads: but for shards,
-// which are not what these read.
+// In the compute tier the update may write where the forward or backward reads. Shards are an
+// exception, because forward and backward do not read them.
 bool Lowering::updates_in_place(const Task& task, Tier where) const {
   return model_.state_format.reads_parameter() && where == compute_ &&
          parameters_.tier(task.unit) != where && !parameters_.is_sharded(task.unit);
@@ -352,8 +352,8 @@ Range Lowering::updated_in_place(const Task& task, const Range& home) {
       instance = Instance{parameter_buffer(task.unit), use};
       load_frozen(task, instance->buffer);
     }
-    // The first chunk's load takes the room of all, which the others' may not do before it: they go
-    // no further ahead than to where that chunk is needed, and so is there.
+    // The first chunk's load takes the room for all chunks, and no other load may take it earlier.
+    // So the others are issued no earlier than the task that needs the first chunk.
     const bool is_first = task.chunk == 0;
     const Load load = load_to(compute_, home, is_first ? 0 : now_ - task.chunk,
                               is_first ? unit_bytes(task.unit) : 0);
@@ -363,8 +363,8 @@ Range Lowering::updated_in_place(const Task& task, const Range& home) {
   return {instance->buffer, offset_in_unit(task), home.size_bytes};
 }
 
-// It waits for nobody, but must not take the room of the whole buffer before the first chunk's load
-// has: so it goes no further ahead.
+// It waits for nothing, but must not take the room for the whole buffer before the first chunk's
+// load does, so it is issued no earlier.
 void Lowering::load_frozen(const Task& task, BufferId target) {
   const std::int64_t first = model_.trained_chunks(task.unit);
   if (first == model_.chunks(task.unit)) return;

@@ -2,11 +2,11 @@
 
 #include "runtime/step/lowering.h"
 
-// What passes between pipeline stages. Messages of one direction are on one lane at either end, in
-// order; a message that the next stage is not ready for holds up the lane, not the compute.
+// The messages between pipeline stages. Those of one direction are on one lane at either end, in
+// order. A message that the next stage is not ready for holds up the lane, but not the compute.
 namespace terrace {
 
-// One stays free, so that a receive need not wait for the use right before its own.
+// Keeps one slot free, so that a receive need not wait for the use right before its own.
 BufferId Lowering::take_slot(Slots& slots) {
   if (slots.free.size() < 2) {
     slots.all.push_back(
@@ -28,7 +28,7 @@ void Lowering::release_slot(Slots& slots, BufferId buffer) {
   slots.free.push_back(buffer);
 }
 
-// What is sent of an updated parameter goes with its update.
+// An updated parameter is sent right after its update (send_updated()), not by a task of its own.
 void Lowering::pass_message(const Task& task) {
   switch (task.message) {
     case Message::kHidden:
@@ -71,8 +71,8 @@ void Lowering::pass_hidden(const Task& task) {
   main_op(std::move(op), task);
 }
 
-// Complete but for the embedding's rows, and not yet added over data-parallel ranks. From the last
-// stage on to the first.
+// Passes the head's gradient of the tied embedding from the last stage to the first. It does not
+// have the embedding's own rows yet, and is not yet added over data-parallel ranks.
 void Lowering::pass_tied_gradient(const Task& task) {
   const Range part = compute_gradient_chunk(task.unit, task.chunk);
   main_op(message_op(task, part, Account::kGradients), task);

@@ -2,7 +2,7 @@
 
 #include "runtime/step/lowering.h"
 
-// What tensor-parallel ranks exchange, on a lane of its own. All ranks compile the same list.
+// The exchange between tensor-parallel ranks, on its own lane. All ranks compile the same list.
 namespace terrace {
 
 void Lowering::tensor_op(OpKind kind, const Task& task, const Range& source, const Range& target) {

@@ -11,7 +11,7 @@ namespace terrace {
 struct Lowering::Operands {
   std::array<Range, kRoleCount> ranges{};
   std::vector<Range> between;
-  bool adds_gradient = false;  // to what is there
+  bool adds_gradient = false;  // to the gradient that is there, instead of replacing it
   bool adds_tied_gradient = false;
 
   Range& of(Role role) { return ranges.at(static_cast<std::size_t>(role)); }
@@ -26,7 +26,8 @@ void Lowering::unit_pass(const Task& task, const std::vector<UnitStep>& steps) {
   }
 }
 
-// What must be fetched comes in one order, whatever the steps: its loads are issued in that order.
+// Asks for whatever must be fetched in one fixed order, whatever the steps are, because loads are
+// issued in that order.
 Lowering::Operands Lowering::operands_of(const Task& task, const std::vector<UnitStep>& steps) {
   Operands operands;
   operands.between.resize(model_.units.at(task.unit).between.size());

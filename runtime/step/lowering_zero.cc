@@ -1,11 +1,11 @@
 #include "runtime/step/lowering.h"
 
-// The ZeRO pass: what passes between data-parallel ranks. Every rank compiles the same ops in the
-// same order, but for which part of a chunk is its own.
+// The ZeRO pass: the exchange between data-parallel ranks. Every rank compiles the same ops in the
+// same order; only the part of a chunk that is the rank's own differs.
 namespace terrace {
 namespace {
 
-// What a rank sends so that all have, or each has its part of, what all contribute to.
+// Returns the bytes that a rank sends in a gather or a reduce-scatter of a whole of this size.
 double sent_bytes(const ZeroSharding& zero, std::size_t whole_bytes) {
   return static_cast<double>(whole_bytes) * (zero.ranks - 1) / zero.ranks;
 }
@@ -60,7 +60,7 @@ Range Lowering::reduce_finished(Mover& mover, std::int32_t unit, std::int64_t ch
   return reduce(mover, unit, chunk, rounded(mover, unit, chunk, whole));
 }
 
-// This rank's part of the sum over ranks.
+// Returns this rank's part of the sum over ranks.
 Range Lowering::reduce_to(Mover& mover, const Range& whole, const Range& part, std::int32_t chunk) {
   Op op{.kind = OpKind::kReduceScatter, .lane = Lane::kCollective};
   op.chunk = chunk;

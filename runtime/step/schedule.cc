@@ -100,8 +100,8 @@ class Scheduler {
     step_scalars();  // also if every update is deferred: the next step's updates read them
   }
 
-  // The tied embedding's parameters come first and its gradient goes last, on both sides: messages
-  // of one direction have one order.
+  // The tied embedding's parameters come first and its gradient goes last, on both sides, because
+  // messages of one direction have one order.
   void pipelined() {
     const PipelineCut& cut = model_.pipeline;
     if (policy_.has_backward && model_.has_copy_of_embedding()) {
@@ -127,7 +127,7 @@ class Scheduler {
     if (cut.is_first()) for_chunks(pass);
   }
 
-  // Neighbouring units of this stage, [begin, end).
+  // Neighbouring units of this pipeline stage, [begin, end).
   struct Piece {
     std::int32_t begin = 0;
     std::int32_t end = 0;
@@ -166,33 +166,33 @@ class Scheduler {
     }
   }
 
-  // Whether the model ends with this piece.
+  // Returns whether the model ends with this piece.
   bool is_last(const Piece& piece) const { return piece.end > model_.last_unit(); }
 
-  // Of what trains of its unit, chunk by chunk.
+  // Adds the task once for each chunk of its unit that trains.
   void for_chunks(Task task) {
     for (task.chunk = 0; task.chunk < model_.trained_chunks(task.unit); ++task.chunk) {
       tasks_.push_back(task);
     }
   }
 
-  // Whether the unit has a forward of its own in this step.
+  // Returns whether the unit has a forward of its own in this step.
   bool has_forward(std::int32_t unit) const {
     return !policy_.has_backward || !model_.fuses_passes(unit);
   }
-  // Whether the unit has a backward for each micro-batch.
+  // Returns whether the unit has a backward for each micro-batch.
   bool has_backward(std::int32_t unit) const {
     return policy_.has_backward && !model_.joins_micro_batches(unit) &&
            unit >= model_.lowest_trained() && !model_.units[unit].backward.empty();
   }
-  // Whether the gradient of a unit's output has a use.
+  // Returns whether the gradient of a unit's output has a use.
   bool has_gradient_of(std::int32_t unit) const { return unit >= model_.lowest_trained(); }
 
   void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
     tasks_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
   }
 
-  // Of the output of a unit, or its gradient.
+  // Send and receive a unit's output or the output's gradient.
   void send(Message message, std::int32_t unit, std::int32_t micro_batch) {
     tasks_.push_back(
         {.kind = OpKind::kSend, .message = message, .unit = unit, .micro_batch = micro_batch});
@@ -202,10 +202,10 @@ class Scheduler {
         {.kind = OpKind::kReceive, .message = message, .unit = unit, .micro_batch = micro_batch});
   }
 
-  // One unit ahead, so that the update of the next unit may run while this one computes.
+  // Updates are one unit ahead, so that the next unit's update may run while this unit computes.
   void updates_before_forward(std::int32_t unit) { updates_to(order_.at(unit) + 1); }
 
-  // Of units_, as far as this one.
+  // Adds the deferred updates of units_ up to this index.
   void updates_to(std::size_t last) {
     if (!policy_.has_backward) return;
     while (next_update_ < units_.size() && next_update_ <= last) {
@@ -220,7 +220,7 @@ class Scheduler {
     units_.push_back(unit);
   }
 
-  // Updates that the step before has left read its scalars: they come first.
+  // Updates that the step before has left read that step's scalars, so they come first.
   void step_scalars() {
     if (!policy_.has_backward || policy_.updates_wait_for_norm || has_scalars_) return;
     has_scalars_ = true;
@@ -241,8 +241,8 @@ class Scheduler {
   const StepModel& model_;
   const StepPolicy& policy_;
   std::vector<Task> tasks_;
-  std::vector<std::int32_t> units_;  // of this pipeline stage, in the order of their first use
-  std::vector<std::size_t> order_;   // of each unit: where it is in units_; its size: nowhere
+  std::vector<std::int32_t> units_;  // this pipeline stage's units, in the order of their first use
+  std::vector<std::size_t> order_;   // by unit: its index in units_; the number of units: not there
   std::size_t next_update_ = 0;      // of units_
   bool has_scalars_ = false;
 };

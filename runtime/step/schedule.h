@@ -9,8 +9,8 @@
 
 namespace terrace {
 
-// One position in the order of a step: a compute op or an update. Movement is added around them
-// later.
+// One position in the order of a step: the pass of a unit, a message or an update. Movement is
+// added around it later.
 struct Task {
   OpKind kind = OpKind::kForward;
   Message message = Message::kNone;  // of kSend and kReceive
@@ -28,19 +28,19 @@ struct Task {
   friend bool operator==(const Task&, const Task&) = default;
 };
 
-// The schedule pass: the compute of one step in order, micro-batch-major or layer-major, and the
-// updates. Where they wait for the norm they are deferred: the update of unit u stands one unit
-// ahead of the next step's forward of u. Otherwise it stands behind what finishes its gradient. Of
-// a pipeline: this stage's part, with what it sends and receives.
-// Where the model has tasks from outside, their order is kept, and updates are added to it alone.
+// The schedule pass. Returns the compute of one step in order, micro-batch-major or layer-major,
+// with the updates. Updates that wait for the norm are deferred: the update of unit u comes one
+// unit ahead of the next step's forward of u. Another update follows the task that finishes its
+// gradient. In a pipeline these are the tasks of this rank's stage, with its messages. If the model
+// has tasks from outside, their order is kept, and only updates are added.
 std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy);
 
-// The recompute pass: before each backward of a unit whose activations are not kept, what it needs
-// of its forward again.
+// The recompute pass. Adds, before each backward of a unit whose activations are not kept, the part
+// of its forward that the backward needs.
 std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
                                 const std::vector<Task>& tasks);
 
-// The tasks that use each unit's parameters, ascending.
+// Returns for each unit the tasks that use its parameters, ascending.
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
                                                       const std::vector<Task>& tasks);
 
