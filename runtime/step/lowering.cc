@@ -32,6 +32,7 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy, const std::
       uses_(parameter_uses(model, tasks)),
       producer_(forwards_of(tasks), -1),
       again_at_(producer_.size(), -1),
+      joined_forwards_(index(policy.micro_batches), -1),
       gradient_tasks_(model.unit_count()),
       instances_(model.unit_count()),
       updated_on_host_(model.unit_count()),
@@ -68,7 +69,7 @@ void Lowering::note(const Task& task, std::int32_t number) {
     if (again < 0) again = number;
   }
   if (task.kind == OpKind::kForward && model_.joins_micro_batches(task.unit)) {
-    joined_forwards_.push_back(task.forward);
+    joined_forwards_.at(index(task.micro_batch)) = task.forward;
   }
   const bool adds = task.kind == OpKind::kBackward;
   if (adds) {

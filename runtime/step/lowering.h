@@ -276,7 +276,8 @@ class Lowering {
   // task that needs again what it left; -1: none.
   std::vector<std::int32_t> producer_;
   std::vector<std::int32_t> again_at_;
-  std::vector<std::int32_t> joined_forwards_;  // whose backward is one op at the end
+  std::vector<std::int32_t>
+      joined_forwards_;  // by micro-batch: of the unit whose backward joins them
   struct GradientTasks {
     std::int32_t first = -1;
     std::int32_t last = -1;

@@ -28,7 +28,8 @@ TEST(DeepJson, IsRefusedByItsReaders) {
   TERRACE_EXPECT_THROW_WITH(parse_model_config(deep("x"), "c"), ConfigError, within);
   TERRACE_EXPECT_THROW_WITH(parse_model_config(deep("x"), "c", {"type"}), ConfigError, within);
   TERRACE_EXPECT_THROW_WITH(parse_safetensors_header(deep("x"), 0, "s"), CorruptData, "too deeply");
-  TERRACE_EXPECT_THROW_WITH(parse_adapter_config(deep("x"), "a"), ConfigError, "a is not a JSON object");
+  TERRACE_EXPECT_THROW_WITH(parse_adapter_config(deep("x"), "a"), ConfigError,
+                            "a is not a JSON object");
   const TemporaryDirectory directory;
   directory.write("model.safetensors.index.json", "{\"weight_map\": " + deep("x") + "}");
   TERRACE_EXPECT_THROW_WITH(read_hf_index(directory.path()), CorruptData, "not an index");
