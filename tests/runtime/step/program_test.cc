@@ -93,8 +93,8 @@ TEST(Program, TextNamesBuffersOpsLanesAndEdges) {
   for (const char* part :
        {"buffer param[0].0", "nvme", "parameters", "rope table", "step scalars", "norm partials",
         "read      read param[1].0 -> staging of param[1] at", "-> param[1] at", "upload    upload",
-        "compute   forward 1 mb 0", "compute   recompute 2 mb 0", "compute   head 3 mb 0",
-        "compute   backward 2 mb 0", "compute   embedding_backward 0",
+        "compute   forward 1 mb 0", "compute   recompute 2 mb 0", "compute   backward 3 mb 0",
+        "compute   backward 2 mb 0", "compute   backward 0  after",
         "update    update 1 chunk 0 (of the step before)", "update    norm_finish",
         "write     write", "  after "}) {
     EXPECT_THAT(text, HasSubstr(part));
