@@ -63,7 +63,10 @@ TEST(Prose, SentencesOfSources) {
 // sentence lowers its folder's ceiling. runtime/step counts by itself.
 const std::map<std::string, int>& ceilings() {
   static const std::map<std::string, int> kCeilings = {
-      {"bench", 2}, {"python", 1}, {"runtime", 2}, {"tests", 19},
+      {"bench", 2},
+      {"python", 1},
+      {"runtime", 2},
+      {"tests", 19},
   };
   return kCeilings;
 }
