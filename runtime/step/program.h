@@ -96,7 +96,7 @@ enum class BufferKind : std::uint8_t {
 struct BufferKey {
   BufferKind kind = BufferKind::kOther;
   std::int32_t unit = -1;
-  std::int64_t number = -1;  // the number of the chunk, the slot or the micro-batch
+  std::int64_t number = -1;  // of the chunk, the slot, or the forward that made the activation
 
   friend auto operator<=>(const BufferKey&, const BufferKey&) = default;
 };

@@ -11,7 +11,10 @@ namespace {
 class Scheduler {
  public:
   Scheduler(const StepModel& model, const StepPolicy& policy)
-      : model_(model), policy_(policy), order_(model.unit_count(), model.unit_count()) {
+      : model_(model),
+        policy_(policy),
+        lowest_trained_(model.lowest_trained()),
+        order_(model.unit_count(), model.unit_count()) {
     for (const StepTask& task : model.tasks) add_unit(task.unit);
     for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
       if (model.has_unit(u)) add_unit(u);
@@ -182,11 +185,11 @@ class Scheduler {
   }
   // Returns whether the unit has a backward for each micro-batch.
   bool has_backward(std::int32_t unit) const {
-    return policy_.has_backward && !model_.joins_micro_batches(unit) &&
-           unit >= model_.lowest_trained() && !model_.units[unit].backward.empty();
+    return policy_.has_backward && !model_.joins_micro_batches(unit) && unit >= lowest_trained_ &&
+           !model_.units[unit].backward.empty();
   }
   // Returns whether the gradient of a unit's output has a use.
-  bool has_gradient_of(std::int32_t unit) const { return unit >= model_.lowest_trained(); }
+  bool has_gradient_of(std::int32_t unit) const { return unit >= lowest_trained_; }
 
   void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
     tasks_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
@@ -240,6 +243,7 @@ class Scheduler {
 
   const StepModel& model_;
   const StepPolicy& policy_;
+  const std::int32_t lowest_trained_;
   std::vector<Task> tasks_;
   std::vector<std::int32_t> units_;  // this pipeline stage's units, in the order of their first use
   std::vector<std::size_t> order_;   // by unit: its index in units_; the number of units: not there

@@ -77,6 +77,13 @@ class EveryPhraseIsCurrent(unittest.TestCase):
                             if phrase not in settings)
         # Settings are named by a message with two holes: the key, and the optimizer's rule.
         self.assertTrue(is_part_of("{} of {} is", TEXTS))
+        header = (ROOT / "runtime/capi/terrace.h").read_text(encoding="utf-8")
+        for phrase in settings:
+            with_holes = re.fullmatch(r"(\w+) of (\w+) is", phrase)
+            if not with_holes:
+                self.expect_current([phrase])
+            for name in with_holes.groups() if with_holes else ():
+                self.assertRegex(header, rf"\b{name}\b", "the C interface does not list this name")
 
 
 if __name__ == "__main__":

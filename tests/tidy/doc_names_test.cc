@@ -60,7 +60,10 @@ bool is_of_record(const SourceFile& document) { return document.path == "docs/gp
 TEST(DocNames, TheTreeKeepsIt) {
   std::vector<SourceFile> sources = read_source_tree();
   for (const std::string_view ending : {".py", ".c", ".json"}) {
-    for (SourceFile& file : read_files(ending)) sources.push_back(std::move(file));
+    for (SourceFile& file : read_files(ending)) {
+      // Recorded results keep flags and names that may be gone.
+      if (!file.path.starts_with("bench/results/")) sources.push_back(std::move(file));
+    }
   }
   const KnownNames names(sources);
   const std::filesystem::path root = TERRACE_SOURCE_DIR;
