@@ -41,7 +41,9 @@ ModelRuntimeOptions in_memory(ModelRuntimeOptions engine) {
 
 Program every_second_recomputed(const TierPlan& plan) {
   StepPolicy policy = plan.training.policy;
-  for (std::size_t u = 1; u + 1 < policy.homes.size(); u += 2) policy.homes[u].recompute = true;
+  for (std::size_t u = 1; u + 1 < policy.activations.size(); u += 2) {
+    policy.activations[u].recompute = true;
+  }
   return compile_step(plan.model, policy, {});
 }
 

@@ -103,8 +103,8 @@ class RankedSteps {
 
   static RankedSamples facts_of(const StepRunner& runner) {
     RankedSamples samples;
-    for (const UnitModel& unit : runner.model().units) {
-      samples.parameters += static_cast<double>(unit.padded_elements);
+    for (const ParameterGroup& group : runner.model().groups) {
+      samples.parameters += static_cast<double>(group.padded_elements);
     }
     samples.home_bytes = home_bytes(runner.program());
     return samples;

@@ -250,7 +250,7 @@ std::vector<const UnitLayout*> CheckpointedModel::units() const {
   const auto add = [&order](const UnitLayout& unit) {
     if (unit.trains() && std::ranges::find(order, &unit) == order.end()) order.push_back(&unit);
   };
-  for (const std::int32_t index : first_units) add(layout.at(static_cast<std::size_t>(index)));
+  for (const std::int32_t index : first_changed) add(layout.at(static_cast<std::size_t>(index)));
   for (const UnitLayout& unit : layout) add(unit);
   return order;
 }

@@ -66,7 +66,7 @@ struct CheckpointedModel {
   const UpdateRule& rule;                 // whose slots there are
   // The units that are written before the others, by their index. They need not be all units, nor
   // train.
-  std::vector<std::int32_t> first_units = {};
+  std::vector<std::int32_t> first_changed = {};
 
   // Returns the units that train, in the order in which they are written.
   std::vector<const UnitLayout*> units() const;

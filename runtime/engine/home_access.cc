@@ -92,14 +92,14 @@ std::size_t HomeAccess::buffer_bytes(bool has_drive) {
   return (has_drive ? kWritesInFlight + 1 : 1) * kBounceBytes;
 }
 
-HomeAccess::Place HomeAccess::place_of(StateClass state, std::int32_t unit,
+HomeAccess::Place HomeAccess::place_of(StateClass state, std::int32_t group,
                                        std::int64_t chunk) const {
-  BufferKey key{home_names(state).kind, unit};
+  BufferKey key{home_names(state).kind, group};
   Place place;
-  place.size_bytes = model_.home_bytes(state, unit, chunk);
+  place.size_bytes = model_.home_bytes(state, group, chunk);
   const auto whole = persistent_.find(key);
   if (whole != persistent_.end()) {
-    const std::size_t begin = model_.home_offset(state, unit, chunk);
+    const std::size_t begin = model_.home_offset(state, group, chunk);
     place.tier = program_.buffers[whole->second].tier;
     place.bytes =
         bytes_of(program_, memory_, {Role::kSource, whole->second, begin, place.size_bytes});
@@ -141,9 +141,9 @@ HomeAccess::PlacePart HomeAccess::part_at(const Place& place, std::size_t first,
   return {place, first, memory};
 }
 
-void HomeAccess::read(StateClass state, std::int32_t unit, std::int64_t chunk, std::size_t first,
+void HomeAccess::read(StateClass state, std::int32_t group, std::int64_t chunk, std::size_t first,
                       std::span<std::byte> out) {
-  const Place place = place_of(state, unit, chunk);
+  const Place place = place_of(state, group, chunk);
   TERRACE_CHECK_LE(first + out.size(), place.size_bytes);
   if (place.tier != Tier::kNvme) {
     copy(out, place.bytes.subspan(first, out.size()));
@@ -166,9 +166,9 @@ void HomeAccess::read(StateClass state, std::int32_t unit, std::int64_t chunk, s
   }
 }
 
-void HomeAccess::write(StateClass state, std::int32_t unit, std::int64_t chunk,
+void HomeAccess::write(StateClass state, std::int32_t group, std::int64_t chunk,
                        FunctionRef<bool(std::size_t first, std::span<std::byte> piece)> fill) {
-  const Place place = place_of(state, unit, chunk);
+  const Place place = place_of(state, group, chunk);
   Writes writes;
   std::size_t number = 0;
   for (std::size_t at = 0; at < place.size_bytes; ++number) {

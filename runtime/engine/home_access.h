@@ -32,12 +32,12 @@ class HomeAccess {
 
   // Reads bytes [first, first + out.size()) of the part of a chunk that is at home here. Throws
   // IoError, CorruptData, DeviceError.
-  void read(StateClass state, std::int32_t unit, std::int64_t chunk, std::size_t first,
+  void read(StateClass state, std::int32_t group, std::int64_t chunk, std::size_t first,
             std::span<std::byte> out);
   // Replaces that part. `fill` is called for one piece after another, front to back. It sets all of
   // a piece; for a piece that is zero it may set nothing and return false. Zeros are not written to
   // a drive.
-  void write(StateClass state, std::int32_t unit, std::int64_t chunk,
+  void write(StateClass state, std::int32_t group, std::int64_t chunk,
              FunctionRef<bool(std::size_t first, std::span<std::byte> piece)> fill);
   // Gives back the pages of the bounce buffer, which holds nothing between calls.
   void give_pages_back() { bounce_.give_pages_back(); }
@@ -50,7 +50,7 @@ class HomeAccess {
     std::size_t size_bytes = 0;
   };
 
-  Place place_of(StateClass state, std::int32_t unit, std::int64_t chunk) const;
+  Place place_of(StateClass state, std::int32_t group, std::int64_t chunk) const;
   void copy(std::span<std::byte> target, std::span<const std::byte> source);
   // Bytes of a place from `first` on, and the memory of the bounce buffer for them.
   struct PlacePart {

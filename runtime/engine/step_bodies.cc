@@ -43,6 +43,10 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
       update_checksums_(program, memory, computation.model, store) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   embedding_views_.resize(kEmbeddingViews * static_cast<std::size_t>(program.micro_batches));
+  for (const UnitModel& unit : model_.units) {
+    groups_.reserve(unit.groups.size());
+    inputs_.reserve(std::max<std::size_t>(1, unit.inputs.size()));
+  }
 }
 
 std::span<std::byte> StepBodies::bytes(const Access& access) const {
@@ -99,25 +103,54 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
 }
 
 // Puts each buffer of an op where its role says that a unit finds it.
-void StepBodies::OpMemory::fill(const StepBodies& bodies, const Op& op, const RunInput& input) {
+void StepBodies::OpMemory::fill(StepBodies& bodies, const Op& op, const RunInput& input) {
   for (const auto* accesses : {&op.reads, &op.writes}) {
     for (const Access& access : *accesses) {
       std::byte* const data = bodies.bytes(access).data();
       if (access.role == Role::kBetween) {
         between.at(static_cast<std::size_t>(access.number)) = data;
-      } else {
+      } else if (access.number == 0) {
         memory.of(access.role) = data;
       }
     }
   }
   memory.between = between;
-  const auto mode = [&op](Role role) {
-    return op.reads_role(role) ? GradientMode::kAccumulate : GradientMode::kAssign;
-  };
-  memory.gradient_mode = mode(Role::kGradient);
-  memory.tied_gradient_mode = mode(Role::kTiedGradient);
+  memory.inputs = bodies.input_memory(op);
+  memory.groups = bodies.group_memory(op);
+  if (!memory.groups.empty()) memory.gradient_mode = memory.groups.front().gradient_mode;
   memory.gradient_scale = 1.0F / static_cast<float>(input.target_tokens);
   if (op.find(Role::kLossScale) != nullptr) memory.gradient_scale *= bodies.loss_scale(op).scale;
+}
+
+std::span<const GroupMemory> StepBodies::group_memory(const Op& op) {
+  groups_.assign(model_.units.at(static_cast<std::size_t>(op.unit)).groups.size(), {});
+  const auto of = [this](const Access& access) -> GroupMemory& {
+    return groups_.at(static_cast<std::size_t>(access.number));
+  };
+  for (const Access& read : op.reads) {
+    if (read.role == Role::kParameters) of(read).parameters = bytes(read).data();
+    if (read.role == Role::kGradient) of(read).gradient_mode = GradientMode::kAccumulate;
+  }
+  for (const Access& write : op.writes) {
+    if (write.role == Role::kGradient) of(write).gradient = bytes(write).data();
+  }
+  return groups_;
+}
+
+std::span<const InputMemory> StepBodies::input_memory(const Op& op) {
+  const UnitModel& unit = model_.units.at(static_cast<std::size_t>(op.unit));
+  inputs_.assign(std::max<std::size_t>(1, unit.inputs.size()), {});
+  const auto of = [this](const Access& access) -> InputMemory& {
+    return inputs_.at(static_cast<std::size_t>(access.number));
+  };
+  for (const Access& read : op.reads) {
+    if (read.role == Role::kHidden) of(read).hidden = bytes(read).data();
+    if (read.role == Role::kHiddenGradientOut) of(read).gradient_mode = GradientMode::kAccumulate;
+  }
+  for (const Access& write : op.writes) {
+    if (write.role == Role::kHiddenGradientOut) of(write).gradient = bytes(write).data();
+  }
+  return inputs_;
 }
 
 void StepBodies::compute(const Op& op, const RunInput& input, NativeStream stream) {
@@ -203,7 +236,7 @@ void StepBodies::norm_partials(const Op& op, NativeStream stream) {
 
 void StepBodies::collective(const Op& op, NativeStream stream) {
   const bool adds = op.kind != OpKind::kAllGather;
-  const DType dtype = adds ? sum_type(op, model_) : model_.compute_type;
+  const DType dtype = adds ? sum_type(op, model_) : model_.parameter_type(op.group);
   const auto elements = [&](Role role) {
     const std::span<std::byte> memory = bytes(*op.find(role));
     return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
@@ -274,17 +307,17 @@ const double* StepBodies::sums_of_rank(const Op& op, std::int32_t rank) const {
 
 // Within a chunk, adds the partials of one data-parallel rank after those of another. Elements that
 // all tensor-parallel ranks have alike are counted once, with the first rank's partials.
-void StepBodies::add_partials(const Op& op, std::int32_t unit, std::int32_t tensor_rank,
+void StepBodies::add_partials(const Op& op, std::int32_t group, std::int32_t tensor_rank,
                               std::size_t at, GradientNorm& norm) const {
-  const std::int32_t stage = model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(unit);
+  const std::int32_t stage = model_.stage_of(model_.owner(group));
   const std::int32_t holders = model_.zero.of_optimizer() ? model_.zero.ranks : 1;
-  const UnitModel& of_unit = model_.units.at(static_cast<std::size_t>(unit));
-  const bool counts_all = tensor_rank == 0 || of_unit.replicated.empty();
+  const ParameterGroup& of = model_.groups.at(static_cast<std::size_t>(group));
+  const bool counts_all = tensor_rank == 0 || of.replicated.empty();
   const std::int64_t end =
-      (counts_all ? of_unit.trained_elements() : of_unit.replicated.begin) / kBlockElements;
+      (counts_all ? of.trained_elements() : of.replicated.begin) / kBlockElements;
   std::int64_t block = 0;
-  for (std::int64_t chunk = 0; chunk < model_.trained_chunks(unit); ++chunk) {
-    const std::int64_t count = model_.chunk_size(unit, chunk) / (kBlockElements * holders);
+  for (std::int64_t chunk = 0; chunk < model_.trained_chunks(group); ++chunk) {
+    const std::int64_t count = model_.chunk_size(group, chunk) / (kBlockElements * holders);
     for (std::int32_t rank = 0; rank < holders; ++rank, block += count) {
       const double* partials = sums_of_rank(op, model_.rank_of(stage, rank, tensor_rank));
       const std::int64_t counted = std::clamp<std::int64_t>(end - block, 0, count);
@@ -294,8 +327,8 @@ void StepBodies::add_partials(const Op& op, std::int32_t unit, std::int32_t tens
   }
 }
 
-// Adds the partials in global order, as one rank alone has them. Within a unit, the partials of one
-// tensor-parallel rank follow those of another.
+// Adds the partials in global order, as one rank alone has them. Within a group, the partials of
+// one tensor-parallel rank follow those of another.
 double StepBodies::norm_of_gradient(const Op& op) const {
   GradientNorm norm;
   if (!model_.gathers_partials()) {
@@ -305,14 +338,14 @@ double StepBodies::norm_of_gradient(const Op& op) const {
   }
   const std::int32_t holders = model_.zero.of_optimizer() ? model_.zero.ranks : 1;
   std::vector<std::size_t> first(static_cast<std::size_t>(model_.pipeline.stages), 0);
-  for (std::int32_t unit = 0; unit < program_.units; ++unit) {
-    const std::int32_t stage = model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(unit);
+  for (std::int32_t group = 0; group < model_.group_count(); ++group) {
+    const std::int32_t stage = model_.stage_of(model_.owner(group));
     std::size_t& at = first[static_cast<std::size_t>(stage)];
     for (std::int32_t tensor = 0; tensor < model_.tensor.ranks; ++tensor) {
-      add_partials(op, unit, tensor, at, norm);
+      add_partials(op, group, tensor, at, norm);
     }
     at += static_cast<std::size_t>(
-        model_.units.at(static_cast<std::size_t>(unit)).trained_elements() /
+        model_.groups.at(static_cast<std::size_t>(group)).trained_elements() /
         (kBlockElements * holders));
   }
   return norm.value();
@@ -425,21 +458,21 @@ void StepBodies::set_step_scalars(const Op& op, const StepScalars& scalars) {
 }
 
 void StepBodies::update(const Op& op, NativeStream stream) {
-  const ChunkPart part = model_.home_part(StateClass::kOptimizer, op.unit, op.chunk);
-  const std::int64_t first = model_.chunk_begin(op.unit, op.chunk) + part.begin;
+  const ChunkPart part = model_.home_part(StateClass::kOptimizer, op.group, op.chunk);
+  const std::int64_t first = model_.chunk_begin(op.group, op.chunk) + part.begin;
   ParameterUpdate update;
   update.gradient = view(data(op, Role::kGradient), model_.gradient_type, part.count);
   if (is_giving_) {
-    (*sink_)(op.unit, first, {update.gradient.as<float>(), static_cast<std::size_t>(part.count)});
+    (*sink_)(op.group, first, {update.gradient.as<float>(), static_cast<std::size_t>(part.count)});
   }
-  update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);
-  set_state_views(update, model_.state_format, data(op, Role::kState), part.count);
+  update.parameter = view(data(op, Role::kParameters), model_.parameter_type(op.group), part.count);
+  set_state_views(update, model_.format_of(op.group), data(op, Role::kState), part.count);
   update.options = optimizer_.numbers;
   update.decayed_elements =
-      model_.units.at(static_cast<std::size_t>(op.unit)).decayed_elements - first;
+      model_.groups.at(static_cast<std::size_t>(op.group)).decayed_elements - first;
   update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));
   update.rounding = {.seed = optimizer_.seed,
-                     .stream = kMomentStreams + static_cast<std::uint32_t>(op.unit),
+                     .stream = kMomentStreams + static_cast<std::uint32_t>(op.group),
                      .first_element = first};
   const UpdateChecksums::Parts* parts =
       op.lane == Lane::kUpdate ? update_checksums_.parts_of(op) : nullptr;

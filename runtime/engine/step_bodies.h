@@ -34,10 +34,10 @@ struct StepComputation {
 // The largest number of buffers between the steps of a unit's pass.
 inline constexpr std::size_t kMostBetween = 32;
 
-// Takes elements [begin, begin + gradient.size()) of the finished gradient of a unit. Called by the
-// lane that updates.
+// Takes elements [begin, begin + gradient.size()) of the finished gradient of a group. Called by
+// the lane that updates.
 using GradientSink =
-    std::function<void(std::int32_t unit, std::int64_t begin, std::span<const float> gradient)>;
+    std::function<void(std::int32_t group, std::int64_t begin, std::span<const float> gradient)>;
 
 // The bodies of a program's ops: the compute of units, sums and norms of gradients, collectives,
 // optimizer updates. The update lane works on host memory with the CPU's kernels, the compute lane
@@ -100,19 +100,23 @@ class StepBodies final : public OpBodies {
   void update_with_checksums(const ParameterUpdate& update, const UpdateChecksums::Parts& parts);
   // Returns the norm of the gradient over all ranks.
   double norm_of_gradient(const Op& op) const;
-  // Adds the partials of a unit that a tensor-parallel rank has. `at` is the index of the unit's
+  // Adds the partials of a group that a tensor-parallel rank has. `at` is the index of the group's
   // first among the rank's partials.
-  void add_partials(const Op& op, std::int32_t unit, std::int32_t tensor_rank, std::size_t at,
+  void add_partials(const Op& op, std::int32_t group, std::int32_t tensor_rank, std::size_t at,
                     GradientNorm& norm) const;
   const double* sums_of_rank(const Op& op, std::int32_t rank) const;
   double sum_of_losses(const Op& op) const;
   // The memory in which a unit finds the buffers of an op.
   struct OpMemory {
-    void fill(const StepBodies& bodies, const Op& op, const RunInput& input);
+    void fill(StepBodies& bodies, const Op& op, const RunInput& input);
 
     UnitMemory memory;
     std::array<std::byte*, kMostBetween> between{};
   };
+  // Return the memory of the groups and of the inputs of the op's unit. Compute lane only; good
+  // until the next call.
+  std::span<const GroupMemory> group_memory(const Op& op);
+  std::span<const InputMemory> input_memory(const Op& op);
   std::span<std::byte> bytes(const Access& access) const;
   Communicator& communicator_for(const StepGroup& group, const Access& access) const {
     return group.of(program_.buffers.at(access.buffer).tier);
@@ -140,6 +144,9 @@ class StepBodies final : public OpBodies {
   // The arguments of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;
   std::vector<TensorView> embedding_views_;
+  // Of the unit whose op runs; compute lane only.
+  std::vector<GroupMemory> groups_;
+  std::vector<InputMemory> inputs_;
 };
 
 }  // namespace terrace

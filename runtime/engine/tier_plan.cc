@@ -31,7 +31,7 @@ PipelineCut cut_of(const TierRuntimeOptions& options, const StepModel& model) {
   for (const UnitModel& unit : model.units) {
     costs.push_back(unit.forward_flops + unit.backward_flops);
   }
-  cut.first_units = balance_stages(costs, cut.pieces());
+  cut.piece_begins = balance_stages(costs, cut.pieces());
   return cut;
 }
 

@@ -209,19 +209,19 @@ UnitState& TierRuntime::state() {
   return *state_;
 }
 
-void TierRuntime::read_state(StateField field, std::int32_t unit, std::int64_t begin,
+void TierRuntime::read_state(StateField field, std::int32_t group, std::int64_t begin,
                              std::span<float> out) {
   check_idle("read_state()");
   if (!has_state_) throw UsageError("read_state(): no state was set", "call fill_state() first");
-  if (unit < 0 || unit > plan_.model.last_unit()) {
-    throw UsageError(fmt::format("read_state(): unit {} of {}", unit, plan_.model.unit_count()),
-                     "units are numbered from 0, as they are described");
+  if (group < 0 || group > plan_.model.group_count() - 1) {
+    throw UsageError(fmt::format("read_state(): group {} of {}", group, plan_.model.group_count()),
+                     "groups are numbered from 0, as they are described");
   }
-  const std::int64_t elements = plan_.model.units.at(unit).padded_elements;
+  const std::int64_t elements = plan_.model.groups.at(group).padded_elements;
   const std::int64_t end = begin + std::ssize(out);
   if (begin < 0 || end > elements) {
-    throw UsageError(fmt::format("read_state(): elements {} to {} of unit {}, which has {}", begin,
-                                 end, unit, elements),
+    throw UsageError(fmt::format("read_state(): elements {} to {} of group {}, which has {}", begin,
+                                 end, group, elements),
                      "read within padded_elements");
   }
   const std::size_t slots = options_.optimizer.rule->slots.size();
@@ -231,13 +231,14 @@ void TierRuntime::read_state(StateField field, std::int32_t unit, std::int64_t b
                                  *slot, slots),
                      "read state_fields() of the rule's slots");
   }
-  if (!state_->is_here(field, unit, {begin, end})) {
-    throw UsageError(fmt::format("read_state(): not all of elements {} to {} of unit {} have their "
-                                 "home on this rank",
-                                 begin, end, unit),
-                     "read them on the ranks that own them: each owns an equal part of a chunk");
+  if (!state_->is_here(field, group, {begin, end})) {
+    throw UsageError(
+        fmt::format("read_state(): not all of elements {} to {} of group {} have their "
+                    "home on this rank",
+                    begin, end, group),
+        "read them on the ranks that own them: each owns an equal part of a chunk");
   }
-  state_->read(field, unit, begin, out);
+  state_->read(field, group, begin, out);
 }
 
 void TierRuntime::set_constants(std::span<const std::byte> bytes) {

@@ -68,21 +68,21 @@ class TierRuntime {
   // --- state, while no step is under way ---------------------------------------------------------
 
   // Sets all parameters and optimizer state that are at home here; `source` is asked for each field
-  // of each unit, in parts, by several threads. After each part `progress` is told how many of all
+  // of each group, in parts, by several threads. After each part `progress` is told how many of all
   // parts are done. Called once before the first step, and again at any time when drained. Blocks.
   // Throws UsageError, IoError, DeviceError, and what the source throws.
   void fill_state(ElementSource source, FillProgress progress = [](std::int64_t, std::int64_t) {});
-  // Does the same for units that have quantised matrices, or for slots that begin with zeros.
+  // Does the same for groups that have quantised matrices, or for slots that begin with zeros.
   void fill_state(
       const FillSource& source, FillProgress progress = [](std::int64_t, std::int64_t) {});
-  // Reads elements [begin, begin + out.size()) of a field of a unit's flat sequence, exact, as
+  // Reads elements [begin, begin + out.size()) of a field of a group's flat sequence, exact, as
   // fp32. With several ranks each can read the elements that are at home there. Blocks. Throws
   // UsageError, IoError, CorruptData, DeviceError.
-  void read_state(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
+  void read_state(StateField field, std::int32_t group, std::int64_t begin, std::span<float> out);
   // Returns the state, which can be read without the check of the range.
   UnitState& state();
   // Returns the gate for a thread that reads state() beside the next steps: it is closed when
-  // drained, and opened as units are read. UnitState is still used by one thread at a time.
+  // drained, and opened as groups are read. UnitState is still used by one thread at a time.
   HomeGate& home_gate() { return home_gate_; }
   // Sets the content of the constants that every task may read, ComputeModel::constants_bytes at
   // most. Before the first step. Blocks. Throws UsageError, DeviceError.
@@ -104,7 +104,7 @@ class TierRuntime {
   // what the compute threw, NotFinite, IoError, CorruptData, CommError or DeviceError. Throws
   // UsageError, too.
   TierStepOutcome finish_step();
-  // Gives up the only unfinished step. It updates nothing; instead the gradient that each unit has
+  // Gives up the only unfinished step. It updates nothing; instead the gradient that each group has
   // at the step's end goes to the sink, during finish_step() and drain(), which follow in this
   // order. The next step has the same number. Needs OptimizerOptions::can_skip_steps, one rank,
   // fp32 gradients, and compute in host memory. Throws UsageError.
@@ -186,7 +186,7 @@ class TierRuntime {
   std::unique_ptr<BlockStore> store_;  // uses the host memory: destroyed before it
   ExecutorMemory memory_;
   SystemClock clock_;
-  HomeGate home_gate_{plan_.training.program.units};
+  HomeGate home_gate_{plan_.training.program.groups};
   std::unique_ptr<HomeAccess> homes_;
   std::unique_ptr<UnitState> state_;
   std::unique_ptr<StepBodies> bodies_;

@@ -22,11 +22,13 @@ class UnitCheck {
     check_ranks();
     for (number_ = 0; number_ < model_.units.size(); ++number_) {
       check_kind();
-      check_elements();
+      check_inputs();
+      check_groups();
       check_steps();
     }
+    check_owners();
     const bool trains = std::ranges::any_of(
-        model_.units, [](const UnitModel& unit) { return unit.trained_elements() > 0; });
+        model_.groups, [](const ParameterGroup& group) { return group.trained_elements() > 0; });
     if (options_.trains && !trains) {
       throw UsageError("no unit trains", "describe elements that are not frozen");
     }
@@ -57,22 +59,70 @@ class UnitCheck {
             "leave the steps out, or describe it as a block");
   }
 
-  void check_elements() const {
+  void check_inputs() const {
+    for (const std::int32_t input : unit().inputs) {
+      require(0 <= input && input < static_cast<std::int32_t>(number_),
+              fmt::format("reads the output of unit {}, which is not before it", input),
+              "describe the units in the order in which they are computed");
+    }
+  }
+
+  // Checks the numbers of the groups that the unit uses: its own come first.
+  void check_groups() const {
+    bool has_other = false;
+    for (const std::int32_t group : unit().groups) {
+      require(0 <= group && group < std::ssize(model_.groups),
+              fmt::format("uses group {}, but only {} are described", group, model_.groups.size()),
+              "add it to ComputeModel::groups");
+      const bool is_own = group_at(group).unit == static_cast<std::int32_t>(number_);
+      require(!is_own || !has_other, "has a group of its own behind another unit's",
+              "name its own groups first in UnitModel::groups");
+      has_other = has_other || !is_own;
+      if (is_own) check_elements(group_at(group));
+    }
+  }
+
+  // Checks that every group belongs to a unit that uses it, and that groups are in order.
+  void check_owners() const {
+    std::int32_t last = 0;
+    for (std::size_t g = 0; g < model_.groups.size(); ++g) {
+      const std::int32_t owner = model_.groups[g].unit;
+      const bool is_unit = 0 <= owner && owner < std::ssize(model_.units);
+      demand(is_unit && uses(owner, g),
+             fmt::format("group {} belongs to unit {}, which does not use it", g, owner),
+             "set ParameterGroup::unit, and add the group to UnitModel::groups");
+      demand(last <= owner,
+             fmt::format("group {} of unit {} stands behind one of unit {}", g, owner, last),
+             "describe the groups in the order of their units");
+      last = owner;
+    }
+  }
+
+  bool uses(std::int32_t unit, std::size_t group) const {
+    const std::vector<std::int32_t>& used = model_.units[static_cast<std::size_t>(unit)].groups;
+    return std::ranges::find(used, static_cast<std::int32_t>(group)) != used.end();
+  }
+
+  const ParameterGroup& group_at(std::int32_t group) const {
+    return model_.groups[static_cast<std::size_t>(group)];
+  }
+
+  void check_elements(const ParameterGroup& group) const {
     const std::int64_t grain = options_.ranks.shape.data * kBlockElements;
     const auto check = [&](std::int64_t elements, const char* name) {
       require(elements >= 0 && elements % grain == 0,
               fmt::format("has {} {}, which is not a multiple of {}", name, elements, grain),
               "round up with padded_elements(), and give the number of data-parallel ranks");
     };
-    check(unit().padded_elements, "padded_elements");
-    check(unit().frozen_elements, "frozen_elements");
-    require(unit().frozen_elements <= unit().padded_elements,
+    check(group.padded_elements, "padded_elements");
+    check(group.frozen_elements, "frozen_elements");
+    require(group.frozen_elements <= group.padded_elements,
             "has more frozen elements than elements", "count them among padded_elements");
-    const ElementSpan& quantized = unit().quantized;
-    require(quantized.empty() || (unit().trained_elements() <= quantized.begin &&
-                                  quantized.end <= unit().padded_elements),
+    const ElementSpan& quantized = group.quantized;
+    require(quantized.empty() || (group.trained_elements() <= quantized.begin &&
+                                  quantized.end <= group.padded_elements),
             "has quantised elements that are not frozen", "count them among frozen_elements");
-    require(0 <= unit().decayed_elements && unit().decayed_elements <= unit().trained_elements(),
+    require(0 <= group.decayed_elements && group.decayed_elements <= group.trained_elements(),
             "has more decayed elements than trained elements",
             "count only the elements at its start");
   }
@@ -86,14 +136,19 @@ class UnitCheck {
     check_saved();
     check_losses();
     check_between();
-    const bool writes_gradient = UnitModel::writes(unit().backward, Role::kGradient);
-    require(!writes_gradient || unit().trained_elements() > 0,
-            "writes a gradient, but none of its elements train",
+    for (std::int32_t index = 0; index < std::ssize(unit().groups); ++index) check_gradient(index);
+  }
+
+  void check_gradient(std::int32_t index) const {
+    const ParameterGroup& group = group_at(unit().groups[static_cast<std::size_t>(index)]);
+    const bool is_own = group.unit == static_cast<std::int32_t>(number_);
+    const bool trains = group.trained_elements() > 0;
+    const bool writes = UnitModel::writes_gradient(unit().backward, index);
+    require(!writes || trains, "writes a gradient, but none of its elements train",
             "leave Role::kGradient out of its backward");
-    require(
-        unit().trained_elements() == 0 || unit().kind == UnitKind::kEmbedding || writes_gradient,
-        "trains, but its backward does not write Role::kGradient",
-        "add it to what the backward writes, or count its elements as frozen");
+    require(!trains || !is_own || unit().kind == UnitKind::kEmbedding || writes,
+            "trains, but its backward does not write Role::kGradient",
+            "add it to what the backward writes, or count its elements as frozen");
   }
 
   // Checks that a backward which reads saved activations has a forward that writes them.
@@ -138,11 +193,9 @@ class UnitCheck {
     switch (role) {
       case Role::kTokens:
       case Role::kHidden:
-      case Role::kTiedParameters:
       case Role::kLossScale:
         return require(!writes, "writes something that it may only read",
-                       "move the input, hidden states, tied parameters and loss scale to the "
-                       "reads");
+                       "move the input, hidden states and loss scale to the reads");
       case Role::kHiddenOut:
         return require(writes && !is_backward, "lists its output outside a forward's writes",
                        "save the parts of it that the backward needs: Role::kSaved");
@@ -155,7 +208,6 @@ class UnitCheck {
                        "lists the gradient of its input outside a backward's writes",
                        "move it there");
       case Role::kGradient:
-      case Role::kTiedGradient:
         return require(writes && is_backward, "lists its gradient outside a backward's writes",
                        "list it only there: if a backward adds to it, the read is implied");
       case Role::kSaved:
@@ -173,6 +225,12 @@ class UnitCheck {
     require(step.kind == UnitStep::Kind::kCompute || model_.tensor.ranks > 1,
             "has an exchange between tensor-parallel ranks, but there are none",
             "leave the exchange out");
+    for (const std::int32_t index : step.groups) {
+      require(unit().groups.empty() || (0 <= index && index < std::ssize(unit().groups)),
+              fmt::format("reads parameters of the group with index {}, but it uses only {}", index,
+                          unit().groups.size()),
+              "add the group to UnitModel::groups");
+    }
     for (const auto* list : {&step.reads, &step.writes}) {
       for (const UnitAccess& access : *list) {
         check_access(access, is_backward);
@@ -195,6 +253,10 @@ class UnitCheck {
       case Role::kHiddenOut:
       case Role::kHiddenGradient:
       case Role::kHiddenGradientOut:
+        require(0 <= access.number &&
+                    access.number < std::max<std::ptrdiff_t>(1, std::ssize(unit().inputs)),
+                fmt::format("uses its hidden input {}, which it does not name", access.number),
+                "add the unit that writes it to UnitModel::inputs");
         return require(model_.hidden_bytes > 0, "uses hidden states, but they have no bytes",
                        "set ComputeModel::hidden_bytes to the largest output of a unit");
       case Role::kSaved:
@@ -206,12 +268,12 @@ class UnitCheck {
                                    access.number, unit().between.size()),
                        "describe it in UnitModel::between");
       case Role::kGradient:
+        require(0 <= access.number && access.number < std::ssize(unit().groups),
+                fmt::format("writes the gradient of the group with index {}, but it uses only {}",
+                            access.number, unit().groups.size()),
+                "add the group to UnitModel::groups");
         return require(is_backward, "writes its gradient in a forward",
                        "describe that in its backward");
-      case Role::kTiedParameters:
-      case Role::kTiedGradient:
-        return require(model_.tied, "uses tied parameters, but the model is not tied",
-                       "set ComputeModel::tied");
       case Role::kLosses:
       case Role::kLossScale:
         return;
@@ -229,9 +291,6 @@ class UnitCheck {
   void check_ends() const {
     const bool has_ends = model_.units.front().kind == UnitKind::kEmbedding &&
                           model_.units.back().kind == UnitKind::kHead;
-    demand(!model_.tied || has_ends,
-           "tied parameters must belong to an embedding that a head uses, too",
-           "describe the first unit as an embedding and the last as a head, or do not tie");
     const bool has_stages = options_.ranks.shape.pipeline > 1;
     demand(!has_stages || options_.schedule.empty(),
            "a schedule from outside must cover a whole model, not pipeline stages",
@@ -239,6 +298,19 @@ class UnitCheck {
     demand(!has_stages || has_ends,
            "pipeline stages need an embedding as the first unit and a head as the last",
            "describe both, or train without pipeline stages");
+    for (std::size_t u = 0; has_stages && u < model_.units.size(); ++u) {
+      demand(model_.units[u].inputs.empty(),
+             fmt::format("unit {} names its inputs, and there are pipeline stages", u),
+             "leave UnitModel::inputs empty, or train without pipeline stages");
+      for (const std::int32_t group : model_.units[u].groups) {
+        const std::int32_t owner = group_at(group).unit;
+        const bool passes = owner == 0 && u + 1 == model_.units.size();
+        demand(owner == static_cast<std::int32_t>(u) || passes,
+               fmt::format("unit {} uses parameters of unit {}, and there are pipeline stages", u,
+                           owner),
+               "between stages only a head may use parameters of another unit, the embedding's");
+      }
+    }
   }
 
   void check_types() const {

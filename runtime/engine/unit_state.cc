@@ -93,49 +93,50 @@ void narrow_slot(std::span<const float> exact, std::byte* out) {
 void UnitState::fill(const FillSource& source, WorkerArena& workers, FillProgress progress) {
   slots_ = source.slots;
   parameters_hash_.emplace();
-  const auto units = static_cast<std::int32_t>(model_.unit_count());
   std::int64_t total = 0;
-  for (std::int32_t unit = 0; unit < units; ++unit) total += model_.chunks(unit);
+  for (std::int32_t group = 0; group < model_.group_count(); ++group) total += model_.chunks(group);
   std::int64_t done = 0;
-  for (std::int32_t unit = 0; unit < units; ++unit) {
-    for (std::int64_t chunk = 0; chunk < model_.chunks(unit); ++chunk) {
+  for (std::int32_t group = 0; group < model_.group_count(); ++group) {
+    for (std::int64_t chunk = 0; chunk < model_.chunks(group); ++chunk) {
       for (const StateClassInfo& info : kStateClasses) {
-        if (!lasts(info) || !model_.has_home(info.state, unit)) continue;
-        if (chunk >= model_.home_chunks(info.state, unit)) continue;
-        fill_home(info.state, source, unit, chunk, workers);
+        if (!lasts(info) || !model_.has_home(info.state, group)) continue;
+        if (chunk >= model_.home_chunks(info.state, group)) continue;
+        fill_home(info.state, source, group, chunk, workers);
       }
       progress(++done, total);
     }
   }
 }
 
-std::vector<FieldPart> UnitState::home_parts(StateClass state, std::int64_t elements) const {
-  if (state == StateClass::kOptimizer) return parts_of(model_.state_format.layout(elements));
+std::vector<FieldPart> UnitState::home_parts(StateClass state, std::int32_t group,
+                                             std::int64_t elements) const {
+  if (state == StateClass::kOptimizer) return parts_of(model_.format_of(group).layout(elements));
   TERRACE_CHECK(state == StateClass::kParameters);
-  return {{StateField::kMaster, {model_.compute_type, 0, model_.state_bytes(state, elements)}}};
+  return {{StateField::kMaster,
+           {model_.parameter_type(group), 0, model_.state_bytes(state, group, elements)}}};
 }
 
 // Returns whether the part need not be written because it is zero. 8-bit slots are always written:
 // even codes of zeros have exponents, which are stored.
-bool UnitState::is_left_zero(const FieldPart& part) const {
+bool UnitState::is_left_zero(const FieldPart& part, std::int32_t group) const {
   const bool is_slot = slot_of(part.field).has_value() && !part.exponents;
-  const bool is_plain = model_.state_format.slot_form != SlotForm::kInt8;
+  const bool is_plain = model_.format_of(group).slot_form != SlotForm::kInt8;
   return slots_ == SlotStart::kZero && is_slot && is_plain;
 }
 
-void UnitState::fill_home(StateClass state, const FillSource& source, std::int32_t unit,
+void UnitState::fill_home(StateClass state, const FillSource& source, std::int32_t group,
                           std::int64_t chunk, WorkerArena& workers) {
-  const ChunkPart here = model_.home_part(state, unit, chunk);
-  const std::vector<FieldPart> parts = home_parts(state, here.count);
-  const std::int64_t home = model_.chunk_begin(unit, chunk) + here.begin;
+  const ChunkPart here = model_.home_part(state, group, chunk);
+  const std::vector<FieldPart> parts = home_parts(state, group, here.count);
+  const std::int64_t home = model_.chunk_begin(group, chunk) + here.begin;
   const bool is_hashed = state == StateClass::kParameters && has_copies();
-  homes_.write(state, unit, chunk, [&](std::size_t first, std::span<std::byte> piece) {
+  homes_.write(state, group, chunk, [&](std::size_t first, std::span<std::byte> piece) {
     bool has_content = false;
     for (const FieldPart& field_part : parts) {  // a piece may reach over several
       const StatePart& part = field_part.part;
       const std::size_t begin = std::max(first, part.begin);
       const std::size_t end = std::min(first + piece.size(), part.end());
-      if (begin >= end || is_left_zero(field_part)) continue;
+      if (begin >= end || is_left_zero(field_part, group)) continue;
       // Before its first content: what lies between the parts and after the last one is zero.
       const bool is_whole = end - begin == piece.size();
       if (!std::exchange(has_content, true) && !is_whole) std::ranges::fill(piece, std::byte{0});
@@ -143,9 +144,9 @@ void UnitState::fill_home(StateClass state, const FillSource& source, std::int32
       const std::int64_t at = field_part.exponents ? values * kMomentBlock : values;
       const Piece filled = {home + at, piece.subspan(begin - first, end - begin)};
       if (state == StateClass::kParameters) {
-        fill_parameters(source, unit, filled, workers);
+        fill_parameters(source, group, filled, workers);
       } else {
-        fill_piece(source.elements, unit, {field_part.field, part.dtype, field_part.exponents},
+        fill_piece(source.elements, group, {field_part.field, part.dtype, field_part.exponents},
                    filled, workers);
       }
     }
@@ -154,11 +155,11 @@ void UnitState::fill_home(StateClass state, const FillSource& source, std::int32
   });
 }
 
-void UnitState::fill_parameters(const FillSource& source, std::int32_t unit, const Piece& piece,
+void UnitState::fill_parameters(const FillSource& source, std::int32_t group, const Piece& piece,
                                 WorkerArena& workers) {
-  const auto width = static_cast<std::int64_t>(model_.parameter_bytes());
+  const auto width = static_cast<std::int64_t>(model_.parameter_bytes(group));
   const std::int64_t end = piece.begin + std::ssize(piece.bytes) / width;
-  const ElementSpan& quantized = model_.units.at(static_cast<std::size_t>(unit)).quantized;
+  const ElementSpan& quantized = model_.groups.at(static_cast<std::size_t>(group)).quantized;
   // The parts before, within and after the quantised elements.
   const std::int64_t first = std::clamp(quantized.begin, piece.begin, end);
   const std::int64_t last = std::clamp(quantized.end, first, end);
@@ -168,18 +169,18 @@ void UnitState::fill_parameters(const FillSource& source, std::int32_t unit, con
   };
   const auto fill_elements = [&](std::int64_t from, std::int64_t to) {
     if (from == to) return;
-    fill_piece(source.elements, unit, {StateField::kMaster, model_.compute_type}, part(from, to),
-               workers);
+    fill_piece(source.elements, group, {StateField::kMaster, model_.parameter_type(group)},
+               part(from, to), workers);
   };
   fill_elements(piece.begin, first);
   if (first < last) {
     TERRACE_CHECK(source.bytes != nullptr);
-    (*source.bytes)(unit, first, part(first, last).bytes, workers);
+    (*source.bytes)(group, first, part(first, last).bytes, workers);
   }
   fill_elements(last, end);
 }
 
-void UnitState::fill_piece(ElementSource source, std::int32_t unit, Target target,
+void UnitState::fill_piece(ElementSource source, std::int32_t group, Target target,
                            const Piece& piece, WorkerArena& workers) {
   const std::size_t width = size_of(target.dtype);
   const std::int64_t elements_per_value = target.exponents ? kMomentBlock : 1;
@@ -191,12 +192,12 @@ void UnitState::fill_piece(ElementSource source, std::int32_t unit, Target targe
     std::byte* const out =
         piece.bytes.data() + static_cast<std::size_t>(from / elements_per_value) * width;
     if (target.dtype == DType::kF32) {
-      source(target.field, unit, piece.begin + from, {reinterpret_cast<float*>(out), size});
+      source(target.field, group, piece.begin + from, {reinterpret_cast<float*>(out), size});
       return;
     }
     const auto values = std::make_unique_for_overwrite<float[]>(size);  // a stack may be small
     const std::span<float> exact(values.get(), size);
-    source(target.field, unit, piece.begin + from, exact);
+    source(target.field, group, piece.begin + from, exact);
     if (target.field == StateField::kMaster) {
       narrow_master(exact, target.dtype, out);
     } else if (target.dtype == DType::kBF16) {
@@ -208,74 +209,75 @@ void UnitState::fill_piece(ElementSource source, std::int32_t unit, Target targe
   });
 }
 
-void UnitState::read(StateField field, std::int32_t unit, std::int64_t begin,
+void UnitState::read(StateField field, std::int32_t group, std::int64_t begin,
                      std::span<float> out) {
   std::int64_t at = begin;
   const std::int64_t end = begin + static_cast<std::int64_t>(out.size());
   while (at < end) {
-    const std::int64_t chunk = model_.chunk_of(unit, at);
-    const std::int64_t chunk_begin = model_.chunk_begin(unit, chunk);
-    const std::int64_t stop = std::min(end, chunk_begin + model_.chunk_size(unit, chunk));
+    const std::int64_t chunk = model_.chunk_of(group, at);
+    const std::int64_t chunk_begin = model_.chunk_begin(group, chunk);
+    const std::int64_t stop = std::min(end, chunk_begin + model_.chunk_size(group, chunk));
     read_chunk(
-        field, unit, chunk, at - chunk_begin,
+        field, group, chunk, at - chunk_begin,
         out.subspan(static_cast<std::size_t>(at - begin), static_cast<std::size_t>(stop - at)));
     at = stop;
   }
 }
 
-std::size_t UnitState::in_home(StateClass state, std::int32_t unit, std::int64_t chunk,
+std::size_t UnitState::in_home(StateClass state, std::int32_t group, std::int64_t chunk,
                                std::int64_t begin) const {
-  const ChunkPart home = model_.home_part(state, unit, chunk);
+  const ChunkPart home = model_.home_part(state, group, chunk);
   TERRACE_CHECK_LE(home.begin, begin);
   return static_cast<std::size_t>(begin - home.begin);
 }
 
-StateLayout UnitState::state_layout(std::int32_t unit, std::int64_t chunk) const {
-  return model_.state_format.layout(model_.home_part(StateClass::kOptimizer, unit, chunk).count);
+StateLayout UnitState::state_layout(std::int32_t group, std::int64_t chunk) const {
+  return model_.format_of(group).layout(
+      model_.home_part(StateClass::kOptimizer, group, chunk).count);
 }
 
-void UnitState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
+void UnitState::read_chunk(StateField field, std::int32_t group, std::int64_t chunk,
                            std::int64_t begin, std::span<float> out) {
-  if (chunk >= model_.trained_chunks(unit)) return read_frozen(field, unit, chunk, begin, out);
-  const StateFormat& format = model_.state_format;
+  if (chunk >= model_.trained_chunks(group)) return read_frozen(field, group, chunk, begin, out);
+  const StateFormat& format = model_.format_of(group);
   const std::optional<std::size_t> slot = slot_of(field);
   if (field == StateField::kMaster && format.master == MasterForm::kSplit) {
-    return read_split_masters(unit, chunk, begin, out);
+    return read_split_masters(group, chunk, begin, out);
   }
   if (slot && format.slot_form == SlotForm::kBf16) {
-    return read_half_slot(*slot, unit, chunk, begin, out);
+    return read_half_slot(*slot, group, chunk, begin, out);
   }
   if (slot && format.slot_form == SlotForm::kInt8) {
-    return read_coded_slot(*slot, unit, chunk, begin, out);
+    return read_coded_slot(*slot, group, chunk, begin, out);
   }
-  const FieldHome home = home_of(field, unit, chunk);
-  const std::size_t at = in_home(home.state, unit, chunk, begin) * sizeof(float);
-  homes_.read(home.state, unit, chunk, home.begin + at, std::as_writable_bytes(out));
+  const FieldHome home = home_of(field, group, chunk);
+  const std::size_t at = in_home(home.state, group, chunk, begin) * sizeof(float);
+  homes_.read(home.state, group, chunk, home.begin + at, std::as_writable_bytes(out));
 }
 
-bool UnitState::is_here(StateField field, std::int32_t unit, ElementSpan elements) const {
+bool UnitState::is_here(StateField field, std::int32_t group, ElementSpan elements) const {
   for (std::int64_t at = elements.begin; at < elements.end;) {
-    const std::int64_t chunk = model_.chunk_of(unit, at);
-    const std::int64_t begin = model_.chunk_begin(unit, chunk);
-    const std::int64_t end = std::min(elements.end, begin + model_.chunk_size(unit, chunk));
-    if (!is_chunk_here(field, unit, chunk, {at - begin, end - begin})) return false;
+    const std::int64_t chunk = model_.chunk_of(group, at);
+    const std::int64_t begin = model_.chunk_begin(group, chunk);
+    const std::int64_t end = std::min(elements.end, begin + model_.chunk_size(group, chunk));
+    if (!is_chunk_here(field, group, chunk, {at - begin, end - begin})) return false;
     at = end;
   }
   return true;
 }
 
 // `elements` are counted from the chunk's beginning.
-bool UnitState::is_chunk_here(StateField field, std::int32_t unit, std::int64_t chunk,
+bool UnitState::is_chunk_here(StateField field, std::int32_t group, std::int64_t chunk,
                               ElementSpan elements) const {
   const auto has = [&](StateClass state) {
-    if (!model_.has_home(state, unit)) return false;
-    const ChunkPart part = model_.home_part(state, unit, chunk);
+    if (!model_.has_home(state, group)) return false;
+    const ChunkPart part = model_.home_part(state, group, chunk);
     return part.begin <= elements.begin && elements.end <= part.begin + part.count;
   };
-  if (chunk >= model_.trained_chunks(unit)) {
+  if (chunk >= model_.trained_chunks(group)) {
     return field != StateField::kMaster || has(StateClass::kParameters);
   }
-  const MasterForm master = model_.state_format.master;
+  const MasterForm master = model_.format_of(group).master;
   const bool is_master = field == StateField::kMaster;
   const bool needs_parameters = is_master && master != MasterForm::kFp32;
   const bool needs_optimizer = !is_master || master != MasterForm::kParameter;
@@ -283,14 +285,14 @@ bool UnitState::is_chunk_here(StateField field, std::int32_t unit, std::int64_t 
          (!needs_optimizer || has(StateClass::kOptimizer));
 }
 
-UnitState::FieldHome UnitState::home_of(StateField field, std::int32_t unit,
+UnitState::FieldHome UnitState::home_of(StateField field, std::int32_t group,
                                         std::int64_t chunk) const {
   const bool is_parameter =
-      field == StateField::kMaster && model_.state_format.master == MasterForm::kParameter;
+      field == StateField::kMaster && model_.format_of(group).master == MasterForm::kParameter;
   for (const StateClassInfo& info : kStateClasses) {
     if (!lasts(info) || is_parameter != (info.state == StateClass::kParameters)) continue;
-    const std::int64_t elements = model_.home_part(info.state, unit, chunk).count;
-    for (const auto& [found, part, exponents] : home_parts(info.state, elements)) {
+    const std::int64_t elements = model_.home_part(info.state, group, chunk).count;
+    for (const auto& [found, part, exponents] : home_parts(info.state, group, elements)) {
       if (found != field || exponents) continue;
       TERRACE_CHECK(part.dtype == DType::kF32);
       return {info.state, part.begin};
@@ -301,51 +303,51 @@ UnitState::FieldHome UnitState::home_of(StateField field, std::int32_t unit,
 }
 
 // Frozen parameters are kept in the type that computes, and in no other.
-void UnitState::read_frozen(StateField field, std::int32_t unit, std::int64_t chunk,
+void UnitState::read_frozen(StateField field, std::int32_t group, std::int64_t chunk,
                             std::int64_t begin, std::span<float> out) {
   if (field != StateField::kMaster) {
     std::ranges::fill(out, 0.0F);
     return;
   }
-  const ElementSpan& quantized = model_.units.at(static_cast<std::size_t>(unit)).quantized;
-  const std::int64_t of_unit = model_.chunk_begin(unit, chunk) + begin;
+  const ElementSpan& quantized = model_.groups.at(static_cast<std::size_t>(group)).quantized;
+  const std::int64_t of_unit = model_.chunk_begin(group, chunk) + begin;
   TERRACE_CHECK(of_unit >= quantized.end || of_unit + std::ssize(out) <= quantized.begin);
-  const std::size_t width = model_.parameter_bytes();
-  const std::size_t first = in_home(StateClass::kParameters, unit, chunk, begin) * width;
-  if (model_.compute_type == DType::kF32) {
-    return homes_.read(StateClass::kParameters, unit, chunk, first, std::as_writable_bytes(out));
+  const std::size_t width = model_.parameter_bytes(group);
+  const std::size_t first = in_home(StateClass::kParameters, group, chunk, begin) * width;
+  if (model_.parameter_type(group) == DType::kF32) {
+    return homes_.read(StateClass::kParameters, group, chunk, first, std::as_writable_bytes(out));
   }
   std::vector<std::uint16_t> narrow(out.size());
-  homes_.read(StateClass::kParameters, unit, chunk, first,
+  homes_.read(StateClass::kParameters, group, chunk, first,
               std::as_writable_bytes(std::span(narrow)));
-  if (model_.compute_type == DType::kF16) {
+  if (model_.parameter_type(group) == DType::kF16) {
     to_floats(std::span(reinterpret_cast<const Fp16*>(narrow.data()), narrow.size()), out);
   } else {
     to_floats(std::span(reinterpret_cast<const Bf16*>(narrow.data()), narrow.size()), out);
   }
 }
 
-void UnitState::read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk,
+void UnitState::read_half_slot(std::size_t slot, std::int32_t group, std::int64_t chunk,
                                std::int64_t begin, std::span<float> out) {
-  const StatePart part = state_layout(unit, chunk).slots.at(slot);
+  const StatePart part = state_layout(group, chunk).slots.at(slot);
   std::vector<Bf16> halves(out.size());
-  homes_.read(StateClass::kOptimizer, unit, chunk,
-              part.begin + in_home(StateClass::kOptimizer, unit, chunk, begin) * sizeof(Bf16),
+  homes_.read(StateClass::kOptimizer, group, chunk,
+              part.begin + in_home(StateClass::kOptimizer, group, chunk, begin) * sizeof(Bf16),
               std::as_writable_bytes(std::span(halves)));
   to_floats(std::span<const Bf16>(halves), out);
 }
 
-void UnitState::read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk,
+void UnitState::read_coded_slot(std::size_t slot, std::int32_t group, std::int64_t chunk,
                                 std::int64_t begin, std::span<float> out) {
-  const StateLayout layout = state_layout(unit, chunk);
+  const StateLayout layout = state_layout(group, chunk);
   const bool has_sign = rule_.slots[slot].has_sign;
-  const std::size_t at = in_home(StateClass::kOptimizer, unit, chunk, begin);
+  const std::size_t at = in_home(StateClass::kOptimizer, group, chunk, begin);
   constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
   std::vector<std::uint8_t> codes(out.size());
   std::vector<std::uint8_t> exponents((at + out.size() - 1) / kBlock - at / kBlock + 1);
-  homes_.read(StateClass::kOptimizer, unit, chunk, layout.slots.at(slot).begin + at,
+  homes_.read(StateClass::kOptimizer, group, chunk, layout.slots.at(slot).begin + at,
               std::as_writable_bytes(std::span(codes)));
-  homes_.read(StateClass::kOptimizer, unit, chunk, layout.exponents.at(slot).begin + at / kBlock,
+  homes_.read(StateClass::kOptimizer, group, chunk, layout.exponents.at(slot).begin + at / kBlock,
               std::as_writable_bytes(std::span(exponents)));
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::uint8_t exponent = exponents[(at + i) / kBlock - at / kBlock];
@@ -353,20 +355,20 @@ void UnitState::read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_
   }
 }
 
-void UnitState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+void UnitState::read_split_masters(std::int32_t group, std::int64_t chunk, std::int64_t begin,
                                    std::span<float> out) {
-  const std::size_t remainders = state_layout(unit, chunk).master.begin;
-  const std::size_t first_high = in_home(StateClass::kParameters, unit, chunk, begin);
-  const std::size_t first_low = in_home(StateClass::kOptimizer, unit, chunk, begin);
+  const std::size_t remainders = state_layout(group, chunk).master.begin;
+  const std::size_t first_high = in_home(StateClass::kParameters, group, chunk, begin);
+  const std::size_t first_low = in_home(StateClass::kOptimizer, group, chunk, begin);
   high_.resize(kSplitPiece);
   low_.resize(kSplitPiece);
   const std::span high(high_);
   const std::span low(low_);
   for (std::size_t at = 0; at < out.size(); at += kSplitPiece) {
     const std::size_t count = std::min(kSplitPiece, out.size() - at);
-    homes_.read(StateClass::kParameters, unit, chunk, (first_high + at) * sizeof(Bf16),
+    homes_.read(StateClass::kParameters, group, chunk, (first_high + at) * sizeof(Bf16),
                 std::as_writable_bytes(high.first(count)));
-    homes_.read(StateClass::kOptimizer, unit, chunk,
+    homes_.read(StateClass::kOptimizer, group, chunk,
                 remainders + (first_low + at) * sizeof(std::int16_t),
                 std::as_writable_bytes(low.first(count)));
     join(high.first(count), low.first(count), out.subspan(at, count));

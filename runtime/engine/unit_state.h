@@ -16,14 +16,14 @@
 
 namespace terrace {
 
-// The source of the state of units. Sets elements [begin, begin + out.size()) of a field of a
-// unit's flat sequence, whose padding is zero. Called by several threads at a time.
-using ElementSource = FunctionRef<void(StateField field, std::int32_t unit, std::int64_t begin,
+// The source of the state of groups. Sets elements [begin, begin + out.size()) of a field of a
+// group's flat sequence, whose padding is zero. Called by several threads at a time.
+using ElementSource = FunctionRef<void(StateField field, std::int32_t group, std::int64_t begin,
                                        std::span<float> out)>;
-// The source of the bytes of quantised matrices. Sets the bytes from element `begin` of a unit's
-// sequence on, within UnitModel::quantized. Called by one thread, front to back.
-using ByteSource = FunctionRef<void(std::int32_t unit, std::int64_t begin, std::span<std::byte> out,
-                                    WorkerArena& workers)>;
+// The source of the bytes of quantised matrices. Sets the bytes from element `begin` of a group's
+// sequence on, within ParameterGroup::quantized. Called by one thread, front to back.
+using ByteSource = FunctionRef<void(std::int32_t group, std::int64_t begin,
+                                    std::span<std::byte> out, WorkerArena& workers)>;
 // The source of the update rule's slots at the start.
 enum class SlotStart : std::uint8_t {
   kFromSource,
@@ -46,7 +46,7 @@ struct FieldPart {
   bool exponents = false;
 };
 
-// The training state as flat fp32 sequences per unit, whatever tier it lives in and whatever form
+// The training state as flat fp32 sequences per group, whatever tier it lives in and whatever form
 // it is stored in. Used between runs only, by one thread.
 class UnitState {
  public:
@@ -62,20 +62,21 @@ class UnitState {
   // Returns a hash of the parameters that were filled in, where data-parallel ranks have the same
   // ones. Elsewhere it is the hash of nothing.
   std::uint64_t parameters_hash() const { return parameters_hash_->value(); }
-  // Reads elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here.
+  // Reads elements [begin, begin + out.size()) of a group's flat sequence, which are at home here.
   // Frozen elements have only their parameters, in the compute type; their other fields read as
   // zero. Quantised elements have no values: their parameters must not be asked for.
-  void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
+  void read(StateField field, std::int32_t group, std::int64_t begin, std::span<float> out);
   // Returns whether all of these elements are at home on this rank.
-  bool is_here(StateField field, std::int32_t unit, ElementSpan elements) const;
+  bool is_here(StateField field, std::int32_t group, ElementSpan elements) const;
 
  private:
-  bool is_chunk_here(StateField field, std::int32_t unit, std::int64_t chunk,
+  bool is_chunk_here(StateField field, std::int32_t group, std::int64_t chunk,
                      ElementSpan elements) const;
   // Returns the parts that the home of `elements` elements holds.
-  std::vector<FieldPart> home_parts(StateClass state, std::int64_t elements) const;
-  bool is_left_zero(const FieldPart& part) const;
-  void fill_home(StateClass state, const FillSource& source, std::int32_t unit, std::int64_t chunk,
+  std::vector<FieldPart> home_parts(StateClass state, std::int32_t group,
+                                    std::int64_t elements) const;
+  bool is_left_zero(const FieldPart& part, std::int32_t group) const;
+  void fill_home(StateClass state, const FillSource& source, std::int32_t group, std::int64_t chunk,
                  WorkerArena& workers);
   // Returns whether data-parallel ranks have the same parameters.
   bool has_copies() const { return model_.zero.ranks > 1 && !model_.zero.of_parameters(); }
@@ -85,35 +86,35 @@ class UnitState {
     DType dtype;
     bool exponents = false;
   };
-  // Bytes of a home, and the element of the unit's sequence that they begin with.
+  // Bytes of a home, and the element of the group's sequence that they begin with.
   struct Piece {
     std::int64_t begin;
     std::span<std::byte> bytes;
   };
   // Fills a piece of parameters; some of it may be bytes of quantised matrices.
-  void fill_parameters(const FillSource& source, std::int32_t unit, const Piece& piece,
+  void fill_parameters(const FillSource& source, std::int32_t group, const Piece& piece,
                        WorkerArena& workers);
-  void fill_piece(ElementSource source, std::int32_t unit, Target target, const Piece& piece,
+  void fill_piece(ElementSource source, std::int32_t group, Target target, const Piece& piece,
                   WorkerArena& workers);
-  void read_frozen(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+  void read_frozen(StateField field, std::int32_t group, std::int64_t chunk, std::int64_t begin,
                    std::span<float> out);
-  void read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+  void read_half_slot(std::size_t slot, std::int32_t group, std::int64_t chunk, std::int64_t begin,
                       std::span<float> out);
-  void read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+  void read_coded_slot(std::size_t slot, std::int32_t group, std::int64_t chunk, std::int64_t begin,
                        std::span<float> out);
-  void read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+  void read_split_masters(std::int32_t group, std::int64_t chunk, std::int64_t begin,
                           std::span<float> out);
   // Returns the index of a chunk's element among the chunk's elements that are at home here.
-  std::size_t in_home(StateClass state, std::int32_t unit, std::int64_t chunk,
+  std::size_t in_home(StateClass state, std::int32_t group, std::int64_t chunk,
                       std::int64_t begin) const;
   // The home of a field that is kept exactly, and the byte at which the field's values begin in it.
   struct FieldHome {
     StateClass state = StateClass::kParameters;
     std::size_t begin = 0;
   };
-  FieldHome home_of(StateField field, std::int32_t unit, std::int64_t chunk) const;
-  StateLayout state_layout(std::int32_t unit, std::int64_t chunk) const;
-  void read_chunk(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+  FieldHome home_of(StateField field, std::int32_t group, std::int64_t chunk) const;
+  StateLayout state_layout(std::int32_t group, std::int64_t chunk) const;
+  void read_chunk(StateField field, std::int32_t group, std::int64_t chunk, std::int64_t begin,
                   std::span<float> out);
 
   HomeAccess& homes_;

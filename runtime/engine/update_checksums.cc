@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-bool is_same_chunk(const Op& a, const Op& b) { return a.unit == b.unit && a.chunk == b.chunk; }
+bool is_same_chunk(const Op& a, const Op& b) { return a.group == b.group && a.chunk == b.chunk; }
 
 bool is_same_memory(const Access& a, const Access& b) {
   return a.buffer == b.buffer && a.offset == b.offset && a.size_bytes == b.size_bytes;
@@ -94,22 +94,22 @@ UpdateChecksums::UpdateChecksums(const Program& program, const ExecutorMemory& m
         read->reads.front().buffer == write->writes.front().buffer) {
       const Place place(program, memory, *store, read->reads.front(), state);
       const std::int64_t elements =
-          model.home_part(StateClass::kOptimizer, op.unit, op.chunk).count;
-      chunk.has_state = add_state(chunk.parts, place, model.state_format.layout(elements));
+          model.home_part(StateClass::kOptimizer, op.group, op.chunk).count;
+      chunk.has_state = add_state(chunk.parts, place, model.format_of(op.group).layout(elements));
     }
     const Access& parameter = *op.find(Role::kParameters);
     write = transfer_of(program, op, Lane::kWrite, Account::kParameters, parameter);
     if (write != nullptr) {
       const Place place(program, memory, *store, write->writes.front(), parameter);
       chunk.has_parameter =
-          place.add(chunk.parts, 0, parameter.size_bytes, size_of(model.compute_type), false);
+          place.add(chunk.parts, 0, parameter.size_bytes, model.parameter_bytes(op.group), false);
     }
-    if (!chunk.parts.empty()) chunks_.emplace(Key{op.unit, op.chunk}, std::move(chunk));
+    if (!chunk.parts.empty()) chunks_.emplace(Key{op.group, op.chunk}, std::move(chunk));
   }
 }
 
 const UpdateChecksums::Chunk* UpdateChecksums::chunk_of(const Op& op) const {
-  const auto found = chunks_.find({op.unit, op.chunk});
+  const auto found = chunks_.find({op.group, op.chunk});
   return found == chunks_.end() ? nullptr : &found->second;
 }
 

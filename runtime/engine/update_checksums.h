@@ -56,7 +56,7 @@ class UpdateChecksums {
     bool has_state = false;
     bool has_parameter = false;
   };
-  using Key = std::pair<std::int32_t, std::int32_t>;  // unit, chunk
+  using Key = std::pair<std::int32_t, std::int32_t>;  // group, chunk
 
   const Chunk* chunk_of(const Op& op) const;
 

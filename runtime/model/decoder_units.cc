@@ -209,16 +209,14 @@ HeadTensors head_tensors(const LayerSite& site, const DecoderPart& part, TensorI
   const UnitLayout& owner = config.tied ? part.layout.front() : site.layout;
   const ParameterKind kind =
       config.tied ? ParameterKind::kTokenEmbedding : ParameterKind::kHeadWeight;
-  const Role weight = config.tied ? Role::kTiedParameters : Role::kParameters;
-  const Role gradient = config.tied ? Role::kTiedGradient : Role::kGradient;
   const auto at = [&](const char* name, DType dtype, std::int64_t rows, Role role) {
     const std::int64_t columns = role == Role::kLogits ? config.vocabulary : 1;
     return graph.add({.name = name, .dtype = dtype, .shape = {rows, columns, 1, 1}, .role = role});
   };
   HeadTensors t;
   t.hidden = hidden;
-  t.weight = site.parameter(owner, kind, config.vocabulary, weight);
-  t.dweight = site.parameter(owner, kind, config.vocabulary, gradient);
+  t.weight = site.parameter(owner, kind, config.vocabulary, Role::kParameters);
+  t.dweight = site.parameter(owner, kind, config.vocabulary, Role::kGradient);
   t.targets = site.numbers(RowNumbers::kTargets);
   t.logits = at("logits", DType::kF32, part.batch.rows(), Role::kLogits);
   t.losses = at("loss", DType::kF64, 1, Role::kLosses);

@@ -420,13 +420,14 @@ TensorId LayerSite::parameter(const UnitLayout& unit, ParameterKind kind, std::i
                               Role role) const {
   const ParameterTensor* tensor = unit.find(kind);
   if (tensor == nullptr) return kNoTensor;
-  const bool is_gradient = role == Role::kGradient || role == Role::kTiedGradient;
+  const bool is_gradient = role == Role::kGradient;
   if (is_gradient && !tensor->trainable) return kNoTensor;
   const DType dtype = is_gradient ? DType::kF32 : type;
   return graph.add({.name = "parameter",
                     .dtype = dtype,
                     .shape = {rows, tensor->columns, 1, 1},
                     .role = role,
+                    .number = unit.index == layout.index ? 0 : 1,  // 1: the one that it borrows
                     .offset = static_cast<std::size_t>(tensor->offset) * size_of(dtype)});
 }
 

@@ -7,16 +7,14 @@ namespace terrace {
 
 // The role of a buffer in an op of a step.
 enum class Role : std::uint8_t {
-  kTokens,  // and targets, of one micro-batch or of all
-  kParameters,
-  kTiedParameters,  // the embedding's, for the head
-  kHidden,          // a unit's input
-  kHiddenOut,       // a unit's output
-  kSaved,           // what a unit's backward needs besides its input
+  kTokens,      // and targets, of one micro-batch or of all
+  kParameters,  // of a group of a unit; numbered in compute
+  kHidden,      // a unit's input
+  kHiddenOut,   // a unit's output
+  kSaved,       // what a unit's backward needs besides its input
   kWorkspace,
   kConstants,
-  kGradient,
-  kTiedGradient,       // the embedding's, written by the head
+  kGradient,           // of a group of a unit; numbered in compute
   kHiddenGradient,     // of a unit's output
   kHiddenGradientOut,  // of a unit's input
   kLosses,
@@ -31,6 +29,6 @@ enum class Role : std::uint8_t {
   kSums,       // norm partials and losses of all ranks
   kKeyValues,  // a block's keys and values, side by side, kept for later rows
 };
-inline constexpr std::size_t kRoleCount = 23;
+inline constexpr std::size_t kRoleCount = 21;
 
 }  // namespace terrace

@@ -147,7 +147,6 @@ std::size_t UnitCompute::workspace_bytes(std::int32_t micro_batches, int workers
 
 ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   ComputeModel model;
-  model.tied = part_.config.tied;
   model.compute_type = part_.compute_type;
   model.hidden_bytes = static_cast<std::size_t>(part_.batch.own_rows() * part_.config.width) *
                        size_of(part_.compute_type);
@@ -158,14 +157,15 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   for (const UnitLayout& layout : part_.layout) {
     UnitModel unit;
     graph_of(layout.index).describe(unit);
-    unit.padded_elements = layout.padded_elements;
-    unit.frozen_elements = layout.frozen_elements;
-    unit.quantized = layout.quantized;
-    unit.decayed_elements = layout.decayed_elements();
-    unit.replicated = layout.replicated;
-    unit.summed = layout.summed;
-    model.units.push_back(std::move(unit));
+    model.add(std::move(unit), {.padded_elements = layout.padded_elements,
+                                .frozen_elements = layout.frozen_elements,
+                                .quantized = layout.quantized,
+                                .decayed_elements = layout.decayed_elements(),
+                                .replicated = layout.replicated,
+                                .summed = layout.summed});
   }
+  // The head uses the embedding's weight.
+  if (part_.config.tied) model.units.back().groups.push_back(model.units.front().groups.front());
   return model;
 }
 

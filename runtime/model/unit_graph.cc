@@ -16,6 +16,10 @@ constexpr std::size_t kAlignment = 64;
 // Returns an address for views of which only the shapes are looked at, and whether they are empty.
 std::byte* not_empty() { return reinterpret_cast<std::byte*>(std::uintptr_t{kAlignment}); }
 
+void add_number(std::vector<std::int32_t>& numbers, std::int32_t number) {
+  if (std::ranges::find(numbers, number) == numbers.end()) numbers.push_back(number);
+}
+
 }  // namespace
 
 std::size_t UnitTensor::size_bytes() const {
@@ -27,18 +31,24 @@ std::size_t UnitTensor::size_bytes() const {
 TensorView UnitRun::view(TensorId tensor) const {
   if (tensor == kNoTensor) return {};
   const UnitTensor& spec = tensors_[static_cast<std::size_t>(tensor)];
+  const auto number = static_cast<std::size_t>(spec.number);
   std::byte* base = memory.of(spec.role);
   if (spec.role == Role::kBetween && !memory.between.empty()) {
-    base = memory.between[static_cast<std::size_t>(spec.number)];
+    base = memory.between[number];
+  } else if (spec.role == Role::kParameters && number > 0) {
+    base = memory.groups[number].parameters;
+  } else if (spec.role == Role::kGradient && number > 0) {
+    base = memory.groups[number].gradient;
   }
   return {base == nullptr ? nullptr : base + spec.offset, spec.dtype, spec.shape};
 }
 
 GradientMode UnitRun::mode(TensorId gradient) const {
   if (gradient == kNoTensor) return GradientMode::kAssign;
-  const Role role = tensors_[static_cast<std::size_t>(gradient)].role;
-  if (role == Role::kTiedGradient) return memory.tied_gradient_mode;
-  return role == Role::kGradient ? memory.gradient_mode : GradientMode::kAssign;
+  const UnitTensor& spec = tensors_[static_cast<std::size_t>(gradient)];
+  if (spec.role != Role::kGradient) return GradientMode::kAssign;
+  if (spec.number == 0) return memory.gradient_mode;
+  return memory.groups[static_cast<std::size_t>(spec.number)].gradient_mode;
 }
 
 // --- writing down -------------------------------------------------------------------------------
@@ -167,8 +177,8 @@ void UnitGraph::prune_backward() {
   std::set<TensorId> needed;
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const Role role = tensors_[t].role;
-    const bool is_result = role == Role::kGradient || role == Role::kTiedGradient ||
-                           role == Role::kHiddenGradientOut || role == Role::kLosses;
+    const bool is_result =
+        role == Role::kGradient || role == Role::kHiddenGradientOut || role == Role::kLosses;
     if (is_result) needed.insert(root(static_cast<TensorId>(t)));
   }
   backward_ = leading_to(std::move(needed), backward_);
@@ -359,6 +369,7 @@ UnitStep UnitGraph::described(Pass pass, std::size_t index) const {
   for (const UnitCall& call : step.calls) {
     for (const TensorId read : call.reads) {
       const UnitTensor& tensor = at(read);
+      if (tensor.role == Role::kParameters) add_number(result.groups, tensor.number);
       touches_saved = touches_saved || tensor.role == Role::kSaved;
       const UnitAccess access{tensor.role, tensor.number};
       const bool is_own = std::ranges::find(result.writes, access) != result.writes.end();
@@ -407,7 +418,9 @@ void UnitGraph::visit_shapes(const KernelTable& kernels, const KernelContext& co
   memory.of(Role::kLogits) = nullptr;  // only samplers want them
   memory.between = between;
   memory.gradient_mode = mode;
-  memory.tied_gradient_mode = mode;
+  const std::vector<GroupMemory> groups(
+      tensors_.size(), {.parameters = not_empty(), .gradient = not_empty(), .gradient_mode = mode});
+  memory.groups = groups;
   const UnitRun run(kernels, context, memory, tensors_);
   for (const Steps& steps : passes_) {
     for (const Step& step : steps) {

@@ -30,7 +30,7 @@ struct UnitTensor {
   // The buffer that the tensor is in. kWorkspace is scratch of the step, unless the graph finds
   // that the tensor is saved for the backward or passed from one step to another.
   Role role = Role::kWorkspace;
-  std::int32_t number = 0;       // which kBetween buffer
+  std::int32_t number = 0;       // which kBetween buffer, or which of the unit's groups
   std::size_t offset = 0;        // bytes from the buffer's start
   TensorId same_as = kNoTensor;  // the tensor whose memory it shares
   bool is_exchanged = false;     // written by an exchange

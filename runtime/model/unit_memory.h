@@ -10,12 +10,29 @@
 
 namespace terrace {
 
-// The places of the buffers that an op touches.
-struct UnitMemory {
-  std::array<std::byte*, kRoleCount> buffers{};  // null: the op does not touch it
-  std::span<std::byte* const> between;           // by number
+// The places of a group's parameters and of their gradient; null: the op does not touch it.
+struct GroupMemory {
+  std::byte* parameters = nullptr;
+  std::byte* gradient = nullptr;
   GradientMode gradient_mode = GradientMode::kAssign;
-  GradientMode tied_gradient_mode = GradientMode::kAssign;
+};
+
+// The places of a hidden input of a unit and of its gradient, which the unit writes; null: the op
+// does not touch it.
+struct InputMemory {
+  std::byte* hidden = nullptr;
+  std::byte* gradient = nullptr;
+  GradientMode gradient_mode = GradientMode::kAssign;
+};
+
+// The places of the buffers that an op touches. Those of the unit's first group and first input are
+// found by role, and with those of the others in `groups` and `inputs`.
+struct UnitMemory {
+  std::array<std::byte*, kRoleCount> buffers{};        // null: the op does not touch it
+  std::span<const GroupMemory> groups;                 // by index in UnitModel::groups
+  std::span<const InputMemory> inputs;                 // by index in UnitModel::inputs
+  std::span<std::byte* const> between;                 // by number
+  GradientMode gradient_mode = GradientMode::kAssign;  // of the first group
   float gradient_scale = 1.0F;
   std::int64_t kept_rows = 0;  // rows in kKeyValues before those that are computed
 

@@ -22,4 +22,27 @@ bool UnitModel::writes(const std::vector<UnitStep>& pass, Role role) {
   return any_touches(pass, &UnitStep::writes, role);
 }
 
+bool UnitModel::writes_gradient(const std::vector<UnitStep>& pass, std::int32_t index) {
+  const UnitAccess gradient{.role = Role::kGradient, .number = index};
+  return std::ranges::any_of(pass, [&](const UnitStep& step) {
+    return std::ranges::find(step.writes, gradient) != step.writes.end();
+  });
+}
+
+std::vector<StepSpan> UnitModel::parts(const std::vector<UnitStep>& pass) {
+  std::vector<StepSpan> parts;
+  for (std::int32_t s = 0; s < static_cast<std::int32_t>(pass.size()); ++s) {
+    if (parts.empty() || pass[static_cast<std::size_t>(s)].begins_part) parts.push_back({s, s});
+    parts.back().end = s + 1;
+  }
+  return parts;
+}
+
+void ComputeModel::add(UnitModel unit, ParameterGroup group) {
+  group.unit = static_cast<std::int32_t>(units.size());
+  unit.groups.insert(unit.groups.begin(), static_cast<std::int32_t>(groups.size()));
+  groups.push_back(group);
+  units.push_back(std::move(unit));
+}
+
 }  // namespace terrace

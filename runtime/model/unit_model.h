@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -9,17 +10,42 @@
 #include "runtime/model/op_role.h"
 #include "runtime/model/unit_elements.h"
 
-// The model as the passes of a step know it: for each unit the compute ops that it consists of, the
-// buffers that each op touches, sizes and costs. Nothing here says what an op computes.
+// The model as the passes of a step know it. For each unit: the compute ops that it consists of,
+// the parameters and buffers that each op touches, sizes and costs. For each group of parameters:
+// its sizes. Nothing here says what an op computes.
 namespace terrace {
 
 enum class UnitPass : std::uint8_t { kForward, kRecompute, kBackward };
+
+// Parameters that are fetched, kept at home, divided over ranks and updated together, with their
+// gradients and optimizer state. They are one flat sequence of elements: first those that train,
+// then the frozen ones.
+struct ParameterGroup {
+  std::int32_t unit = 0;           // whose parameters these are; other units may use them, too
+  std::optional<DType> type = {};  // of the parameters; none: ComputeModel::compute_type
+  std::int32_t rule = 0;           // which of the update rules: see TierRuntimeOptions
+  std::int64_t padded_elements = 0;
+  std::int64_t frozen_elements = 0;  // the last ones of padded_elements
+  // The frozen elements whose bytes are not numbers of the compute type. They are moved like the
+  // others, and set by FillSource::bytes (runtime/engine/unit_state.h).
+  ElementSpan quantized = {};
+  std::int64_t decayed_elements = 0;  // weight decay applies to this many, from the start
+  // The elements that train and that all tensor-parallel ranks have alike, and within them those
+  // whose gradients are sums over these ranks.
+  ElementSpan replicated = {};
+  ElementSpan summed = {};
+
+  std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
+  friend bool operator==(const ParameterGroup&, const ParameterGroup&) = default;
+};
 
 // A buffer that a step of a unit touches as a whole. An exchange touches only a part of it where
 // `size_bytes` is not 0.
 struct UnitAccess {
   Role role = Role::kBetween;
-  std::int32_t number = 0;  // for kBetween: which of UnitModel::between
+  // For kBetween: which of UnitModel::between. For kGradient: which of UnitModel::groups. For
+  // kHidden and kHiddenGradientOut: which of the unit's inputs.
+  std::int32_t number = 0;
   std::size_t offset = 0;
   std::size_t size_bytes = 0;
 
@@ -37,14 +63,28 @@ struct UnitStep {
 
   Kind kind = Kind::kCompute;
   std::string_view name = "";  // of a compute op that is one of several; of static storage
-  // The buffers that the step touches besides the parameters, constants and workspace, which every
-  // compute op has. A gradient that is written is also read where it is added to, and the loss
+  // Whether the step begins a part of the pass that stands for itself in the step's order. The
+  // parameters that only this part uses are fetched for it alone.
+  bool begins_part = false;
+  // The groups whose parameters a compute op reads, as indices of UnitModel::groups. A unit without
+  // groups has no parameters, whatever this says.
+  std::vector<std::int32_t> groups = {0};
+  // The buffers that the step touches besides parameters, constants and workspace. Every compute op
+  // has the last two. A gradient that is written is also read where it is added to, and the loss
   // scale is read only where losses are scaled.
   std::vector<UnitAccess> reads = {};
   std::vector<UnitAccess> writes = {};
   double flops = 0;
 
   friend bool operator==(const UnitStep&, const UnitStep&) = default;
+};
+
+// Neighbouring steps of a pass, [begin, end).
+struct StepSpan {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+
+  friend bool operator==(const StepSpan&, const StepSpan&) = default;
 };
 
 // A buffer that one step of a pass leaves for another step. Nothing else uses it.
@@ -58,22 +98,19 @@ struct BetweenBuffer {
 // The description of a unit. Sizes and costs are for one micro-batch.
 struct UnitModel {
   UnitKind kind = UnitKind::kBlock;
-  std::int64_t padded_elements = 0;
+  // The parameters that the unit uses, as numbers of ComputeModel::groups: first its own, then
+  // those of other units, such as the embedding's where the head has the same weight.
+  std::vector<std::int32_t> groups = {};
+  // The units whose outputs the unit reads, before it in the order of the step. Role::kHidden with
+  // number n is the output of the nth of them. Empty: it reads the output of the unit that was
+  // computed before it.
+  std::vector<std::int32_t> inputs = {};
   std::size_t saved_bytes = 0;
   double forward_flops = 0;
   double backward_flops = 0;  // a head's: forward and backward together
   // The flops of products, in forward and backward, that a mask makes needless. They are not
   // computed, and the two numbers above do not include them.
   double masked_flops = 0;
-  std::int64_t frozen_elements = 0;  // the last ones of padded_elements
-  // The frozen elements whose bytes are not numbers of the compute type. They are moved like the
-  // others, and set by FillSource::bytes (runtime/engine/unit_state.h).
-  ElementSpan quantized = {};
-  std::int64_t decayed_elements = 0;  // weight decay applies to this many, from the start
-  // The elements that train and that all tensor-parallel ranks have alike, and within them those
-  // whose gradients are sums over these ranks.
-  ElementSpan replicated = {};
-  ElementSpan summed = {};
   std::vector<BetweenBuffer> between = {};
   std::vector<UnitStep> forward = {};
   std::vector<UnitStep> recompute = {};  // the part of the forward that the backward needs
@@ -85,8 +122,11 @@ struct UnitModel {
   // Returns whether a step of the pass reads, or writes, a buffer in this role.
   static bool reads(const std::vector<UnitStep>& pass, Role role);
   static bool writes(const std::vector<UnitStep>& pass, Role role);
+  // Returns whether a step of the pass writes the gradient of the group with this index.
+  static bool writes_gradient(const std::vector<UnitStep>& pass, std::int32_t index);
+  // Returns the parts of a pass, in order.
+  static std::vector<StepSpan> parts(const std::vector<UnitStep>& pass);
 
-  std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
   // Returns whether the unit's backward is its forward, the loss, and the backward of both: in
   // training it then has no forward of its own.
   bool fuses_passes() const { return kind == UnitKind::kHead; }
@@ -109,7 +149,7 @@ struct TensorSharing {
 // head; any unit may be a block.
 struct ComputeModel {
   std::vector<UnitModel> units;
-  bool tied = false;  // the head's weight and gradient are the embedding's
+  std::vector<ParameterGroup> groups;  // in the order of the units whose parameters they are
   DType compute_type = DType::kBF16;
   std::size_t hidden_bytes = 0;     // a unit's output, per micro-batch
   std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch
@@ -117,6 +157,8 @@ struct ComputeModel {
   std::size_t workspace_bytes = 0;  // that the largest compute op needs
   TensorSharing tensor;
 
+  // Adds a unit with one group of its own, which comes first among the groups that the unit uses.
+  void add(UnitModel unit, ParameterGroup group);
   friend bool operator==(const ComputeModel&, const ComputeModel&) = default;
 };
 

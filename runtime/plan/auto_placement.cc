@@ -23,7 +23,7 @@ namespace {
 // The choices that are tried: the number of units whose updates are deferred where none must be, in
 // parts of all units, and the lookaheads where the user leaves them open. Homes and order are
 // chosen with the policy's own number, and the first lookahead.
-constexpr std::int32_t kFirstUnitsParts = 4;
+constexpr std::int32_t kDeferredParts = 4;
 constexpr std::array<std::int32_t, 5> kLookaheads = {kUsualLookahead, 1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
 // The largest number of ops of a program that is tuned. A step with more belongs to a model with
@@ -146,12 +146,12 @@ class Planner {
     return std::nullopt;
   }
 
-  // Sends the first optimizer state that is at home on the device to the host, among the units of
+  // Sends the first optimizer state that is at home on the device to the host, among the groups of
   // this rank.
   bool send_a_state_to_host(StepPolicy& policy) const {
-    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
-      Tier& home = policy.homes.at(u)[StateClass::kOptimizer];
-      if (!model_.has_unit(u) || home != Tier::kDevice) continue;
+    for (std::int32_t g = 0; g < model_.group_count(); ++g) {
+      Tier& home = policy.homes.at(static_cast<std::size_t>(g)).optimizer;
+      if (!model_.owns(g) || home != Tier::kDevice) continue;
       home = Tier::kHost;
       return true;
     }
@@ -168,18 +168,16 @@ class Planner {
     if (!flops_per_s.has_value()) return;
     profile.flops_per_s = *flops_per_s;
     Choice choice{profile, simulated_step_s(plan.program, profile, kSimulatedSteps), plan};
-    StepPolicy keeping = plan.policy;
-    keeping.keeps_first_gradient = true;
-    consider({keeping}, choice);
+    consider({keeping_last_gradient(plan.policy)}, choice);
     const std::vector<std::int32_t> ahead = lookaheads();
     const std::vector<std::int32_t> deferred = deferred_where_none_must_be();
-    using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;
+    using Pairs = std::vector<std::pair<std::int32_t, std::optional<std::int32_t>>>;
     const auto consider_pairs = [&](const Pairs& pairs) {
       std::vector<StepPolicy> policies;
-      for (const auto& [lookahead, first_units] : pairs) {
+      for (const auto& [lookahead, units] : pairs) {
         policies.push_back(plan.policy);
         policies.back().lookahead = lookahead;
-        policies.back().first_units = first_units;
+        if (units.has_value()) defer_first_updates(policies.back(), model_.groups, *units);
       }
       consider(policies, choice);
     };
@@ -190,11 +188,26 @@ class Planner {
       }
       return consider_pairs(pairs);
     }
-    for (const std::int32_t a : ahead) pairs.emplace_back(a, plan.policy.first_units);
+    for (const std::int32_t a : ahead) pairs.emplace_back(a, std::nullopt);
     consider_pairs(pairs);
     pairs.clear();
     for (const std::int32_t d : deferred) pairs.emplace_back(plan.policy.lookahead, d);
     consider_pairs(pairs);
+  }
+
+  // Returns the policy with the step's last gradient kept in memory. It is the first that the next
+  // step uses.
+  StepPolicy keeping_last_gradient(StepPolicy policy) const {
+    std::int32_t last = model_.lowest_trained();
+    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
+      if (model_.joins_micro_batches(u) && model_.trains(u)) last = u;
+    }
+    for (std::int32_t g = 0; g < model_.group_count(); ++g) {
+      if (model_.owner(g) == last) {
+        policy.homes.at(static_cast<std::size_t>(g)).keeps_gradient = true;
+      }
+    }
+    return policy;
   }
 
   // The best plan so far, and the time that its step takes in the simulator.
@@ -245,13 +258,12 @@ class Planner {
   }
 
   std::vector<std::int32_t> deferred_where_none_must_be() const {
-    const std::int32_t usual = StepPolicy().first_units;
-    std::vector<std::int32_t> numbers = {usual};
+    std::vector<std::int32_t> numbers = {kUsualDeferredUnits};
     if (request_.updates_wait_for_norm) return numbers;
     const auto units = static_cast<std::int32_t>(model_.unit_count());
-    for (std::int32_t part = 1; part <= kFirstUnitsParts; ++part) {
-      const std::int32_t first_units = units * part / kFirstUnitsParts;
-      if (first_units > usual) numbers.push_back(first_units);
+    for (std::int32_t part = 1; part <= kDeferredParts; ++part) {
+      const std::int32_t deferred = units * part / kDeferredParts;
+      if (deferred > kUsualDeferredUnits) numbers.push_back(deferred);
     }
     return numbers;
   }

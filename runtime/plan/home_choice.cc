@@ -170,12 +170,16 @@ std::optional<std::size_t> HomeChoice::fewest_of(Tier tier, PolicyKey key,
 }
 
 StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
-  UnitHomes homes;
-  for (const StateClassInfo& info : kStateClasses) {
-    homes[info.state] = request_.homes[info.state].value_or(compute_tier());
-  }
-  homes.activations_named = request_.homes[StateClass::kActivations].has_value();
-  homes.recompute = request_.recompute.value_or(key.recomputes_first);
+  const auto home_of = [this](StateClass state) {
+    return request_.homes[state].value_or(compute_tier());
+  };
+  const GroupHomes homes{.parameters = home_of(StateClass::kParameters),
+                         .gradients = home_of(StateClass::kGradients),
+                         .optimizer = home_of(StateClass::kOptimizer)};
+  const UnitActivations activations{
+      .home = home_of(StateClass::kActivations),
+      .recompute = request_.recompute.value_or(key.recomputes_first),
+      .is_named = request_.homes[StateClass::kActivations].has_value()};
   StepPolicy policy;
   policy.micro_batches = key.is_short ? kFewMicroBatches : request_.micro_batches;
   policy.order = key.order;
@@ -185,7 +189,9 @@ StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
   policy.has_backward = request_.has_backward;
   policy.updates_wait_for_norm = request_.updates_wait_for_norm;
   policy.lookahead = request_.lookahead.value_or(kUsualLookahead);
-  policy.homes.assign(model_.unit_count(), homes);
+  policy.homes.assign(model_.groups.size(), homes);
+  policy.activations.assign(model_.unit_count(), activations);
+  defer_first_updates(policy, model_.groups, kUsualDeferredUnits);
   return policy;
 }
 
@@ -206,33 +212,43 @@ std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier, const Pol
   return list;
 }
 
-// Adds the units with the longest time between uses first: the last units of the forward are used
-// again soonest.
+// Adds those with the longest time between uses first: the last ones of the forward are used again
+// soonest.
 void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state) const {
   const bool device = from == Tier::kDevice;
   if (request_.homes[state].has_value() || (!device && !request_.has_nvme)) return;
-  const auto move = [from, to = device ? Tier::kHost : Tier::kNvme, state](UnitHomes& homes) {
-    if (homes[state] == from) homes[state] = to;
+  const Tier to = device ? Tier::kHost : Tier::kNvme;
+  const auto move = [from, to, state](StepPolicy& policy, std::int32_t number) {
+    if (policy.home(state, number) == from) policy.set_home(state, number, to);
   };
-  const std::size_t first = list.size();
-  for (std::int32_t u = 0; u <= model_.last_unit(); ++u) list.push_back({u, move});
-  // Where there is only a forward, a tied head's embedding is used most often.
-  const bool keeps_embedding = !request_.has_backward && model_.tied;
-  if (keeps_embedding) std::rotate(list.begin() + first, list.begin() + first + 1, list.end());
+  const bool is_of_units = state == StateClass::kActivations;
+  const std::int32_t count = is_of_units ? model_.last_unit() + 1 : model_.group_count();
+  const auto first = static_cast<std::ptrdiff_t>(list.size());
+  for (std::int32_t n = 0; n < count; ++n) list.push_back({n, move});
+  if (request_.has_backward || is_of_units) return;
+  // Where there is only a forward, a group that several units use is used most often.
+  const auto has_one_user = [this](const Concession& one) {
+    std::int32_t users = 0;
+    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) users += model_.uses(u, one.number);
+    return users <= 1;
+  };
+  std::stable_partition(list.begin() + first, list.end(), has_one_user);
 }
 
 void HomeChoice::add_recompute(std::vector<Concession>& list) const {
   if (request_.recompute.has_value()) return;
   for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
     if (model_.joins_micro_batches(u) || model_.fuses_passes(u)) continue;
-    list.push_back({u, [](UnitHomes& homes) { homes.recompute = true; }});
+    list.push_back({u, [](StepPolicy& policy, std::int32_t unit) {
+                      policy.activations.at(static_cast<std::size_t>(unit)).recompute = true;
+                    }});
   }
 }
 
 StepPolicy HomeChoice::policy_of(const PolicyKey& key) const {
   StepPolicy policy = fastest(key);
   const auto apply = [&policy](const std::vector<Concession>& list, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) list[i].apply(policy.homes.at(list[i].unit));
+    for (std::size_t i = 0; i < count; ++i) list[i].apply(policy, list[i].number);
   };
   apply(concessions(Tier::kDevice, key), key.on_device);
   apply(concessions(Tier::kHost, key), key.on_host);

@@ -52,10 +52,11 @@ class HomeChoice {
   std::size_t lacking_live_bytes() const;
 
  private:
-  // One thing that gives way: a state of one unit moves to a slower tier, or is not kept at all.
+  // One thing that gives way: a state of one group or unit moves to a slower tier, or is not kept
+  // at all.
   struct Concession {
-    std::int32_t unit;
-    std::function<void(UnitHomes&)> apply;
+    std::int32_t number;  // of the group or the unit
+    std::function<void(StepPolicy&, std::int32_t number)> apply;
   };
 
   Tier compute_tier() const { return request_.unified ? Tier::kHost : Tier::kDevice; }

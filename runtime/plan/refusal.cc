@@ -66,8 +66,11 @@ std::vector<StepModel> stages_of(const StepModel& model) {
 }
 
 std::string name_of_unit(const StepModel& model, std::int32_t unit) {
-  if (unit == 0) return "the embedding";
-  return unit == model.last_unit() ? "the head" : fmt::format("block {}", unit - 1);
+  if (model.joins_micro_batches(unit)) return "the embedding";
+  if (model.fuses_passes(unit)) return "the head";
+  std::int32_t blocks = 0;
+  for (std::int32_t u = 0; u < unit; ++u) blocks += model.joins_micro_batches(u) ? 0 : 1;
+  return fmt::format("block {}", blocks);
 }
 
 class Refusal {
@@ -262,9 +265,14 @@ class Refusal {
   // --- a unit that is too large ------------------------------------------------------------------
 
   std::size_t unit_bytes(std::int32_t unit) const {
-    const UnitModel& model = model_.units.at(static_cast<std::size_t>(unit));
-    return static_cast<std::size_t>(model.padded_elements) * model_.parameter_bytes() +
-           static_cast<std::size_t>(model.trained_elements()) * size_of(model_.gradient_type);
+    std::size_t bytes = 0;
+    for (const std::int32_t group : model_.units.at(static_cast<std::size_t>(unit)).groups) {
+      if (model_.owner(group) != unit) continue;
+      const ParameterGroup& own = model_.groups.at(static_cast<std::size_t>(group));
+      bytes += model_.group_bytes(group) +
+               static_cast<std::size_t>(own.trained_elements()) * size_of(model_.gradient_type);
+    }
+    return bytes;
   }
 
   // Returns the unit with the most parameters, if these and their gradient take most of the bytes

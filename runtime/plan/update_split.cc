@@ -12,21 +12,21 @@ namespace {
 
 using LaneSeconds = std::array<double, kLaneCount>;
 
-// Returns the time that each lane works, by unit; the last entry is of ops without a unit.
-std::vector<LaneSeconds> seconds_by_unit(const Program& program, const MachineProfile& machine) {
-  std::vector<LaneSeconds> seconds(static_cast<std::size_t>(program.units) + 1);
+// Returns the time that each lane works, by group; the last entry is of ops without a group.
+std::vector<LaneSeconds> seconds_by_group(const Program& program, const MachineProfile& machine) {
+  std::vector<LaneSeconds> seconds(static_cast<std::size_t>(program.groups) + 1);
   const std::vector<double> alone_s = seconds_alone(program, machine);
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
-    const std::int32_t row = op.unit < 0 ? program.units : op.unit;
+    const std::int32_t row = op.group < 0 ? program.groups : op.group;
     seconds.at(static_cast<std::size_t>(row)).at(static_cast<std::size_t>(op.lane)) += alone_s[i];
   }
   return seconds;
 }
 
-bool can_stream(const StepModel& model, const StepPolicy& policy, std::int32_t unit) {
-  return model.has_unit(unit) && model.trains(unit) &&
-         policy.homes.at(static_cast<std::size_t>(unit))[StateClass::kOptimizer] != Tier::kDevice;
+bool can_stream(const StepModel& model, const StepPolicy& policy, std::int32_t group) {
+  return model.owns(group) && model.group_trains(group) &&
+         policy.homes.at(static_cast<std::size_t>(group)).optimizer != Tier::kDevice;
 }
 
 }  // namespace
@@ -35,12 +35,12 @@ void stream_updates(const StepModel& model, StepPolicy& policy, double share) {
   TERRACE_CHECK(!policy.unified && share >= 0 && share <= 1);
   double passed = 0;
   double streamed = 0;
-  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
-    bool& streams = policy.homes.at(static_cast<std::size_t>(u)).streams_update;
+  for (std::int32_t g = 0; g < model.group_count(); ++g) {
+    const auto index = static_cast<std::size_t>(g);
+    bool& streams = policy.homes.at(index).streams_update;
     streams = false;
-    if (!can_stream(model, policy, u)) continue;
-    const auto elements =
-        static_cast<double>(model.units.at(static_cast<std::size_t>(u)).trained_elements());
+    if (!can_stream(model, policy, g)) continue;
+    const auto elements = static_cast<double>(model.groups.at(index).trained_elements());
     passed += elements;
     streams = share * passed - streamed >= elements / 2;
     if (streams) streamed += elements;
@@ -49,25 +49,26 @@ void stream_updates(const StepModel& model, StepPolicy& policy, double share) {
 
 double balanced_share(const StepModel& model, const StepPolicy& policy, const Program& none,
                       const Program& all, const MachineProfile& machine) {
-  const std::vector<LaneSeconds> on_host = seconds_by_unit(none, machine);
-  const std::vector<LaneSeconds> on_device = seconds_by_unit(all, machine);
+  const std::vector<LaneSeconds> on_host = seconds_by_group(none, machine);
+  const std::vector<LaneSeconds> on_device = seconds_by_group(all, machine);
   const auto slowest_lane_s = [&](double share) {
     StepPolicy tried = policy;
     stream_updates(model, tried, share);
     LaneSeconds sum = on_host.back();
-    for (std::size_t u = 0; u < tried.homes.size(); ++u) {
-      const LaneSeconds& unit = tried.homes[u].streams_update ? on_device[u] : on_host[u];
-      for (std::size_t l = 0; l < kLaneCount; ++l) sum[l] += unit[l];
+    for (std::size_t g = 0; g < tried.homes.size(); ++g) {
+      const LaneSeconds& group = tried.homes[g].streams_update ? on_device[g] : on_host[g];
+      for (std::size_t l = 0; l < kLaneCount; ++l) sum[l] += group[l];
     }
     return std::ranges::max(sum);
   };
-  std::int32_t units = 0;
-  for (std::int32_t u = 0; u <= model.last_unit(); ++u)
-    units += can_stream(model, policy, u) ? 1 : 0;
+  std::int32_t groups = 0;
+  for (std::int32_t g = 0; g < model.group_count(); ++g) {
+    groups += can_stream(model, policy, g) ? 1 : 0;
+  }
   double best = 0;
   double best_s = slowest_lane_s(0);
-  for (std::int32_t n = 1; n <= units; ++n) {
-    const double share = static_cast<double>(n) / units;
+  for (std::int32_t n = 1; n <= groups; ++n) {
+    const double share = static_cast<double>(n) / groups;
     const double seconds = slowest_lane_s(share);
     if (seconds >= best_s) continue;
     best_s = seconds;

@@ -140,10 +140,9 @@ ComputeModel UnitSession::describe_units() const {
   ComputeModel model;
   model.compute_type = options_.compute_type;
   for (const SessionUnit& unit : units_) {
-    UnitModel described = {.kind = UnitKind::kBlock,
-                           .padded_elements = padded_elements(unit.elements),
-                           .saved_bytes = unit.saved_bytes};
-    described.decayed_elements = unit.decayed_elements;
+    UnitModel described = {.kind = UnitKind::kBlock, .saved_bytes = unit.saved_bytes};
+    ParameterGroup parameters = {.padded_elements = padded_elements(unit.elements),
+                                 .decayed_elements = unit.decayed_elements};
     UnitStep forward;
     UnitStep backward;
     if (unit.saved_bytes > 0) {
@@ -151,13 +150,13 @@ ComputeModel UnitSession::describe_units() const {
       backward.reads.push_back({Role::kSaved});
     }
     if (unit.is_frozen) {
-      described.frozen_elements = described.padded_elements;
+      parameters.frozen_elements = parameters.padded_elements;
     } else {
       backward.writes.push_back({Role::kGradient});
     }
     described.forward = {forward};
     described.backward = {backward};
-    model.units.push_back(std::move(described));
+    model.add(std::move(described), parameters);
   }
   return model;
 }

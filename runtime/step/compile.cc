@@ -142,6 +142,7 @@ void add_slack(ArenaPacking& packing, const Draft& draft, LinearDraft& linear,
 
 void finish(Program& program, const StepModel& model, const StepPolicy& policy) {
   program.units = static_cast<std::int32_t>(model.unit_count());
+  program.groups = model.group_count();
   program.micro_batches = policy.micro_batches;
 }
 
@@ -166,7 +167,8 @@ std::optional<Program> placed_within(DraftedStep& step, const TierBudgets& share
 }
 
 Program placed(const CompileRequest& request, bool has_names) {
-  TERRACE_CHECK_EQ(request.model.units.size(), request.policy.homes.size());
+  TERRACE_CHECK_EQ(request.model.groups.size(), request.policy.homes.size());
+  TERRACE_CHECK_EQ(request.model.units.size(), request.policy.activations.size());
   DraftedStep step(request.model, request.policy, has_names);
   std::optional<Program> program;
   for (const double share : kBudgetShares) {

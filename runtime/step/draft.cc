@@ -86,13 +86,14 @@ void Mover::add(Op op) {
   if (chunk_ != last_chunk_) step_ = 0;
   last_chunk_ = chunk_;
   op.unit = labels_.unit;
+  op.group = labels_.group;
   op.micro_batch = labels_.micro_batch;
   op.parts = labels_.parts;
   DraftOp draft_op;
   draft_op.op = std::move(op);
   draft_op.task = now_;
   draft_op.phase = phase_;
-  draft_op.group = group_;
+  draft_op.movement = movement_;
   draft_op.step = chunk_ * kStride + step_ * kOpStride;
   ++step_;
   draft_.add_op(std::move(draft_op));
@@ -132,7 +133,7 @@ Range Mover::bring(const Range& source, Tier tier, std::int32_t chunk) {
   const BufferId arrived = draft_.add_buffer(
       draft_.name("{} on {}", draft_.buffers.at(source.buffer).name, name_of(tier)),
       source.size_bytes, tier, Account::kStaging, Life::kTransient);
-  if (phase_ != Phase::kStore) draft_.loads.at(group_).target = arrived;
+  if (phase_ != Phase::kStore) draft_.loads.at(movement_).target = arrived;
   const Range target{arrived, 0, source.size_bytes};
   copy(source, target, chunk);
   return target;

@@ -40,8 +40,8 @@ struct DraftOp {
   std::uint32_t writes = 0;
   std::int32_t task = 0;  // for a load: the task that needs it
   Phase phase = Phase::kMain;
-  std::int32_t group = 0;  // for a load: its number; otherwise in the order of creation
-  std::int32_t step = 0;   // order within the group
+  std::int32_t movement = 0;  // for a load: its number; otherwise in the order of creation
+  std::int32_t step = 0;      // order within the movement
 };
 
 // A load: all the ops that bring one thing to the task that needs it.
@@ -55,9 +55,9 @@ struct Load {
   std::size_t target_bytes = 0;   // held from issue to need
   std::size_t staging_bytes = 0;  // held on the host while it moves
   BufferId target = kNoBuffer;    // the buffer that it fills for the task, if it makes one
-  // For the load of a unit's parameters: which use of the unit they are for, and the buffer that
+  // For the load of a group's parameters: which use of the group they are for, and the buffer that
   // held them at the use before. If they stay in that buffer, the load is left out.
-  std::int32_t unit = -1;
+  std::int32_t group = -1;
   std::size_t use = 0;
   BufferId before = kNoBuffer;
 };
@@ -99,13 +99,14 @@ struct Draft {
 // Aborts if two buffers have the same key, or if a persistent buffer has none.
 void check_keys(const Draft& draft);
 
-// Makes the ops of one load or one store. They are a group that moves bytes between tiers, through
-// the host where there is no direct way. The ops of several chunks overlap: chunk c+1 is read while
+// Makes the ops of one movement: a load or a store. They move bytes between tiers, through the host
+// where there is no direct way. The ops of several chunks overlap: chunk c+1 is read while
 // chunk c is uploaded.
 class Mover {
  public:
   struct Labels {
     std::int32_t unit = -1;
+    std::int32_t group = -1;
     std::int32_t micro_batch = -1;
     Parts parts = kOfThisStep;
     Account account = Account::kStaging;
@@ -123,19 +124,19 @@ class Mover {
   Range bring(const Range& source, Tier tier, std::int32_t chunk = -1);
   // Adds an op of another kind, behind the copies of this chunk so far.
   void add(Op op);
-  // Makes later ops of the group belong to the next chunk.
+  // Makes later ops of the movement belong to the next chunk.
   void next_chunk() { ++chunk_; }
 
  private:
-  Mover(Draft& draft, std::int32_t task, Phase phase, std::int32_t group, const Labels& labels)
-      : draft_(draft), now_(task), phase_(phase), group_(group), labels_(labels) {}
+  Mover(Draft& draft, std::int32_t task, Phase phase, std::int32_t movement, const Labels& labels)
+      : draft_(draft), now_(task), phase_(phase), movement_(movement), labels_(labels) {}
 
   void hop(const Range& source, const Range& target, std::int32_t chunk);
 
   Draft& draft_;
   std::int32_t now_;
   Phase phase_;
-  std::int32_t group_;
+  std::int32_t movement_;
   Labels labels_;
   std::int32_t chunk_ = 0;
   std::int32_t step_ = 0;

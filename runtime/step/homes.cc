@@ -11,9 +11,9 @@ namespace {
 
 std::vector<Tier> home_tiers(const StepPolicy& policy, StateClass state) {
   std::vector<Tier> tiers;
-  for (std::int32_t u = 0; u < static_cast<std::int32_t>(policy.homes.size()); ++u) {
+  for (std::int32_t g = 0; g < static_cast<std::int32_t>(policy.homes.size()); ++g) {
     const Tier tier =
-        state == StateClass::kGradients ? policy.gradient_home(u) : policy.homes[u].tiers[state];
+        state == StateClass::kGradients ? policy.gradient_home(g) : policy.home(state, g);
     tiers.push_back(tier == Tier::kDevice ? policy.compute_tier() : tier);
   }
   return tiers;
@@ -29,9 +29,9 @@ bool is_divided(const StepModel& model, const StepPolicy& policy, StateClass sta
 
 // Returns the life of a home in memory. Gradients are used up by the update, in the next step or at
 // once.
-Life life_in_memory(const StepPolicy& policy, StateClass state, std::int32_t unit) {
+Life life_in_memory(const StepPolicy& policy, StateClass state, std::int32_t group) {
   if (state != StateClass::kGradients) return Life::kPersistent;
-  return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
+  return policy.defers_update(group) ? Life::kCarried : Life::kTransient;
 }
 
 }  // namespace
@@ -52,71 +52,71 @@ Homes::Homes(Draft& draft, const StepModel& model, const StepPolicy& policy, Sta
       tiers_(home_tiers(policy, state)),
       buffers_(tiers_.size()),
       begins_(tiers_.size()) {
-  for (std::int32_t u = 0; u < static_cast<std::int32_t>(tiers_.size()); ++u) {
-    const Tier tier = tiers_[u];
+  for (std::int32_t g = 0; g < static_cast<std::int32_t>(tiers_.size()); ++g) {
+    const Tier tier = tiers_[g];
     is_sharded_.push_back(is_divided(model, policy, state, tier));
-    if (!model.has_home(state, u)) continue;
-    add_unit(draft,
-             {.name = draft.name("{}[{}]", home_names(state).buffer, u),
-              .key = {home_names(state).kind, u},
-              .tier = tier,
-              .account = info_of(state).account,
-              .life = tier == Tier::kNvme ? Life::kPersistent : life_in_memory(policy, state, u)},
-             u);
+    if (!model.has_home(state, g)) continue;
+    add_group(draft,
+              {.name = draft.name("{}[{}]", home_names(state).buffer, g),
+               .key = {home_names(state).kind, g},
+               .tier = tier,
+               .account = info_of(state).account,
+               .life = tier == Tier::kNvme ? Life::kPersistent : life_in_memory(policy, state, g)},
+              g);
   }
 }
 
-void Homes::add_unit(Draft& draft, const Buffer& home, std::int32_t unit) {
-  std::vector<std::size_t>& begins = begins_.at(unit);
+void Homes::add_group(Draft& draft, const Buffer& home, std::int32_t group) {
+  std::vector<std::size_t>& begins = begins_.at(group);
   begins.push_back(0);
-  for (std::int64_t c = 0; c < model_.home_chunks(state_, unit); ++c) {
-    begins.push_back(begins.back() + chunk_bytes(unit, c));
+  for (std::int64_t c = 0; c < model_.home_chunks(state_, group); ++c) {
+    begins.push_back(begins.back() + chunk_bytes(group, c));
   }
   if (home.tier != Tier::kNvme) {
     Buffer whole = home;
-    whole.size_bytes = unit_bytes(unit);
-    buffers_.at(unit).push_back(draft.add_buffer(whole));
+    whole.size_bytes = group_bytes(group);
+    buffers_.at(group).push_back(draft.add_buffer(whole));
     return;
   }
-  for (std::int64_t c = 0; c < model_.home_chunks(state_, unit); ++c) {
+  for (std::int64_t c = 0; c < model_.home_chunks(state_, group); ++c) {
     Buffer extent = home;
     extent.name += draft.name(".{}", c);
     extent.key.number = c;
-    extent.size_bytes = chunk_bytes(unit, c);
-    buffers_.at(unit).push_back(draft.add_buffer(extent));
+    extent.size_bytes = chunk_bytes(group, c);
+    buffers_.at(group).push_back(draft.add_buffer(extent));
   }
 }
 
-std::size_t Homes::chunk_bytes(std::int32_t unit, std::int64_t chunk) const {
+std::size_t Homes::chunk_bytes(std::int32_t group, std::int64_t chunk) const {
   const ChunkPart part =
-      is_sharded(unit) ? model_.shard(unit, chunk, model_.zero.rank) : model_.whole(unit, chunk);
-  return model_.state_bytes(state_, part.count);
+      is_sharded(group) ? model_.shard(group, chunk, model_.zero.rank) : model_.whole(group, chunk);
+  return model_.state_bytes(state_, group, part.count);
 }
 
-std::size_t Homes::unit_bytes(std::int32_t unit) const { return begins_.at(unit).back(); }
+std::size_t Homes::group_bytes(std::int32_t group) const { return begins_.at(group).back(); }
 
-Range Homes::chunk(std::int32_t unit, std::int64_t chunk) const {
-  const std::size_t bytes = chunk_bytes(unit, chunk);
-  if (tiers_.at(unit) == Tier::kNvme) return {buffers_.at(unit).at(chunk), 0, bytes};
-  return {buffers_.at(unit).front(), begins_.at(unit).at(chunk), bytes};
+Range Homes::chunk(std::int32_t group, std::int64_t chunk) const {
+  const std::size_t bytes = chunk_bytes(group, chunk);
+  if (tiers_.at(group) == Tier::kNvme) return {buffers_.at(group).at(chunk), 0, bytes};
+  return {buffers_.at(group).front(), begins_.at(group).at(chunk), bytes};
 }
 
-Range Homes::unit(std::int32_t unit) const {
-  TERRACE_CHECK(tiers_.at(unit) != Tier::kNvme);
-  return {buffers_.at(unit).front(), 0, unit_bytes(unit)};
+Range Homes::group(std::int32_t group) const {
+  TERRACE_CHECK(tiers_.at(group) != Tier::kNvme);
+  return {buffers_.at(group).front(), 0, group_bytes(group)};
 }
 
 namespace {
 
 bool any_gradient_on_device(const StepPolicy& policy) {
-  return !policy.unified && std::ranges::any_of(policy.homes, [](const UnitHomes& homes) {
-    return homes[StateClass::kGradients] == Tier::kDevice;
+  return !policy.unified && std::ranges::any_of(policy.homes, [](const GroupHomes& homes) {
+    return homes.gradients == Tier::kDevice;
   });
 }
 
 bool any_update_on_device(const StepPolicy& policy) {
-  for (std::int32_t u = 0; u < static_cast<std::int32_t>(policy.homes.size()); ++u) {
-    if (policy.update_tier(u) == Tier::kDevice) return true;
+  for (std::int32_t g = 0; g < static_cast<std::int32_t>(policy.homes.size()); ++g) {
+    if (policy.update_tier(g) == Tier::kDevice) return true;
   }
   return false;
 }

@@ -16,40 +16,40 @@ struct HomeNames {
 };
 const HomeNames& home_names(StateClass state);
 
-// The homes of one class of state, for every unit: where its parameters, its gradients or its
-// optimizer state live between uses. A home in memory is one buffer per unit; a home on NVMe is one
-// extent per chunk.
+// The homes of one class of state, for every group: where its parameters, its gradients or its
+// optimizer state live between uses. A home in memory is one buffer per group; a home on NVMe is
+// one extent per chunk.
 class Homes {
  public:
   // Adds the buffers to the draft. Borrows the model.
   Homes(Draft& draft, const StepModel& model, const StepPolicy& policy, StateClass state);
 
   StateClass state() const { return state_; }
-  Tier tier(std::int32_t unit) const { return tiers_.at(unit); }
-  // Return the range that holds a chunk, or the whole unit, as far as it is at home here. unit() is
-  // only for homes in memory.
-  Range chunk(std::int32_t unit, std::int64_t chunk) const;
-  Range unit(std::int32_t unit) const;
+  Tier tier(std::int32_t group) const { return tiers_.at(group); }
+  // Return the range that holds a chunk, or the whole group, as far as it is at home here. group()
+  // is only for homes in memory.
+  Range chunk(std::int32_t group, std::int64_t chunk) const;
+  Range group(std::int32_t group) const;
   // Returns whether only this rank's shards are at home here.
-  bool is_sharded(std::int32_t unit) const { return is_sharded_.at(unit); }
-  // Return the bytes of these ranges. A unit's home has its chunks one behind the other.
-  std::size_t chunk_bytes(std::int32_t unit, std::int64_t chunk) const;
-  std::size_t unit_bytes(std::int32_t unit) const;
+  bool is_sharded(std::int32_t group) const { return is_sharded_.at(group); }
+  // Return the bytes of these ranges. A group's home has its chunks one behind the other.
+  std::size_t chunk_bytes(std::int32_t group, std::int64_t chunk) const;
+  std::size_t group_bytes(std::int32_t group) const;
 
  private:
-  void add_unit(Draft& draft, const Buffer& home, std::int32_t unit);
+  void add_group(Draft& draft, const Buffer& home, std::int32_t group);
 
   const StepModel& model_;
   StateClass state_;
   std::vector<Tier> tiers_;
   std::vector<bool> is_sharded_;
-  std::vector<std::vector<BufferId>> buffers_;  // per unit: one buffer, or one per chunk
-  // Per unit: where each chunk begins in a home in memory, and behind the last chunk the home's
+  std::vector<std::vector<BufferId>> buffers_;  // per group: one buffer, or one per chunk
+  // Per group: where each chunk begins in a home in memory, and behind the last chunk the home's
   // end.
   std::vector<std::vector<std::size_t>> begins_;
 };
 
-// The buffers that do not belong to a unit.
+// The buffers that do not belong to a group.
 struct SharedBuffers {
   BufferId tokens = kNoBuffer;     // none if a step has no input
   BufferId constants = kNoBuffer;  // none without a rotary table

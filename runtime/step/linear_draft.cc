@@ -27,7 +27,7 @@ Fetches apply(const Draft& draft, std::int32_t tasks, const FetchPlan& plan) {
 
 bool is_load(const DraftOp& op) { return op.phase == Phase::kLoad || op.phase == Phase::kLateLoad; }
 
-// Sorts the ops into the order of the list: by task; within a task by phase, group and step; and
+// Sorts the ops into the order of the list: by task; within a task by phase, movement and step; and
 // then as they were made. The ops come nearly sorted by task and each task has few of them, so they
 // are dealt out to their tasks first.
 class ListOrder {
@@ -57,19 +57,19 @@ class ListOrder {
 
   std::size_t task_of(std::uint32_t i) const {
     const DraftOp& op = draft_.ops[i];
-    return static_cast<std::size_t>(is_load(op) ? fetches_.issue_task[op.group] : op.task);
+    return static_cast<std::size_t>(is_load(op) ? fetches_.issue_task[op.movement] : op.task);
   }
   // Returns whether the op loads a carried buffer. Such a load is for the next step, and therefore
   // late.
   bool is_carried(std::uint32_t i) const {
     const DraftOp& op = draft_.ops[i];
-    return is_load(op) && fetches_.is_carried[op.group];
+    return is_load(op) && fetches_.is_carried[op.movement];
   }
 
  private:
   bool is_there(std::uint32_t i) const {
     const DraftOp& op = draft_.ops[i];
-    return !is_load(op) || !fetches_.is_left_out[op.group];
+    return !is_load(op) || !fetches_.is_left_out[op.movement];
   }
 
   bool comes_first(std::uint32_t a, std::uint32_t b) const {
@@ -78,7 +78,7 @@ class ListOrder {
     const Phase phase = is_carried(a) ? Phase::kLateLoad : first.phase;
     const Phase other = is_carried(b) ? Phase::kLateLoad : second.phase;
     if (phase != other) return phase < other;
-    if (first.group != second.group) return first.group < second.group;
+    if (first.movement != second.movement) return first.movement < second.movement;
     return first.step != second.step ? first.step < second.step : a < b;
   }
 
@@ -99,7 +99,7 @@ void settle_buffers(const Draft& draft, const Fetches& fetches, LinearDraft& lin
   }
   if (std::ranges::find(fetches.is_left_out, true) == fetches.is_left_out.end()) return;
   for (const DraftOp& op : draft.ops) {
-    if (!is_load(op) || !fetches.is_left_out[op.group]) continue;
+    if (!is_load(op) || !fetches.is_left_out[op.movement]) continue;
     for (const Access& access : draft.writes(op)) linear.stands_for.at(access.buffer) = kNoBuffer;
   }
   for (std::size_t i = 0; i < draft.loads.size(); ++i) {

@@ -15,7 +15,7 @@ namespace terrace {
 // The decisions that a draft leaves open: which loads are left out, and when the others are issued.
 // runtime/step/residency makes them.
 struct FetchPlan {
-  // Per unit and use, except the first use: whether the parameters stay in the compute tier since
+  // Per group and use, except the first use: whether the parameters stay in the compute tier since
   // the use before, so that the load for this use is left out. Empty: all loads are made.
   std::vector<std::vector<bool>> stays;
   // Per load of the draft: the task at which it is issued. A number below 0 is a task of the step
@@ -23,8 +23,8 @@ struct FetchPlan {
   std::vector<std::int32_t> issue_task;
 
   bool leaves_out(const Load& load) const {
-    return load.unit >= 0 && load.use > 0 && !stays.empty() &&
-           stays[static_cast<std::size_t>(load.unit)][load.use];
+    return load.group >= 0 && load.use > 0 && !stays.empty() &&
+           stays[static_cast<std::size_t>(load.group)][load.use];
   }
 };
 

@@ -36,8 +36,8 @@ class UpdateTransfers {
   }
 
  private:
-  using Key = std::pair<std::int32_t, std::int32_t>;  // unit, chunk
-  static Key key_of(const Op& op) { return {op.unit, op.chunk}; }
+  using Key = std::pair<std::int32_t, std::int32_t>;  // group, chunk
+  static Key key_of(const Op& op) { return {op.group, op.chunk}; }
 
   std::map<Key, double> bytes_;
 };

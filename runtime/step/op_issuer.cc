@@ -76,7 +76,7 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, const LaneServ
                              ? IoRequest::Checksums::kByCaller
                              : IoRequest::Checksums::kByStore);
     waits_.push_back(op.after);
-    changed_units_.push_back(changed_unit(program, op));
+    changed_groups_.push_back(changed_group(program, op));
   }
   for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), services.device);
   report_.times.resize(program.ops.size());
@@ -119,7 +119,7 @@ bool OpIssuer::can_issue(OpId id, std::int64_t run) const {
     if (!on_stream(edge.op) || on_stream(id)) return true;
     return sides_.at(number % 2)[edge.op].end->is_reached();
   });
-  const std::int32_t gated = is_ready ? gated_unit(id, runs_.at(run % 2)) : -1;
+  const std::int32_t gated = is_ready ? gated_group(id, runs_.at(run % 2)) : -1;
   return is_ready && (gated < 0 || gate_->try_pass(gated));
 }
 
@@ -129,7 +129,7 @@ void OpIssuer::issue(OpId id, std::int64_t number) {
   OpRun& op_run = sides_.at(run.number % 2)[id];
   op_run.active = &run;
   attempt(op, number, [&] { wait_for_edges(id, run); });
-  const std::int32_t gated = gated_unit(id, run);
+  const std::int32_t gated = gated_group(id, run);
   if (gated >= 0) gate_->pass(gated);
   const bool has_work = works(op, run);
   if (on_stream(id)) {
@@ -169,9 +169,9 @@ bool OpIssuer::works(const Op& op, const Run& run) const {
   return is_between_ranks(op.lane) && ranks_go_on_.load(std::memory_order_relaxed);
 }
 
-std::int32_t OpIssuer::gated_unit(OpId id, const Run& run) const {
+std::int32_t OpIssuer::gated_group(OpId id, const Run& run) const {
   if (gate_ == nullptr || !works(program_.ops[id], run)) return -1;
-  return changed_units_[static_cast<std::size_t>(id)];
+  return changed_groups_[static_cast<std::size_t>(id)];
 }
 
 void OpIssuer::issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work) {

@@ -101,7 +101,7 @@ class OpIssuer {
   bool on_stream(OpId id) const { return on_stream_[static_cast<std::size_t>(id)]; }
   bool works(const Op& op, const Run& run) const;
   // Returns the unit whose gate the op has to pass; -1 if there is none.
-  std::int32_t gated_unit(OpId id, const Run& run) const;
+  std::int32_t gated_group(OpId id, const Run& run) const;
   void wait_for_edges(OpId id, const Run& run);
   void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work);
   void submit_io(OpId id, OpRun& op_run);
@@ -130,7 +130,7 @@ class OpIssuer {
   // ops.
   std::vector<bool> on_stream_;
   std::vector<IoRequest::Checksums> checksums_;  // per op; for reads and writes
-  std::vector<std::int32_t> changed_units_;      // per op; changed_unit()
+  std::vector<std::int32_t> changed_groups_;     // per op; changed_group()
   // Per op: the ops that it waits for. They are its edges, and for a host op also the stream op
   // before it on its lane: a lane is an in-order queue, whatever its ops are.
   std::vector<std::vector<Dependency>> waits_;

@@ -19,7 +19,7 @@ std::string_view name_of(OpKind kind) {
 
 std::string_view name_of(Message message) {
   constexpr std::array<std::string_view, 5> kNames = {"", "hidden", "hidden_gradient",
-                                                      "tied_gradient", "updated"};
+                                                      "borrowed_gradient", "updated"};
   return kNames.at(static_cast<std::size_t>(message));
 }
 

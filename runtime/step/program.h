@@ -50,8 +50,9 @@ enum class Message : std::uint8_t {
   kNone,
   kHidden,          // the hidden states that a stage's last unit leaves
   kHiddenGradient,  // their gradient
-  kTiedGradient,    // for a tied embedding: its gradient from the head
-  kUpdated,         // for a tied embedding: its parameters after the first stage's update
+  // Of parameters that units of two pipeline stages use:
+  kBorrowedGradient,  // their gradient, from the stage that has a copy to the stage that updates
+  kUpdated,           // the updated parameters, the other way
 };
 std::string_view name_of(Message message);
 // Returns the lane of an op of kind kSend or kReceive with this message.
@@ -67,7 +68,7 @@ enum class Life : std::uint8_t {
 // the buffer's memory.
 enum class BufferKind : std::uint8_t {
   kOther,  // no code looks for it
-  // Homes. In memory a home has the state of a unit, on NVMe the state of a chunk.
+  // Homes. In memory a home has the state of a group, on NVMe the state of a chunk.
   kParameters,
   kState,
   kGradients,
@@ -95,7 +96,7 @@ enum class BufferKind : std::uint8_t {
 // same key, except keys of kind kOther. A persistent buffer always has a key of another kind.
 struct BufferKey {
   BufferKind kind = BufferKind::kOther;
-  std::int32_t unit = -1;
+  std::int32_t owner = -1;   // the group whose home it is, or the unit whose activation it is
   std::int64_t number = -1;  // of the chunk, the slot, or the forward that made the activation
 
   friend auto operator<=>(const BufferKey&, const BufferKey&) = default;
@@ -119,7 +120,9 @@ struct Access {
   BufferId buffer = kNoBuffer;
   std::size_t offset = 0;  // bytes from the buffer's start
   std::size_t size_bytes = 0;
-  std::int32_t number = 0;  // for kBetween: which of its unit's buffers
+  // In compute: for kBetween, which of the unit's buffers; for parameters and gradients, which of
+  // the unit's groups.
+  std::int32_t number = 0;
 
   friend bool operator==(const Access&, const Access&) = default;
 };
@@ -146,6 +149,7 @@ struct Op {
   std::int32_t step = 0;        // which step of a unit's pass it is
   std::string_view phase = "";  // the name of that step, if there are several
   std::int32_t unit = -1;
+  std::int32_t group = -1;  // for updates and for movement of a group's states; else -1
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
   std::int32_t use = 0;  // for compute: which of the unit's uses in the micro-batch
@@ -177,6 +181,7 @@ struct TierUse {
 struct Program {
   Tier compute_tier = Tier::kDevice;  // kHost in unified mode
   std::int32_t units = 0;
+  std::int32_t groups = 0;
   std::int32_t micro_batches = 1;
   std::vector<Buffer> buffers;
   std::vector<Op>

@@ -66,66 +66,63 @@ bool leaves_no_room(const TierBudgets& budgets, Tier compute) {
   });
 }
 
-std::size_t unit_bytes(const StepModel& model, std::int32_t unit) {
-  return static_cast<std::size_t>(model.units.at(unit).padded_elements) * model.parameter_bytes();
-}
-
-// Returns whether the unit's parameters are at home anywhere but whole in the compute tier.
-bool lives_elsewhere(const StepModel& model, const StepPolicy& policy, std::int32_t unit) {
-  const Tier home = policy.homes.at(unit)[StateClass::kParameters];
+// Returns whether the group's parameters are at home anywhere but whole in the compute tier.
+bool lives_elsewhere(const StepModel& model, const StepPolicy& policy, std::int32_t group) {
+  const Tier home = policy.homes.at(group).parameters;
   return home == Tier::kNvme || (home == Tier::kHost && !policy.unified) ||
          model.zero.of_parameters();
 }
 
-// The tasks in groups. A group is either the neighbouring tasks of one unit in one direction, with
+// The tasks as visits. A visit is either the neighbouring tasks of one unit in one direction, with
 // the update that follows at once, or one chunk's deferred update. Deferred updates and the other
-// tasks are counted separately. For loads that may be carried, the groups with which the step
+// tasks are counted separately. For loads that may be carried, the visits with which the step
 // before ends stand before the first deferred update. Their tasks have numbers below 0.
-class TaskGroups {
+class Visits {
  public:
-  explicit TaskGroups(const std::vector<Task>& tasks)
+  explicit Visits(const std::vector<Task>& tasks)
       : count_(static_cast<std::int32_t>(tasks.size())) {
     for (std::int32_t s = 0; s < count_; ++s) {
       const Task& task = tasks[s];
       std::vector<std::int32_t>& begins = begins_.at(task.is_deferred() ? 1 : 0);
       std::int32_t& last = last_.at(task.is_deferred() ? 1 : 0);
-      if (begins.empty() || !are_one_group(tasks[last], task)) begins.push_back(s);
+      if (begins.empty() || !are_one_visit(tasks[last], task)) begins.push_back(s);
       last = s;
-      group_.push_back(static_cast<std::int32_t>(begins.size()) - 1);
+      visit_.push_back(static_cast<std::int32_t>(begins.size()) - 1);
       is_deferred_.push_back(task.is_deferred());
     }
     for (std::int32_t s = count_ - 1; s >= 0 && !tasks[s].is_deferred(); --s) {
-      const bool is_same = s + 1 < count_ && are_one_group(tasks[s + 1], tasks[s]);
+      const bool is_same = s + 1 < count_ && are_one_visit(tasks[s + 1], tasks[s]);
       if (!is_same) before_.push_back(s - count_);
       before_.back() = s - count_;
     }
   }
 
-  // Returns the task at which a load is issued when it goes `groups` ahead: the first task of the
-  // group that is this many groups before, or of the first group if there are fewer.
-  std::int32_t ahead(const Load& load, std::int32_t groups) const {
+  // Returns the task at which a load is issued when it goes `visits` ahead: the first task of the
+  // visit that is this many visits before, or of the first visit if there are fewer.
+  std::int32_t ahead(const Load& load, std::int32_t visits) const {
     const bool deferred = is_deferred_[load.need_task];
     const std::vector<std::int32_t>& begins = begins_.at(deferred ? 1 : 0);
-    const std::int32_t group = group_[load.need_task] - groups;
-    if (group >= 0) return begins[group];
+    const std::int32_t visit = visit_[load.need_task] - visits;
+    if (visit >= 0) return begins[visit];
     if (!load.may_be_carried || before_.empty()) return begins.front();
     TERRACE_CHECK(deferred);
-    const auto back = std::min<std::size_t>(-group, before_.size());
+    const auto back = std::min<std::size_t>(-visit, before_.size());
     return std::max(before_[back - 1], load.need_task + 1 - count_);
   }
 
  private:
-  static bool are_one_group(const Task& a, const Task& b) {
-    return a.unit == b.unit && a.parts == b.parts && (!a.is_deferred() || a.chunk == b.chunk);
+  static bool are_one_visit(const Task& a, const Task& b) {
+    const bool is_one_update = a.group == b.group && a.chunk == b.chunk;
+    return a.unit == b.unit && a.parts == b.parts && (!a.is_deferred() || is_one_update);
   }
 
   std::int32_t count_;
-  // The first tasks of the groups, and of the groups of deferred updates.
+  // The first tasks of the visits, and of the visits of deferred updates.
   std::array<std::vector<std::int32_t>, 2> begins_;
   std::array<std::int32_t, 2> last_{};  // the last task of each kind
-  std::vector<std::int32_t> group_;     // by task: its group among the groups of its kind
+  std::vector<std::int32_t> visit_;     // by task: its visit among the visits of its kind
   std::vector<bool> is_deferred_;
-  // The first tasks of the groups that a step ends with, the last group first.
+  // The first tasks of the visits that a step ends with, the last visit first.
   std::vector<std::int32_t> before_;
 };
 
@@ -136,20 +133,20 @@ FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
     : policy_(policy), tasks_(tasks), draft_(draft) {
   const auto uses = parameter_uses(model, tasks);
   stays_.resize(uses.size());
-  for (std::int32_t u = 0; u < static_cast<std::int32_t>(uses.size()); ++u) {
-    stays_[u].assign(uses[u].size(), false);
-    if (!lives_elsewhere(model, policy, u)) continue;
-    const std::size_t bytes = unit_bytes(model, u);
+  for (std::int32_t g = 0; g < static_cast<std::int32_t>(uses.size()); ++g) {
+    stays_[g].assign(uses[g].size(), false);
+    if (!lives_elsewhere(model, policy, g)) continue;
+    const std::size_t bytes = model.group_bytes(g);
     if (bytes > largest_.bytes) {
       largest_of_others_ = largest_.bytes;
-      largest_ = {u, bytes};
+      largest_ = {g, bytes};
     } else {
       largest_of_others_ = std::max(largest_of_others_, bytes);
     }
-    for (std::size_t k = 1; k < uses[u].size(); ++k) {
-      const Gap gap{u, k, uses[u][k - 1] + 1, uses[u][k], bytes};
-      stays_[u][k] = gap.begin == gap.end;
-      if (!stays_[u][k]) gaps_.push_back(gap);
+    for (std::size_t k = 1; k < uses[g].size(); ++k) {
+      const Gap gap{g, k, uses[g][k - 1] + 1, uses[g][k], bytes};
+      stays_[g][k] = gap.begin == gap.end;
+      if (!stays_[g][k]) gaps_.push_back(gap);
     }
   }
   std::stable_sort(gaps_.begin(), gaps_.end(),
@@ -163,12 +160,12 @@ const TaskProfile& FetchPlanner::live_at_least() {
   return *live_at_least_;
 }
 
-// Returns the room to leave for a unit that is fetched while the gap's unit is kept. In an
-// evaluation the two are different units. A step with a backward leaves more room, for other bytes
+// Returns the room to leave for a group that is fetched while the gap's group is kept. In an
+// evaluation the two are different groups. A step with a backward leaves more room, for other bytes
 // that come and go.
 std::size_t FetchPlanner::reserve_beside(const Gap& gap) const {
   if (policy_.lookahead == 0) return 0;
-  const bool is_of_others = !policy_.has_backward && gap.unit == largest_.unit;
+  const bool is_of_others = !policy_.has_backward && gap.group == largest_.group;
   return is_of_others ? largest_of_others_ : largest_.bytes;
 }
 
@@ -182,7 +179,7 @@ FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
     for (const Gap& gap : gaps_) {
       if (!room.has(compute, gap.begin, gap.end, gap.bytes, reserve_beside(gap))) continue;
       room.take(compute, gap.begin, gap.end, gap.bytes);
-      plan.stays[gap.unit][gap.use] = true;
+      plan.stays[gap.group][gap.use] = true;
       any_stays = true;
     }
   }
@@ -200,7 +197,7 @@ void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budge
       std::find_if(tasks_.begin(), tasks_.end(),
                    [](const Task& task) { return task.kind == OpKind::kForward; }) -
       tasks_.begin());
-  const TaskGroups groups(tasks_);
+  const Visits visits(tasks_);
   for (std::int32_t ahead = 1; ahead <= policy_.lookahead; ++ahead) {
     for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
       const Load& load = draft_.loads[i];
@@ -211,7 +208,7 @@ void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budge
       const std::int32_t earliest = tasks_.at(load.need_task).is_deferred()
                                         ? load.earliest_task
                                         : std::max(load.earliest_task, first_forward);
-      std::int32_t from = groups.ahead(load, ahead);
+      std::int32_t from = visits.ahead(load, ahead);
       if (from >= 0) from = std::max(from, earliest);
       const std::int32_t now = plan.issue_task[i];
       if (from >= now) continue;

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/step/offload.h"
+#include "runtime/step/movement.h"
 #include "runtime/step/place.h"
 
 namespace terrace {
@@ -19,7 +19,7 @@ using TaskProfile = std::array<std::vector<std::size_t>, kTierCount>;
 // Belady's rule), and how far ahead of its use each load is issued, at most policy.lookahead units.
 class FetchPlanner {
  public:
-  // `draft` is the draft of these tasks (runtime/step/offload.h). Borrows everything except the
+  // `draft` is the draft of these tasks (runtime/step/movement.h). Borrows everything except the
   // model.
   FetchPlanner(const StepModel& model, const StepPolicy& policy, const std::vector<Task>& tasks,
                const Draft& draft);
@@ -29,9 +29,9 @@ class FetchPlanner {
   FetchPlan plan(const TierBudgets& budgets);
 
  private:
-  // The gap between two uses of a unit's parameters.
+  // The gap between two uses of a group's parameters.
   struct Gap {
-    std::int32_t unit;
+    std::int32_t group;
     std::size_t use;
     std::int32_t begin;  // the first task that does not need the parameters
     std::int32_t end;    // the next use
@@ -47,16 +47,17 @@ class FetchPlanner {
   const StepPolicy& policy_;
   const std::vector<Task>& tasks_;
   const Draft& draft_;
-  // Per unit and use: whether it stays in any case, because the use follows the one before at once.
+  // Per group and use: whether it stays in any case, because the use follows the one before at
+  // once.
   std::vector<std::vector<bool>> stays_;
   std::vector<Gap> gaps_;  // the shortest first
-  // Among the units whose parameters live elsewhere: the one with the most bytes of parameters, and
-  // the most bytes that another unit has.
-  struct LargestUnit {
-    std::int32_t unit = -1;
+  // Among the groups whose parameters live elsewhere: the one with the most bytes of parameters,
+  // and the most bytes that another group has.
+  struct LargestGroup {
+    std::int32_t group = -1;
     std::size_t bytes = 0;
   };
-  LargestUnit largest_;
+  LargestGroup largest_;
   std::size_t largest_of_others_ = 0;
   std::optional<TaskProfile> live_at_least_;
 };

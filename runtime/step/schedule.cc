@@ -8,6 +8,16 @@
 namespace terrace {
 namespace {
 
+// Adds a pass of a unit to the tasks: one task for each part of the pass.
+void add_parts(const StepModel& model, Task task, std::vector<Task>& tasks) {
+  task.part = 0;
+  for (const StepSpan& steps : UnitModel::parts(pass_of(model, task))) {
+    task.steps = steps;
+    tasks.push_back(task);
+    ++task.part;
+  }
+}
+
 class Scheduler {
  public:
   Scheduler(const StepModel& model, const StepPolicy& policy)
@@ -96,23 +106,18 @@ class Scheduler {
       const std::int32_t unit = given[t].unit;
       const bool finishes = given[t].kind != OpKind::kForward && last_gradient.at(unit) == t;
       updates_before_forward(unit);
-      if (finishes && !policy_.defers_update(unit)) step_scalars();
-      tasks_.push_back(given[t]);
+      if (finishes && updates_at_once(unit)) step_scalars();
+      emit(given[t].kind, unit, given[t].micro_batch);
       if (finishes) update_at_once(unit);
     }
     step_scalars();  // also if every update is deferred: the next step's updates read them
   }
 
-  // The tied embedding's parameters come first and its gradient goes last, on both sides, because
-  // messages of one direction have one order.
+  // Where units of two stages use the same parameters, the updated parameters come first and their
+  // gradient goes last, on both sides, because messages of one direction have one order.
   void pipelined() {
     const PipelineCut& cut = model_.pipeline;
-    if (policy_.has_backward && model_.has_copy_of_embedding()) {
-      for_chunks({.kind = OpKind::kReceive,
-                  .message = Message::kUpdated,
-                  .unit = 0,
-                  .parts = kOfStepBefore});
-    }
+    if (policy_.has_backward) receive_updated();
     const PipelineShape shape{policy_.pipeline_schedule, cut.stages, policy_.micro_batches,
                               cut.virtual_stages};
     for (const PipelineSlot& slot : pipeline_slots(shape, cut.stage)) {
@@ -123,11 +128,31 @@ class Scheduler {
         piece_backward(piece, slot.micro_batch);
       }
     }
-    if (!policy_.has_backward || !model_.has_tied_gradient()) return;
-    Task pass{.kind = OpKind::kSend, .message = Message::kTiedGradient, .unit = 0};
-    if (cut.is_last()) for_chunks(pass);
-    pass.kind = OpKind::kReceive;
-    if (cut.is_first()) for_chunks(pass);
+    if (policy_.has_backward) pass_gradients();
+  }
+
+  // Receives the parameters that another stage updates and this one uses, too.
+  void receive_updated() {
+    for (std::int32_t g = 0; g < model_.group_count(); ++g) {
+      if (!model_.borrows(g)) continue;
+      for_chunks({.kind = OpKind::kReceive,
+                  .message = Message::kUpdated,
+                  .unit = model_.owner(g),
+                  .group = g,
+                  .parts = kOfStepBefore});
+    }
+  }
+
+  // Sends gradients of such parameters to the stage that updates them, and receives them there.
+  void pass_gradients() {
+    for (std::int32_t g = 0; g < model_.group_count(); ++g) {
+      if (!model_.passes_gradient(g)) continue;
+      Task pass{.message = Message::kBorrowedGradient, .unit = model_.owner(g), .group = g};
+      pass.kind = OpKind::kSend;
+      if (model_.borrows(g)) for_chunks(pass);
+      pass.kind = OpKind::kReceive;
+      if (model_.lends(g)) for_chunks(pass);
+    }
   }
 
   // Neighbouring units of this pipeline stage, [begin, end).
@@ -139,7 +164,7 @@ class Scheduler {
   Piece piece_of(std::int32_t virtual_stage) const {
     const PipelineCut& cut = model_.pipeline;
     const auto piece = static_cast<std::size_t>(virtual_stage * cut.stages + cut.stage);
-    return {cut.first_units.at(piece), cut.first_units.at(piece + 1)};
+    return {cut.piece_begins.at(piece), cut.piece_begins.at(piece + 1)};
   }
 
   void piece_forward(const Piece& piece, std::int32_t m) {
@@ -172,9 +197,9 @@ class Scheduler {
   // Returns whether the model ends with this piece.
   bool is_last(const Piece& piece) const { return piece.end > model_.last_unit(); }
 
-  // Adds the task once for each chunk of its unit that trains.
+  // Adds the task once for each chunk of its group that trains.
   void for_chunks(Task task) {
-    for (task.chunk = 0; task.chunk < model_.trained_chunks(task.unit); ++task.chunk) {
+    for (task.chunk = 0; task.chunk < model_.trained_chunks(task.group); ++task.chunk) {
       tasks_.push_back(task);
     }
   }
@@ -191,8 +216,9 @@ class Scheduler {
   // Returns whether the gradient of a unit's output has a use.
   bool has_gradient_of(std::int32_t unit) const { return unit >= lowest_trained_; }
 
+  // Adds a pass of a unit, part by part.
   void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
-    tasks_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
+    add_parts(model_, {.kind = kind, .unit = unit, .micro_batch = micro_batch}, tasks_);
   }
 
   // Send and receive a unit's output or the output's gradient.
@@ -212,8 +238,7 @@ class Scheduler {
   void updates_to(std::size_t last) {
     if (!policy_.has_backward) return;
     while (next_update_ < units_.size() && next_update_ <= last) {
-      const std::int32_t next = units_[next_update_++];
-      if (policy_.defers_update(next)) emit_updates(next);
+      emit_updates(units_[next_update_++], true);
     }
   }
 
@@ -231,14 +256,24 @@ class Scheduler {
     tasks_.push_back({.kind = OpKind::kStepScalars});
   }
 
-  void update_at_once(std::int32_t unit) {
-    if (!policy_.defers_update(unit)) emit_updates(unit);
+  // Returns whether the update of a group of the unit's own is not deferred.
+  bool updates_at_once(std::int32_t unit) const {
+    return std::ranges::any_of(model_.units[unit].groups, [&](std::int32_t group) {
+      return model_.owner(group) == unit && !policy_.defers_update(group);
+    });
   }
 
-  void emit_updates(std::int32_t unit) {
-    for_chunks({.kind = OpKind::kUpdate,
-                .unit = unit,
-                .parts = policy_.defers_update(unit) ? kOfStepBefore : kOfThisStep});
+  void update_at_once(std::int32_t unit) { emit_updates(unit, false); }
+
+  // Adds the updates of the unit's own groups that are deferred, or of those that are not.
+  void emit_updates(std::int32_t unit, bool deferred) {
+    for (const std::int32_t group : model_.units[unit].groups) {
+      if (model_.owner(group) != unit || policy_.defers_update(group) != deferred) continue;
+      for_chunks({.kind = OpKind::kUpdate,
+                  .unit = unit,
+                  .group = group,
+                  .parts = deferred ? kOfStepBefore : kOfThisStep});
+    }
   }
 
   const StepModel& model_;
@@ -251,20 +286,22 @@ class Scheduler {
   bool has_scalars_ = false;
 };
 
-// Returns the number of the forward that a task is or belongs to; -1 if it belongs to none.
+// Returns the number of the forward that a task is or belongs to; -1 if it belongs to none. A task
+// that is a later part of a pass belongs to the forward of the part before it.
 std::int32_t forward_of(const StepModel& model, const Task& task, ForwardChains& chains) {
   const bool is_message = task.kind == OpKind::kSend || task.kind == OpKind::kReceive;
   if (is_message && task.message == Message::kHidden) {
     // Received hidden states are fed on as if their forward had been computed here.
-    return task.kind == OpKind::kReceive ? chains.add(task.unit, task.micro_batch)
+    return task.kind == OpKind::kReceive ? chains.add(task.unit, task.micro_batch, {})
                                          : chains.last_of(task.unit, task.micro_batch);
   }
   if (is_message && task.message == Message::kHiddenGradient) {
     return chains.last_of(task.unit, task.micro_batch);
   }
-  if (task.kind == OpKind::kForward) return chains.add(task.unit, task.micro_batch);
+  const std::vector<std::int32_t>& inputs = model.units[task.unit].inputs;
+  if (task.kind == OpKind::kForward) return chains.add(task.unit, task.micro_batch, inputs);
   if (task.kind != OpKind::kBackward || task.micro_batch < 0) return -1;
-  if (model.fuses_passes(task.unit)) chains.add(task.unit, task.micro_batch);
+  if (model.fuses_passes(task.unit)) chains.add(task.unit, task.micro_batch, inputs);
   const std::int32_t forward = chains.end(task.unit, task.micro_batch);
   TERRACE_CHECK_LE(0, forward);
   return forward;
@@ -273,10 +310,12 @@ std::int32_t forward_of(const StepModel& model, const Task& task, ForwardChains&
 // Notes in each task which forward it belongs to, and which forward feeds that one.
 void connect(const StepModel& model, std::vector<Task>& tasks) {
   ForwardChains chains;
+  std::int32_t before = -1;
   for (Task& task : tasks) {
-    task.forward = forward_of(model, task, chains);
+    task.forward = task.part > 0 ? before : forward_of(model, task, chains);
+    before = task.forward;
     if (task.forward < 0) continue;
-    task.input = chains.at(task.forward).input;
+    task.inputs = chains.at(task.forward).inputs;
     task.use = chains.at(task.forward).use;
   }
 }
@@ -294,29 +333,52 @@ std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy
   std::vector<Task> result;
   result.reserve(tasks.size());
   for (const Task& task : tasks) {
-    const bool computes_again = task.kind == OpKind::kBackward &&
-                                policy.homes.at(task.unit).recompute &&
+    const bool computes_again = task.kind == OpKind::kBackward && task.part == 0 &&
+                                policy.activations.at(task.unit).recompute &&
                                 !model.units.at(task.unit).recompute.empty();
     if (computes_again) {
       Task again = task;
       again.kind = OpKind::kRecompute;
-      result.push_back(again);
+      add_parts(model, again, result);
     }
     result.push_back(task);
   }
   return result;
 }
 
+const std::vector<UnitStep>& pass_of(const StepModel& model, const Task& task) {
+  const UnitModel& unit = model.units.at(task.unit);
+  if (task.kind == OpKind::kRecompute) return unit.recompute;
+  return task.kind == OpKind::kBackward ? unit.backward : unit.forward;
+}
+
+bool computes(const Task& task) {
+  return task.kind == OpKind::kForward || task.kind == OpKind::kRecompute ||
+         (task.kind == OpKind::kBackward && task.micro_batch >= 0);
+}
+
+std::vector<std::int32_t> group_indices(const StepModel& model, const Task& task) {
+  std::vector<std::int32_t> indices;
+  if (model.units.at(task.unit).groups.empty()) return indices;
+  const std::vector<UnitStep>& pass = pass_of(model, task);
+  for (std::int32_t s = task.steps.begin; s < task.steps.end; ++s) {
+    for (const std::int32_t index : pass[s].groups) {
+      if (std::ranges::find(indices, index) == indices.end()) indices.push_back(index);
+    }
+  }
+  std::ranges::sort(indices);
+  return indices;
+}
+
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
                                                       const std::vector<Task>& tasks) {
-  std::vector<std::vector<std::int32_t>> uses(model.unit_count());
+  std::vector<std::vector<std::int32_t>> uses(static_cast<std::size_t>(model.group_count()));
   for (std::int32_t s = 0; s < static_cast<std::int32_t>(tasks.size()); ++s) {
     const Task& task = tasks[s];
-    const bool computes = task.kind == OpKind::kForward || task.kind == OpKind::kRecompute ||
-                          (task.kind == OpKind::kBackward && task.micro_batch >= 0);
-    if (!computes) continue;
-    uses.at(task.unit).push_back(s);
-    if (model.fuses_passes(task.unit) && model.tied) uses.front().push_back(s);
+    if (!computes(task)) continue;
+    for (const std::int32_t index : group_indices(model, task)) {
+      uses.at(model.units[task.unit].groups.at(index)).push_back(s);
+    }
   }
   return uses;
 }

@@ -9,20 +9,24 @@
 
 namespace terrace {
 
-// One position in the order of a step: the pass of a unit, a message or an update. Movement is
+// One position in the order of a step: a part of a unit's pass, a message or an update. Movement is
 // added around it later.
 struct Task {
   OpKind kind = OpKind::kForward;
   Message message = Message::kNone;  // of kSend and kReceive
   std::int32_t unit = -1;
+  std::int32_t group = -1;  // of an update, and of a message with parameters or their gradient
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
+  // Of a pass: the steps that the task computes, and how many parts of the pass stand before it.
+  StepSpan steps = {};
+  std::int32_t part = 0;
   Parts parts = kOfThisStep;
   // The forward that the task is or belongs to, by its number in ForwardChains. Messages that carry
   // hidden states or their gradient belong to the forward whose output that is. -1: to none.
   std::int32_t forward = -1;
-  std::int32_t input = -1;  // the forward whose output this one reads; -1: none
-  std::int32_t use = 0;     // how many forwards of the unit come before it in the micro-batch
+  std::vector<std::int32_t> inputs = {};  // the forwards whose outputs this one reads
+  std::int32_t use = 0;  // how many forwards of the unit come before it in the micro-batch
 
   bool is_deferred() const { return parts == kOfStepBefore; }
   friend bool operator==(const Task&, const Task&) = default;
@@ -40,7 +44,14 @@ std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy
 std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
                                 const std::vector<Task>& tasks);
 
-// Returns for each unit the tasks that use its parameters, ascending.
+// Returns the steps of the pass that a compute task is a part of.
+const std::vector<UnitStep>& pass_of(const StepModel& model, const Task& task);
+// Returns whether the task computes a part of a unit's pass, for one micro-batch.
+bool computes(const Task& task);
+// Returns the groups whose parameters the task reads, as indices of UnitModel::groups, ascending.
+std::vector<std::int32_t> group_indices(const StepModel& model, const Task& task);
+
+// Returns for each group the tasks that use its parameters, ascending.
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
                                                       const std::vector<Task>& tasks);
 

@@ -6,32 +6,48 @@
 
 namespace terrace {
 
-std::int64_t StepModel::chunks(std::int32_t unit) const {
-  return trained_chunks(unit) +
-         (units.at(unit).frozen_elements + chunk_elements - 1) / chunk_elements;
+const StateFormat& StepModel::format_of(std::int32_t group) const {
+  const std::int32_t rule = groups.at(index(group)).rule;
+  return rule == 0 ? state_format : further_formats.at(index(rule - 1));
 }
 
-std::int64_t StepModel::trained_chunks(std::int32_t unit) const {
-  return (units.at(unit).trained_elements() + chunk_elements - 1) / chunk_elements;
+std::int64_t StepModel::chunks(std::int32_t group) const {
+  return trained_chunks(group) +
+         (groups.at(index(group)).frozen_elements + chunk_elements - 1) / chunk_elements;
 }
 
-std::int64_t StepModel::chunk_begin(std::int32_t unit, std::int64_t chunk) const {
-  const std::int64_t trained = trained_chunks(unit);
+std::int64_t StepModel::trained_chunks(std::int32_t group) const {
+  return (groups.at(index(group)).trained_elements() + chunk_elements - 1) / chunk_elements;
+}
+
+std::int64_t StepModel::chunk_begin(std::int32_t group, std::int64_t chunk) const {
+  const std::int64_t trained = trained_chunks(group);
   if (chunk < trained) return chunk * chunk_elements;
-  return units.at(unit).trained_elements() + (chunk - trained) * chunk_elements;
+  return groups.at(index(group)).trained_elements() + (chunk - trained) * chunk_elements;
 }
 
-std::int64_t StepModel::chunk_size(std::int32_t unit, std::int64_t chunk) const {
-  const bool trains = chunk < trained_chunks(unit);
-  const std::int64_t end =
-      trains ? units.at(unit).trained_elements() : units.at(unit).padded_elements;
-  return std::min(chunk_elements, end - chunk_begin(unit, chunk));
+std::int64_t StepModel::chunk_size(std::int32_t group, std::int64_t chunk) const {
+  const ParameterGroup& of = groups.at(index(group));
+  const bool trains = chunk < trained_chunks(group);
+  const std::int64_t end = trains ? of.trained_elements() : of.padded_elements;
+  return std::min(chunk_elements, end - chunk_begin(group, chunk));
 }
 
-std::int64_t StepModel::chunk_of(std::int32_t unit, std::int64_t element) const {
-  const std::int64_t trained = units.at(unit).trained_elements();
+std::int64_t StepModel::chunk_of(std::int32_t group, std::int64_t element) const {
+  const std::int64_t trained = groups.at(index(group)).trained_elements();
   if (element < trained) return element / chunk_elements;
-  return trained_chunks(unit) + (element - trained) / chunk_elements;
+  return trained_chunks(group) + (element - trained) / chunk_elements;
+}
+
+bool StepModel::uses(std::int32_t unit, std::int32_t group) const {
+  const std::vector<std::int32_t>& used = units.at(index(unit)).groups;
+  return std::ranges::find(used, group) != used.end();
+}
+
+bool StepModel::trains(std::int32_t unit) const {
+  return std::ranges::any_of(units.at(index(unit)).groups, [&](std::int32_t group) {
+    return owner(group) == unit && group_trains(group);
+  });
 }
 
 std::int32_t StepModel::lowest_trained() const {
@@ -40,23 +56,49 @@ std::int32_t StepModel::lowest_trained() const {
   return unit;
 }
 
-bool StepModel::has_tied_gradient() const {
-  return UnitModel::writes(units.back().backward, Role::kTiedGradient);
+bool StepModel::has_parameters(std::int32_t group) const {
+  if (groups.at(index(group)).padded_elements == 0) return false;
+  if (owns(group)) return true;
+  for (std::int32_t u = 0; u <= last_unit(); ++u) {
+    if (has_unit(u) && uses(u, group)) return true;
+  }
+  return false;
 }
 
-ChunkPart StepModel::shard(std::int32_t unit, std::int64_t chunk, std::int32_t rank) const {
-  const std::int64_t count = chunk_size(unit, chunk) / zero.ranks;
+bool StepModel::lends(std::int32_t group) const {
+  if (pipeline.stages == 1 || !owns(group)) return false;
+  for (std::int32_t u = 0; u <= last_unit(); ++u) {
+    if (!has_unit(u) && uses(u, group)) return true;
+  }
+  return false;
+}
+
+bool StepModel::passes_gradient(std::int32_t group) const {
+  for (std::int32_t u = 0; u <= last_unit(); ++u) {
+    if (stage_of(u) == stage_of(owner(group))) continue;
+    const std::vector<std::int32_t>& used = units.at(index(u)).groups;
+    const auto found = std::ranges::find(used, group);
+    if (found == used.end()) continue;
+    const auto number = static_cast<std::int32_t>(found - used.begin());
+    if (UnitModel::writes_gradient(units.at(index(u)).backward, number)) return true;
+  }
+  return false;
+}
+
+ChunkPart StepModel::shard(std::int32_t group, std::int64_t chunk, std::int32_t rank) const {
+  const std::int64_t count = chunk_size(group, chunk) / zero.ranks;
   return {rank * count, count};
 }
 
-std::size_t StepModel::state_bytes(StateClass state, std::int64_t elements) const {
+std::size_t StepModel::state_bytes(StateClass state, std::int32_t group,
+                                   std::int64_t elements) const {
   switch (state) {
     case StateClass::kParameters:
-      return static_cast<std::size_t>(elements) * parameter_bytes();
+      return static_cast<std::size_t>(elements) * parameter_bytes(group);
     case StateClass::kGradients:
       return static_cast<std::size_t>(elements) * size_of(gradient_type);
     case StateClass::kOptimizer:
-      return state_format.bytes(elements);
+      return format_of(group).bytes(elements);
     case StateClass::kActivations:
       break;
   }
@@ -64,34 +106,34 @@ std::size_t StepModel::state_bytes(StateClass state, std::int64_t elements) cons
   return 0;
 }
 
-bool StepModel::has_home(StateClass state, std::int32_t unit) const {
+bool StepModel::has_home(StateClass state, std::int32_t group) const {
   const bool is_of_all = info_of(state).use == StateUse::kEveryPass;
-  return is_of_all ? has_parameters(unit) : has_unit(unit) && trains(unit);
+  return is_of_all ? has_parameters(group) : owns(group) && group_trains(group);
 }
 
-std::int64_t StepModel::home_chunks(StateClass state, std::int32_t unit) const {
-  return info_of(state).use == StateUse::kEveryPass ? chunks(unit) : trained_chunks(unit);
+std::int64_t StepModel::home_chunks(StateClass state, std::int32_t group) const {
+  return info_of(state).use == StateUse::kEveryPass ? chunks(group) : trained_chunks(group);
 }
 
-ChunkPart StepModel::home_part(StateClass state, std::int32_t unit, std::int64_t chunk) const {
-  return zero.of(state) ? shard(unit, chunk, zero.rank) : whole(unit, chunk);
+ChunkPart StepModel::home_part(StateClass state, std::int32_t group, std::int64_t chunk) const {
+  return zero.of(state) ? shard(group, chunk, zero.rank) : whole(group, chunk);
 }
 
-std::size_t StepModel::home_bytes(StateClass state, std::int32_t unit, std::int64_t chunk) const {
-  return state_bytes(state, home_part(state, unit, chunk).count);
+std::size_t StepModel::home_bytes(StateClass state, std::int32_t group, std::int64_t chunk) const {
+  return state_bytes(state, group, home_part(state, group, chunk).count);
 }
 
-std::size_t StepModel::home_offset(StateClass state, std::int32_t unit, std::int64_t chunk) const {
+std::size_t StepModel::home_offset(StateClass state, std::int32_t group, std::int64_t chunk) const {
   std::size_t bytes = 0;
-  for (std::int64_t before = 0; before < chunk; ++before) bytes += home_bytes(state, unit, before);
+  for (std::int64_t before = 0; before < chunk; ++before) bytes += home_bytes(state, group, before);
   return bytes;
 }
 
-std::int64_t StepModel::partials_before(std::int32_t unit, std::int32_t stage) const {
+std::int64_t StepModel::partials_before(std::int32_t group, std::int32_t stage) const {
   std::int64_t blocks = 0;
-  for (std::int32_t u = 0; u < unit; ++u) {
-    if (pipeline.stages > 1 && pipeline.stage_of(u) != stage) continue;
-    blocks += units.at(u).trained_elements() / kBlockElements;
+  for (std::int32_t g = 0; g < group; ++g) {
+    if (stage_of(owner(g)) != stage) continue;
+    blocks += groups.at(index(g)).trained_elements() / kBlockElements;
   }
   return zero.of_optimizer() ? blocks / zero.ranks : blocks;
 }
@@ -99,14 +141,14 @@ std::int64_t StepModel::partials_before(std::int32_t unit, std::int32_t stage) c
 std::int64_t StepModel::most_partials() const {
   std::int64_t most = 0;
   for (std::int32_t stage = 0; stage < pipeline.stages; ++stage) {
-    most = std::max(most, partials_before(last_unit() + 1, stage));
+    most = std::max(most, partials_before(group_count(), stage));
   }
   return most;
 }
 
 std::int32_t PipelineCut::stage_of(std::int32_t unit) const {
-  const auto after = std::upper_bound(first_units.begin(), first_units.end() - 1, unit);
-  return (static_cast<std::int32_t>(after - first_units.begin()) - 1) % stages;
+  const auto after = std::upper_bound(piece_begins.begin(), piece_begins.end() - 1, unit);
+  return (static_cast<std::int32_t>(after - piece_begins.begin()) - 1) % stages;
 }
 
 }  // namespace terrace

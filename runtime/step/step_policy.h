@@ -1,39 +1,45 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "memory/state_class.h"
 #include "memory/tier.h"
 #include "parallel/pipeline_schedule.h"
+#include "runtime/model/unit_model.h"
 
 // All choices that the passes are given. No pass makes a choice of its own.
 namespace terrace {
 
 enum class MicroBatchOrder : std::uint8_t { kMicroBatchMajor, kLayerMajor };
 
-// The homes of one unit's states: where they live between uses.
-struct UnitHomes {
-  // Gradients: the finished ones. Activations: this unit's, between forward and backward.
-  ByStateClass<Tier> tiers = on_host();
-  bool recompute = false;  // its saved activations are not kept at all
-  // The user named the tier of the activations. Then even activations that are needed again soon go
-  // there and come back.
-  bool activations_named = false;
+// The homes of a group's states: where its parameters, gradients and optimizer state live between
+// uses.
+struct GroupHomes {
+  Tier parameters = Tier::kHost;
+  Tier gradients = Tier::kHost;  // finished ones
+  Tier optimizer = Tier::kHost;
   // Optimizer state that is at home on the host or NVMe passes through device memory and is updated
   // there. Has no effect if the state is at home on the device, or in unified mode.
   bool streams_update = false;
+  // The gradient stays in memory even if its home is a drive.
+  bool keeps_gradient = false;
+  // The update runs under the next step's forward, even if updates do not wait for the norm.
+  bool defers_update = false;
 
-  Tier& operator[](StateClass state) { return tiers[state]; }
-  Tier operator[](StateClass state) const { return tiers[state]; }
-  friend bool operator==(const UnitHomes&, const UnitHomes&) = default;
+  friend bool operator==(const GroupHomes&, const GroupHomes&) = default;
+};
 
- private:
-  static ByStateClass<Tier> on_host() {
-    ByStateClass<Tier> tiers;
-    tiers.fill(Tier::kHost);
-    return tiers;
-  }
+// What becomes of the activations that a unit's forward leaves for its backward.
+struct UnitActivations {
+  Tier home = Tier::kHost;
+  bool recompute = false;  // they are not kept at all
+  // The user named the home. Then even activations that are needed again soon go there and come
+  // back.
+  bool is_named = false;
+
+  friend bool operator==(const UnitActivations&, const UnitActivations&) = default;
 };
 
 struct StepPolicy {
@@ -47,43 +53,46 @@ struct StepPolicy {
   bool has_backward = true;  // false: evaluation, forward and loss alone
   // Whether updates wait for the norm. If so, all are deferred: they run under the next step's
   // forward. If not, no step can be clipped or skipped, and each update runs under the backward as
-  // soon as its gradient is there. The first units are an exception. Their gradients are the last
-  // of the step, and their parameters are the first that the next step needs, so their updates are
-  // best made where the forward finds the parameters: they are deferred. How many units these are
-  // also divides the drive's work between the forward and the backward.
+  // soon as its gradient is there, except where GroupHomes::defers_update says otherwise.
   bool updates_wait_for_norm = true;
-  std::int32_t first_units = 3;  // 1 or more: the embedding's gradient is the step's last
-  // The embedding's gradient stays in memory even if its home is a drive. It is the step's last
-  // gradient and the first that the next step uses.
-  bool keeps_first_gradient = false;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;  // if there are pipeline stages
   std::int32_t lookahead = 3;                                    // prefetch distance, in units
-  std::vector<UnitHomes> homes;                                  // one per unit
+  std::vector<GroupHomes> homes;                                 // by group
+  std::vector<UnitActivations> activations;                      // by unit
 
-  bool defers_update(std::int32_t unit) const {
-    return updates_wait_for_norm || unit < first_units;
+  // Returns where a state lives: of the group with this number, or activations of the unit.
+  Tier home(StateClass state, std::int32_t number) const;
+  // Sets it.
+  void set_home(StateClass state, std::int32_t number, Tier tier);
+  bool defers_update(std::int32_t group) const {
+    return updates_wait_for_norm || homes.at(static_cast<std::size_t>(group)).defers_update;
   }
-  // Returns where the unit's gradient lives. A gradient that is used up at once is not worth the
-  // way to a drive and back.
-  Tier gradient_home(std::int32_t unit) const {
-    const Tier named = homes.at(static_cast<std::size_t>(unit))[StateClass::kGradients];
-    const bool stays = !defers_update(unit) || (unit == 0 && keeps_first_gradient);
-    return named == Tier::kNvme && stays ? Tier::kHost : named;
-  }
-  // Returns where the unit's update runs: on the device, or on the host.
-  Tier update_tier(std::int32_t unit) const {
-    const UnitHomes& of_unit = homes.at(static_cast<std::size_t>(unit));
-    const bool on_device =
-        of_unit[StateClass::kOptimizer] == Tier::kDevice || of_unit.streams_update;
+  // Returns where a group's gradient lives. A gradient that is used up at once is not worth the way
+  // to a drive and back.
+  Tier gradient_home(std::int32_t group) const;
+  // Returns where a group's update runs: on the device, or on the host.
+  Tier update_tier(std::int32_t group) const {
+    const GroupHomes& of_group = homes.at(static_cast<std::size_t>(group));
+    const bool on_device = of_group.optimizer == Tier::kDevice || of_group.streams_update;
     return on_device ? compute_tier() : Tier::kHost;
   }
-  // Returns whether the unit's optimizer state passes through device memory to be updated there.
-  bool streams_update(std::int32_t unit) const {
-    const UnitHomes& of_unit = homes.at(static_cast<std::size_t>(unit));
-    return !unified && of_unit.streams_update && of_unit[StateClass::kOptimizer] != Tier::kDevice;
+  // Returns whether the group's optimizer state passes through device memory to be updated there.
+  bool streams_update(std::int32_t group) const {
+    const GroupHomes& of_group = homes.at(static_cast<std::size_t>(group));
+    return !unified && of_group.streams_update && of_group.optimizer != Tier::kDevice;
   }
-  friend bool operator==(const StepPolicy&, const StepPolicy&) = default;
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
+  friend bool operator==(const StepPolicy&, const StepPolicy&) = default;
 };
+
+// Defers the updates of the model's first units, and of no others. Their gradients are the last of
+// the step, and their parameters are the first that the next step needs, so their updates are best
+// made where the forward finds the parameters. How many units these are also divides the drive's
+// work between the forward and the backward. At least 1: an embedding's gradient is the step's
+// last.
+void defer_first_updates(StepPolicy& policy, std::span<const ParameterGroup> groups,
+                         std::int32_t units);
+// The usual number of these units.
+inline constexpr std::int32_t kUsualDeferredUnits = 3;
 
 }  // namespace terrace

@@ -44,9 +44,7 @@ NeededSteps needed_steps() {
   for (const StateClassInfo& info : kStateClasses) {
     if (info.use == StateUse::kUpdate) set(home_names(info.state).role, -1);
   }
-  for (const Role role : {Role::kParameters, Role::kTiedParameters, Role::kLossScale}) {
-    set(role, -1);
-  }
+  for (const Role role : {Role::kParameters, Role::kLossScale}) set(role, -1);
   for (const Role role : {Role::kConstants, Role::kWorkspace}) set(role, std::nullopt);
   return needed;
 }

@@ -98,15 +98,15 @@ class TaskCheck {
   std::int32_t forward_of(const StepTask& task) {
     if (task.pass == UnitPass::kBackward) return chains_.end(task.unit, task.micro_batch);
     has_hidden_gradient_.push_back(false);
-    const std::int32_t forward = chains_.add(task.unit, task.micro_batch);
+    const std::int32_t forward =
+        chains_.add(task.unit, task.micro_batch, model_.units[task.unit].inputs);
     // A head's backward is a part of its forward.
     if (model_.fuses_passes(task.unit)) chains_.end(task.unit, task.micro_batch);
     return forward;
   }
 
   bool leaves_hidden(std::int32_t forward) const {
-    return forward >= 0 &&
-           UnitModel::writes(model_.units.at(chains_.at(forward).unit).forward, Role::kHiddenOut);
+    return UnitModel::writes(model_.units.at(chains_.at(forward).unit).forward, Role::kHiddenOut);
   }
 
   void check_hidden(const StepTask& task, std::int32_t forward) {
@@ -114,13 +114,16 @@ class TaskCheck {
       refuse(task, "has no forward before it",
              "put the unit's forward of this micro-batch before it");
     }
-    const std::int32_t input = chains_.at(forward).input;
-    if (model_.joins_micro_batches(task.unit) && input >= 0) {
+    const std::vector<std::int32_t>& inputs = chains_.at(forward).inputs;
+    if (model_.joins_micro_batches(task.unit) && !inputs.empty()) {
       refuse(task, "does not come first: the unit is an embedding",
              "begin the micro-batch with it, once, or describe the unit as a block");
     }
     const std::vector<UnitStep>& steps = steps_of(task);
-    if (UnitModel::reads(steps, Role::kHidden) && !leaves_hidden(input)) {
+    const bool has_inputs =
+        inputs.size() == std::max<std::size_t>(1, model_.units[task.unit].inputs.size()) &&
+        std::ranges::all_of(inputs, [this](std::int32_t input) { return leaves_hidden(input); });
+    if (UnitModel::reads(steps, Role::kHidden) && !has_inputs) {
       refuse(task, "reads hidden states, but the forward before it writes none",
              "put the unit that writes them before it");
     }
@@ -130,11 +133,21 @@ class TaskCheck {
              "put the backward of the unit that has read this output before it");
     }
     if (!UnitModel::writes(steps, Role::kHiddenGradientOut)) return;
-    if (input < 0) {
+    if (inputs.empty()) {
       refuse(task, "writes the gradient of its input, but no unit comes before it",
              "leave that out of the unit's backward");
     }
-    has_hidden_gradient_.at(static_cast<std::size_t>(input)) = true;
+    for (const UnitStep& step : steps) {
+      for (const UnitAccess& write : step.writes) {
+        if (write.role != Role::kHiddenGradientOut) continue;
+        const std::int32_t input = inputs.at(static_cast<std::size_t>(write.number));
+        if (chains_.at(input).has_backward) {
+          refuse(task, "writes the gradient of its input after the backward that reads that",
+                 "put it before the backward of the unit whose output it has read");
+        }
+        has_hidden_gradient_.at(static_cast<std::size_t>(input)) = true;
+      }
+    }
   }
 
   void check_backwards(const std::vector<bool>& has_gradient) {

@@ -39,8 +39,8 @@ struct SavedRun {
   // The gate of an engine that has the whole state: it lets the state be read beside the steps.
   // Null where the ranks' states are read together, between steps.
   HomeGate* gate = nullptr;
-  std::vector<std::int32_t> first_units = {};  // the units that the steps change first
-  bool ranks_are_threads = false;              // threads of this process, which outlives them
+  std::vector<std::int32_t> first_changed = {};  // the units that the steps change first
+  bool ranks_are_threads = false;                // threads of this process, which outlives them
 };
 
 // Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
@@ -93,7 +93,7 @@ class RunSaver {
 
  private:
   CheckpointedModel checkpointed() const {
-    return {run_.model, run_.layout, run_.rule, run_.first_units};
+    return {run_.model, run_.layout, run_.rule, run_.first_changed};
   }
   CheckpointProgress with_frozen(const CheckpointProgress& progress);
   // write() and start_writing() are called on the first rank.

@@ -29,18 +29,18 @@ UnitKind kind_of(std::size_t unit, std::size_t units) {
 // elsewhere.
 ComputeModel units_of(const TieredParameters::Options& options) {
   ComputeModel model;
-  model.tied = options.tied;
   model.compute_type = options.type;
   for (std::size_t u = 0; u < options.layout.size(); ++u) {
     UnitModel unit;
     unit.kind = kind_of(u, options.layout.size());
-    unit.padded_elements = options.layout[u].padded_elements;
-    unit.frozen_elements = unit.padded_elements;
     UnitStep forward;
-    const bool is_tied_head = options.tied && unit.kind == UnitKind::kHead;
-    if (is_tied_head) forward.reads.push_back({Role::kTiedParameters});
+    if (options.tied && unit.kind == UnitKind::kHead) {
+      unit.groups = model.units.front().groups;
+      forward.groups = {0, 1};
+    }
     unit.forward = {forward};
-    model.units.push_back(std::move(unit));
+    const std::int64_t elements = options.layout[u].padded_elements;
+    model.add(std::move(unit), {.padded_elements = elements, .frozen_elements = elements});
   }
   return model;
 }
@@ -62,19 +62,19 @@ std::size_t beside_bytes(const TieredParameters::Options& options) {
   return options.key_value_bytes + options.computation_bytes;
 }
 
-std::size_t bytes_of_unit(const UnitModel& unit, DType type) {
-  return static_cast<std::size_t>(unit.padded_elements) * size_of(type);
+std::size_t bytes_of(const ParameterGroup& group, DType type) {
+  return static_cast<std::size_t>(group.padded_elements) * size_of(type);
 }
 
 // Returns the most bytes that a unit and the next one take together. In a tied model the embedding
 // also stays in memory for the head, so that each parameter is read once.
 std::size_t largest_pair_bytes(const ComputeModel& model) {
   std::vector<std::size_t> bytes;
-  for (const UnitModel& unit : model.units) {
-    bytes.push_back(bytes_of_unit(unit, model.compute_type));
+  for (const ParameterGroup& group : model.groups) {
+    bytes.push_back(bytes_of(group, model.compute_type));
   }
   std::size_t most = 0;
-  if (model.tied) {
+  if (model.units.back().groups.size() > 1) {  // the head uses the embedding's weight
     for (std::size_t u = 1; u + 1 < bytes.size(); ++u) {
       most = std::max(most, bytes.front() + bytes[u] + bytes[u + 1]);
     }
@@ -86,7 +86,7 @@ std::size_t largest_pair_bytes(const ComputeModel& model) {
 
 std::size_t all_bytes(const ComputeModel& model) {
   std::size_t bytes = 0;
-  for (const UnitModel& unit : model.units) bytes += bytes_of_unit(unit, model.compute_type);
+  for (const ParameterGroup& group : model.groups) bytes += bytes_of(group, model.compute_type);
   return bytes;
 }
 
@@ -98,7 +98,9 @@ class TieredParameters::UnitTasks final : public StepCompute {
   void run(const KernelContext& /*context*/, const ComputeTask& task,
            const UnitMemory& memory) override {
     TERRACE_CHECK(use_ != nullptr);
-    (*use_)({task.unit, memory.of(Role::kParameters), memory.of(Role::kTiedParameters)});
+    const bool has_tied = memory.groups.size() > 1;
+    (*use_)({task.unit, memory.of(Role::kParameters),
+             has_tied ? memory.groups[1].parameters : nullptr});
   }
   void set_use(const FunctionRef<void(const Turn&)>* use) { use_ = use; }
 

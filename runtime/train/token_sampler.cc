@@ -253,7 +253,9 @@ void TokenSampler::run_unit(const Piece& piece, const UnitParameters::Turn& turn
 void TokenSampler::run_head(const Piece& last, const UnitParameters::Turn& turn) {
   UnitMemory memory;
   memory.of(Role::kParameters) = turn.parameters;
-  memory.of(Role::kTiedParameters) = turn.tied;
+  const std::array<GroupMemory, 2> groups = {
+      {{.parameters = turn.parameters}, {.parameters = turn.tied}}};
+  memory.groups = groups;
   memory.of(Role::kLogits) = at(plan_.logits);
   last.rows->run_head(workers_, turn.unit, hidden_of(last), memory);
 }

@@ -17,9 +17,9 @@ namespace {
 constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead, Lane::kWrite,
                            Lane::kCollective, Lane::kTensor,   Lane::kSend, Lane::kSendBack};
 
-std::string count_homes(std::span<const UnitHomes> units, StateClass state) {
+std::string count_homes(std::span<const Tier> homes, StateClass state) {
   std::array<int, kTierCount> counts{};
-  for (const UnitHomes& homes : units) ++counts.at(static_cast<std::size_t>(homes[state]));
+  for (const Tier home : homes) ++counts.at(static_cast<std::size_t>(home));
   std::string text = fmt::format("  {:<16}", info_of(state).name);
   for (const Tier tier : kTiers) {
     const int count = counts.at(static_cast<std::size_t>(tier));
@@ -28,15 +28,48 @@ std::string count_homes(std::span<const UnitHomes> units, StateClass state) {
   return text + '\n';
 }
 
+// Returns what becomes of the activations of this stage's blocks. An embedding and a head keep
+// none, so there is nothing to place or recompute.
+std::vector<UnitActivations> activations_of_blocks(const StepModel& model,
+                                                   const StepPolicy& policy) {
+  std::vector<UnitActivations> blocks;
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
+    const bool is_block = !model.joins_micro_batches(u) && !model.fuses_passes(u);
+    if (is_block && model.has_unit(u)) {
+      blocks.push_back(policy.activations.at(static_cast<std::size_t>(u)));
+    }
+  }
+  return blocks;
+}
+
+// Returns where a state of this stage's units lives, as far as they have it.
+std::vector<Tier> homes_of(const StepModel& model, const StepPolicy& policy,
+                           const StateClassInfo& info) {
+  std::vector<Tier> homes;
+  if (info.use == StateUse::kMicroBatch) {
+    for (const UnitActivations& unit : activations_of_blocks(model, policy)) {
+      homes.push_back(unit.home);
+    }
+    return homes;
+  }
+  for (std::int32_t g = 0; g < model.group_count(); ++g) {
+    const bool has_state = info.use == StateUse::kEveryPass || model.group_trains(g);
+    if (!model.owns(g) || !has_state) continue;
+    homes.push_back(info.state == StateClass::kGradients ? policy.gradient_home(g)
+                                                         : policy.home(info.state, g));
+  }
+  return homes;
+}
+
 // Describes where the updates of this stage's units run.
 std::string count_updates(const StepModel& model, const StepPolicy& policy) {
   int on_device = 0;
   int streamed = 0;
   int on_host = 0;
-  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
-    if (!model.has_unit(u) || !model.trains(u)) continue;
-    ++(policy.update_tier(u) == Tier::kDevice ? on_device : on_host);
-    if (policy.streams_update(u)) ++streamed;
+  for (std::int32_t g = 0; g < model.group_count(); ++g) {
+    if (!model.owns(g) || !model.group_trains(g)) continue;
+    ++(policy.update_tier(g) == Tier::kDevice ? on_device : on_host);
+    if (policy.streams_update(g)) ++streamed;
   }
   std::string text = fmt::format("  {:<16}", "updates");
   if (on_device != 0) text += fmt::format(" {} units on device", on_device);
@@ -46,7 +79,7 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
 }
 
 // Describes how many bytes each state takes per trained parameter on a rank between steps, without
-// padding.
+// padding. All groups of a decoder store their states in the same form.
 std::string describe_state(const StepModel& model) {
   const StateLayout state = model.state_format.layout(kBlockElements);
   const auto per_parameter = [&](StateClass of, std::size_t bytes_of_block) {
@@ -60,7 +93,7 @@ std::string describe_state(const StepModel& model) {
   const double slots = per_parameter(StateClass::kOptimizer, slot_bytes);
   const double masters = per_parameter(StateClass::kOptimizer, state.master.size_bytes);
   const auto whole = [&](StateClass of) {
-    return per_parameter(of, model.state_bytes(of, kBlockElements));
+    return per_parameter(of, model.state_bytes(of, 0, kBlockElements));
   };
   const double parameter = whole(StateClass::kParameters);
   const double gradient = whole(StateClass::kGradients);
@@ -97,7 +130,7 @@ std::string describe_ranks(const StepModel& model) {
   const PipelineCut& cut = model.pipeline;
   if (cut.stages == 1)
     return fmt::format("{}; the figures below are for each rank\n", fmt::join(parts, ", "));
-  const std::vector<std::int32_t> firsts(cut.first_units.begin(), cut.first_units.end() - 1);
+  const std::vector<std::int32_t> firsts(cut.piece_begins.begin(), cut.piece_begins.end() - 1);
   const std::string pieces =
       cut.virtual_stages > 1 ? fmt::format(" of {} pieces each", cut.virtual_stages) : "";
   parts.push_back(fmt::format("{} pipeline stages{}, from units {} on", cut.stages, pieces,
@@ -172,21 +205,8 @@ const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& plan) {
   const StepPolicy& policy = plan.training.policy;
   const Program& program = plan.training.program;
-  // The units of this stage. `blocks` leaves out the embedding and the head: they keep no
-  // activations, so there is nothing to place or recompute.
-  std::vector<UnitHomes> units;
-  std::vector<UnitHomes> trained;
-  std::vector<UnitHomes> blocks;
-  for (std::int32_t u = 0; u <= plan.model.last_unit(); ++u) {
-    if (!plan.model.has_unit(u)) continue;
-    UnitHomes homes = policy.homes.at(static_cast<std::size_t>(u));
-    homes[StateClass::kGradients] = policy.gradient_home(u);
-    units.push_back(homes);
-    if (plan.model.trains(u)) trained.push_back(homes);
-    if (u != 0 && u != plan.model.last_unit()) blocks.push_back(homes);
-  }
-  const auto recomputed = std::count_if(blocks.begin(), blocks.end(),
-                                        [](const UnitHomes& homes) { return homes.recompute; });
+  const std::vector<UnitActivations> blocks = activations_of_blocks(plan.model, policy);
+  const auto recomputed = std::ranges::count(blocks, true, &UnitActivations::recompute);
   std::string text = fmt::format(
       "{}: {} parameters in {} units, {}\n"
       "a step: {} micro-batches of {} x {} tokens, {}\n"
@@ -205,9 +225,7 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";
   for (const StateClassInfo& info : kStateClasses) {
-    const bool is_of_all = info.use == StateUse::kEveryPass;
-    const bool is_of_blocks = info.use == StateUse::kMicroBatch;
-    text += count_homes(is_of_all ? units : is_of_blocks ? blocks : trained, info.state);
+    text += count_homes(homes_of(plan.model, policy, info), info.state);
   }
   text += count_updates(plan.model, policy);
   text += '\n' + to_text(plan.ledger) + "\nbytes in a step:";

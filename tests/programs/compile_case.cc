@@ -122,7 +122,7 @@ StepModel model_of(const ProgramCase& which) {
   return model;
 }
 
-StepPolicy policy_of(const ProgramCase& which) {
+StepPolicy policy_of(const ProgramCase& which, const StepModel& model) {
   StepPolicy policy;
   policy.micro_batches = which.micro_batches;
   policy.order =
@@ -130,20 +130,19 @@ StepPolicy policy_of(const ProgramCase& which) {
   policy.unified = which.unified;
   policy.reduces_micro_batches = which.reduces_micro_batches;
   policy.updates_wait_for_norm = which.waits_for_norm;
-  policy.first_units = which.first_units;
-  policy.keeps_first_gradient = which.keeps_first_gradient;
   policy.pipeline_schedule = schedule_of(which.ranks.schedule);
   policy.lookahead = which.lookahead;
   for (const CaseHomes& homes : which.homes) {
-    UnitHomes& unit = policy.homes.emplace_back();
-    unit[StateClass::kParameters] = tier_of(homes.parameters);
-    unit[StateClass::kGradients] = tier_of(homes.gradients);
-    unit[StateClass::kOptimizer] = tier_of(homes.optimizer);
-    unit[StateClass::kActivations] = tier_of(homes.activations);
-    unit.recompute = homes.recompute;
-    unit.activations_named = homes.names_activations;
-    unit.streams_update = homes.streams_update;
+    policy.homes.push_back({.parameters = tier_of(homes.parameters),
+                            .gradients = tier_of(homes.gradients),
+                            .optimizer = tier_of(homes.optimizer),
+                            .streams_update = homes.streams_update});
+    policy.activations.push_back({.home = tier_of(homes.activations),
+                                  .recompute = homes.recompute,
+                                  .is_named = homes.names_activations});
   }
+  policy.homes.front().keeps_gradient = which.keeps_first_gradient;
+  defer_first_updates(policy, model.groups, which.first_units);
   return policy;
 }
 
@@ -166,7 +165,7 @@ TierBudgets budgets_of(const ProgramCase& which, const StepModel& model, const S
 
 Program compile_case(const ProgramCase& which) {
   const StepModel model = model_of(which);
-  StepPolicy policy = policy_of(which);
+  StepPolicy policy = policy_of(which, model);
   if (!model.tasks.empty()) policy.order = order_of_tasks(model);
   const TierBudgets budgets = budgets_of(which, model, policy);
   Program training = compile_step(model, policy, budgets);

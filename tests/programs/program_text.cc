@@ -77,7 +77,7 @@ const std::map<Message, std::string>& message_words() {
   static const std::map<Message, std::string> kWords = {
       {Message::kHidden, " hidden"},
       {Message::kHiddenGradient, " hidden gradient"},
-      {Message::kTiedGradient, " tied gradient"},
+      {Message::kBorrowedGradient, " tied gradient"},
       {Message::kUpdated, " updated"}};
   return kWords;
 }

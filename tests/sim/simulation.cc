@@ -88,12 +88,13 @@ class Simulation {
     policy.unified = time_.draw_chance(0.3);
     policy.lookahead = static_cast<std::int32_t>(time_.draw() % 4);
     policy.updates_wait_for_norm = shape_.options().optimizer.max_grad_norm > 0;
-    policy.first_units = 1 + static_cast<std::int32_t>(time_.draw() % shape_.model().unit_count());
+    const std::uint64_t deferred = 1 + time_.draw() % shape_.model().unit_count();
     for (std::size_t u = 0; u < shape_.model().unit_count(); ++u) {
-      policy.homes.push_back(
-          {any_tier(), any_tier(), any_tier(), any_tier(), time_.draw_chance(0.3)});
+      policy.homes.push_back({any_tier(), any_tier(), any_tier()});
+      policy.activations.push_back({any_tier(), time_.draw_chance(0.3)});
       policy.homes.back().streams_update = time_.draw_chance(0.3);
     }
+    defer_first_updates(policy, shape_.model().groups, static_cast<std::int32_t>(deferred));
     TierBudgets budgets;
     if (time_.draw_chance(0.7)) budgets.fill(std::size_t{1});  // then most space is reused
     return compile_step(shape_.model(), policy, budgets);

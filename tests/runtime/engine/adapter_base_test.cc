@@ -254,11 +254,11 @@ TEST(QuantizedBaseCosts, AreThoseOfItsBytes) {
   const StepModel plain = step_model_of(options);
   constexpr std::int64_t kMatrices = 128 * (2 * 128 + 2 * 64 + 3 * 256);
   const auto frozen_bytes = [](const StepModel& model) {
-    return model.units.at(1).frozen_elements * std::int64_t{2};
+    return model.groups.at(1).frozen_elements * std::int64_t{2};
   };
   const auto saved = static_cast<double>(frozen_bytes(plain) - frozen_bytes(quantized));
   EXPECT_NEAR(saved, (2.0 - 0.5 - 1.0 / 64) * kMatrices, 2.0 * 2 * kBlockElements);
-  EXPECT_EQ(quantized.units.at(1).trained_elements(), plain.units.at(1).trained_elements());
+  EXPECT_EQ(quantized.groups.at(1).trained_elements(), plain.groups.at(1).trained_elements());
   EXPECT_EQ(quantized.units.at(1).forward_flops, plain.units.at(1).forward_flops);
   EXPECT_EQ(quantized.units.at(1).backward_flops, plain.units.at(1).backward_flops);
   EXPECT_EQ(quantized.units.front(), plain.units.front());

@@ -234,7 +234,7 @@ TEST(FrozenProgram, HasNoOpsOfFrozenChunks) {
   const StepModel& model = plan.model;
   std::int64_t blocks = 0;
   for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
-    blocks += model.units[static_cast<std::size_t>(u)].trained_elements() / kBlockElements;
+    blocks += model.groups[static_cast<std::size_t>(u)].trained_elements() / kBlockElements;
   }
   std::int64_t partials = 0;
   std::map<OpKind, int> ops;
@@ -257,7 +257,7 @@ TEST(FrozenProgram, HasNoOpsOfFrozenChunks) {
         buffer.account == Account::kOptimizerState || buffer.account == Account::kGradients;
     const bool is_home =
         buffer.key.kind == BufferKind::kState || buffer.key.kind == BufferKind::kGradients;
-    EXPECT_TRUE(!is_state || !is_home || buffer.key.unit >= 5) << buffer.name;
+    EXPECT_TRUE(!is_state || !is_home || buffer.key.owner >= 5) << buffer.name;
   }
 }
 

@@ -15,7 +15,7 @@ class PlainTraining {
       : model_(model), tasks_(std::move(tasks)), optimizer_(optimizer), trainer_(model) {
     const auto units = static_cast<std::int32_t>(model.units.size());
     for (std::int32_t u = 0; u < units; ++u) {
-      const auto elements = static_cast<std::size_t>(model.units[u].padded_elements);
+      const auto elements = static_cast<std::size_t>(model.groups[u].padded_elements);
       Unit& unit = units_.emplace_back();
       for (std::size_t i = 0; i < elements; ++i) {
         unit.parameters.push_back(toy_parameter(model, u, static_cast<std::int64_t>(i)));
@@ -95,7 +95,7 @@ class PlainTraining {
       memory.of(Role::kHiddenGradientOut) = bytes(chain[place - 1].gradient);
     }
     memory.gradient_scale = 1.0F / static_cast<float>(terms(inputs));
-    const bool trains = model_.units[task.unit].trained_elements() > 0;
+    const bool trains = model_.groups[task.unit].trained_elements() > 0;
     if (is_backward && trains) {
       memory.of(Role::kGradient) = bytes(unit.gradient);
       memory.gradient_mode = unit.has_gradient ? GradientMode::kAccumulate : GradientMode::kAssign;
@@ -106,7 +106,7 @@ class PlainTraining {
   }
 
   void update(std::size_t u, const StepScalars& scalars) {
-    if (model_.units[u].trained_elements() == 0) return;
+    if (model_.groups[u].trained_elements() == 0) return;
     Unit& unit = units_[u];
     ParameterUpdate update;
     update.gradient = view(std::span(unit.gradient));
@@ -116,7 +116,7 @@ class PlainTraining {
       update.slots.at(s) = view(std::span(unit.slots.at(s)));
     }
     update.options = optimizer_.numbers;
-    update.decayed_elements = model_.units[u].decayed_elements;
+    update.decayed_elements = model_.groups[u].decayed_elements;
     update.scalars = &scalars;
     optimizer_.rule->reference(update);
   }
@@ -136,7 +136,7 @@ inline std::vector<StepTask> usual_tasks(const ComputeModel& model, std::int32_t
   std::vector<StepTask> tasks;
   const auto units = static_cast<std::int32_t>(model.units.size());
   std::int32_t lowest = 0;
-  while (model.units[lowest].trained_elements() == 0) ++lowest;
+  while (model.groups[lowest].trained_elements() == 0) ++lowest;
   for (std::int32_t m = 0; m < micro_batches; ++m) {
     for (std::int32_t u = 0; u < units; ++u) tasks.push_back({UnitPass::kForward, u, m});
     for (std::int32_t u = units - 1; u >= lowest; --u) {

@@ -71,7 +71,7 @@ inline std::vector<std::vector<float>> read_toy(TierRuntime& runtime, const Comp
   for (std::size_t u = 0; u < model.units.size(); ++u) {
     for (const StateField field : kStateFields) {
       std::vector<float>& values =
-          state.emplace_back(static_cast<std::size_t>(model.units[u].padded_elements), kNotHere);
+          state.emplace_back(static_cast<std::size_t>(model.groups[u].padded_elements), kNotHere);
       for (std::int64_t at = 0; at < std::ssize(values); at += kBlockElements) {
         const auto block = std::span(values).subspan(static_cast<std::size_t>(at), kBlockElements);
         try {

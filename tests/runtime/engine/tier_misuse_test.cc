@@ -107,15 +107,15 @@ TEST_F(TierCalls, StateIsThereWhenDrained) {
 TEST_F(TierCalls, WhatIsReadIsThere) {
   fill_toy(runtime_, model_);
   std::vector<float> out(2);
-  const auto read = [&](std::int32_t unit, std::int64_t begin) {
-    runtime_.read_state(StateField::kSlot1, unit, begin, out);
+  const auto read = [&](std::int32_t group, std::int64_t begin) {
+    runtime_.read_state(StateField::kSlot1, group, begin, out);
   };
-  const std::int64_t last = model_.units[0].padded_elements - 2;
+  const std::int64_t last = model_.groups[0].padded_elements - 2;
   read(0, last);
   expect_usage_error([&] { read(0, last + 1); }, {"elements", "padded_elements"});
   expect_usage_error([&] { read(0, -1); }, {"elements"});
-  expect_usage_error([&] { read(5, 0); }, {"unit 5 of 5"});
-  expect_usage_error([&] { read(-1, 0); }, {"unit -1"});
+  expect_usage_error([&] { read(5, 0); }, {"group 5 of 5"});
+  expect_usage_error([&] { read(-1, 0); }, {"group -1"});
 }
 
 TEST_F(TierCalls, SomeCallsComeBeforeTheFirstStep) {
@@ -155,10 +155,8 @@ TEST(TierMisuse, APlanWithoutTrainingOnlyEvaluates) {
                      {"without training", "count all elements as frozen"});
   ComputeModel model;
   for (int i = 0; i < 2; ++i) {
-    UnitModel unit;
-    unit.padded_elements = unit.frozen_elements = kBlockElements;
-    unit.forward = {UnitStep{}};
-    model.units.push_back(unit);
+    model.add({.forward = {UnitStep{}}},
+              {.padded_elements = kBlockElements, .frozen_elements = kBlockElements});
   }
   const TierPlan plan = plan_tiers(model, options);
   NoCompute compute;
@@ -244,14 +242,14 @@ INSTANTIATE_TEST_SUITE_P(
     Units, TierDescriptions,
     testing::Values(
         Description{"no_units", [](auto& m, auto&) { m.units.clear(); }, "no units are described"},
-        Description{"size", [](auto& m, auto&) { m.units[1].padded_elements += 1; },
+        Description{"size", [](auto& m, auto&) { m.groups[1].padded_elements += 1; },
                     "unit 1 has padded_elements 8193"},
         Description{"size_of_ranks", [](auto&, auto& o) { o.ranks.shape.data = 3; },
                     "not a multiple of 12288"},
         Description{"frozen",
-                    [](auto& m, auto&) { m.units[1].frozen_elements = 4 * kBlockElements; },
+                    [](auto& m, auto&) { m.groups[1].frozen_elements = 4 * kBlockElements; },
                     "more frozen elements"},
-        Description{"decayed", [](auto& m, auto&) { m.units[1].decayed_elements = 8193; },
+        Description{"decayed", [](auto& m, auto&) { m.groups[1].decayed_elements = 8193; },
                     "more decayed elements"},
         Description{"head", [](auto& m, auto&) { m.units[1].kind = UnitKind::kHead; },
                     "unit 1 is a head but not the last"},
@@ -266,9 +264,11 @@ INSTANTIATE_TEST_SUITE_P(
                     "unit 2 trains, but its backward does not write"},
         Description{"all_frozen",
                     [](auto& m, auto&) {
+                      for (ParameterGroup& group : m.groups) {
+                        group.frozen_elements = group.padded_elements;
+                        group.decayed_elements = 0;
+                      }
                       for (UnitModel& unit : m.units) {
-                        unit.frozen_elements = unit.padded_elements;
-                        unit.decayed_elements = 0;
                         for (UnitStep& step : unit.backward) {
                           std::erase(step.writes, UnitAccess{Role::kGradient});
                         }
@@ -287,7 +287,26 @@ INSTANTIATE_TEST_SUITE_P(
         Description{"exchange",
                     [](auto& m, auto&) { m.units[1].forward[0].kind = UnitStep::Kind::kSum; },
                     "an exchange"},
-        Description{"tied", [](auto& m, auto&) { m.tied = true; }, "tied"},
+        Description{"unknown_group", [](auto& m, auto&) { m.units[2].groups.push_back(77); },
+                    "unit 2 uses group 77, but only 5 are described"},
+        Description{"borrowed_first",
+                    [](auto& m, auto&) { m.units[2].groups.insert(m.units[2].groups.begin(), 0); },
+                    "unit 2 has a group of its own behind another unit's"},
+        Description{"group_without_owner", [](auto& m, auto&) { m.groups[1].unit = 3; },
+                    "group 1 belongs to unit 3, which does not use it"},
+        Description{"parameters_of_no_group",
+                    [](auto& m, auto&) { m.units[1].forward[0].groups = {1}; },
+                    "unit 1 reads parameters of the group with index 1, but it uses only 1"},
+        Description{
+            "gradient_of_no_group",
+            [](auto& m, auto&) { m.units[1].backward[0].writes.push_back({Role::kGradient, 1}); },
+            "unit 1 writes the gradient of the group with index 1, but it uses only 1"},
+        Description{"input_behind", [](auto& m, auto&) { m.units[1].inputs = {2}; },
+                    "unit 1 reads the output of unit 2, which is not before it"},
+        Description{
+            "unnamed_input",
+            [](auto& m, auto&) { m.units[1].forward[0].reads.push_back({Role::kHidden, 1}); },
+            "unit 1 uses its hidden input 1, which it does not name"},
         Description{"input_of_the_first",
                     [](auto& m, auto&) { m.units[0].forward[0].reads = {{Role::kHidden}}; },
                     "the forward of unit 0, micro-batch 0 reads hidden states"},

@@ -25,7 +25,7 @@ void expect_plain(const ComputeModel& model, const TierRuntimeOptions& options,
   }
   for (std::size_t u = 0; u < model.units.size(); ++u) {
     EXPECT_EQ(run.state.at(3 * u), plain.parameters(u)) << "unit " << u;
-    if (model.units[u].trained_elements() == 0) continue;
+    if (model.groups[u].trained_elements() == 0) continue;
     EXPECT_EQ(run.state.at(3 * u + 1), plain.slot(u, 0)) << "unit " << u;
     EXPECT_EQ(run.state.at(3 * u + 2), plain.slot(u, 1)) << "unit " << u;
   }
@@ -182,7 +182,7 @@ class OwnActivations final : public StepCompute {
     auto* gradient = reinterpret_cast<float*>(memory.of(Role::kGradient));
     EXPECT_EQ(memory.of(Role::kTokens), nullptr);
     const bool adds = memory.gradient_mode == GradientMode::kAccumulate;
-    for (std::int64_t i = 0; i < model_.units[task.unit].padded_elements; ++i) {
+    for (std::int64_t i = 0; i < model_.groups[task.unit].padded_elements; ++i) {
       const float value = 0.5F * parameters[i] + 0.25F * static_cast<float>(task.micro_batch);
       gradient[i] = adds ? gradient[i] + value : value;
     }
@@ -197,11 +197,8 @@ TEST(TierRuntime, UnitsNeedNoBoundariesAndNoInput) {
   ComputeModel model;
   model.compute_type = DType::kF32;
   for (int u = 0; u < 3; ++u) {
-    UnitModel unit;
-    unit.padded_elements = padded_elements(5000);
-    unit.forward = {{}};
-    unit.backward = {{.writes = {{Role::kGradient}}}};
-    model.units.push_back(unit);
+    model.add({.forward = {{}}, .backward = {{.writes = {{Role::kGradient}}}}},
+              {.padded_elements = padded_elements(5000)});
   }
   const auto train = [&](const TierRuntimeOptions& options) {
     OwnActivations compute(model);

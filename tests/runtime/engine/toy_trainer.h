@@ -31,10 +31,12 @@ struct ToyInput {
 };
 
 inline ComputeModel toy_model(const ToyShape& shape) {
+  const auto group = [&](std::int64_t elements) {
+    return ParameterGroup{.padded_elements = padded_elements(elements, shape.ranks),
+                          .decayed_elements = elements};
+  };
   const auto unit = [&](std::int64_t elements) {
     UnitModel described;
-    described.padded_elements = padded_elements(elements, shape.ranks);
-    described.decayed_elements = elements;
     described.forward_flops = 2.0 * static_cast<double>(elements) * kToyRows;
     described.backward_flops = 2 * described.forward_flops;
     return described;
@@ -47,7 +49,7 @@ inline ComputeModel toy_model(const ToyShape& shape) {
   first.forward = {{.reads = {{Role::kTokens}}, .writes = {{Role::kHiddenOut}}}};
   first.backward = {
       {.reads = {{Role::kTokens}, {Role::kHiddenGradient}}, .writes = {{Role::kGradient}}}};
-  model.units.push_back(first);
+  model.add(first, group(kToyWidth * kToyWidth));
   for (int b = 0; b < shape.blocks; ++b) {
     UnitModel block = unit(kToyWidth * kToyWidth);
     block.saved_bytes = sizeof(ToyInput::x);
@@ -55,13 +57,14 @@ inline ComputeModel toy_model(const ToyShape& shape) {
     block.recompute = {{.reads = {{Role::kHidden}}, .writes = {{Role::kSaved}}}};
     block.backward = {{.reads = {{Role::kHidden}, {Role::kSaved}, {Role::kHiddenGradient}},
                        .writes = {{Role::kHiddenGradientOut}, {Role::kGradient}}}};
-    model.units.push_back(block);
+    model.add(block, group(kToyWidth * kToyWidth));
   }
   if (shape.frozen_unit >= 0) {
-    UnitModel& frozen = model.units.at(static_cast<std::size_t>(shape.frozen_unit));
+    const auto number = static_cast<std::size_t>(shape.frozen_unit);
+    ParameterGroup& frozen = model.groups.at(number);
     frozen.frozen_elements = frozen.padded_elements;
     frozen.decayed_elements = 0;
-    frozen.backward.front().writes.pop_back();
+    model.units.at(number).backward.front().writes.pop_back();
   }
   UnitModel last = unit(kToyWidth);
   last.forward = {{.reads = {{Role::kHidden}, {Role::kTokens}}, .writes = {{Role::kLosses}}}};
@@ -71,7 +74,7 @@ inline ComputeModel toy_model(const ToyShape& shape) {
     last.kind = UnitKind::kHead;
     last.backward.front().writes.push_back({Role::kLosses});
   }
-  model.units.push_back(last);
+  model.add(last, group(kToyWidth));
   return model;
 }
 
@@ -86,7 +89,7 @@ class ToyTrainer final : public StepCompute {
            const UnitMemory& memory) override {
     before(task);
     Buffers b(memory);
-    b.elements = model_.units[task.unit].padded_elements;
+    b.elements = model_.groups[task.unit].padded_elements;
     const auto unit = static_cast<std::size_t>(task.unit);
     if (task.unit == 0) {
       return task.pass == UnitPass::kForward ? multiply(b, b.input->x[0], b.hidden_out)

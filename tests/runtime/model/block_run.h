@@ -126,7 +126,8 @@ class BlockRun {
                   cpu_kernels()) {
       const ComputeModel whole = compute.model(1, 1);
       model = whole.units.at(unit);
-      const auto parameter_bytes = static_cast<std::size_t>(model.padded_elements) * sizeof(float);
+      const auto parameter_bytes =
+          static_cast<std::size_t>(whole.groups.at(unit).padded_elements) * sizeof(float);
       make(Role::kParameters, parameter_bytes);
       make(Role::kGradient, parameter_bytes);
       for (const Role role :

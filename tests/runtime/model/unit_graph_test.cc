@@ -123,15 +123,15 @@ TEST(UnitGraph, NormsOfTheWholeWidthNeedAllRanks) {
 // A rank's gradient of a norm of heads covers its own heads, whether or not ranks share rows.
 TEST(UnitGraph, GradientsOfSharesAreSummed) {
   ModelConfig config = plain_llama();
-  EXPECT_TRUE(described(config, {.ranks = 2}).units[1].summed.empty());
-  const ElementSpan rows = described(config, {.ranks = 2, .shares_rows = true}).units[1].summed;
+  EXPECT_TRUE(described(config, {.ranks = 2}).groups[1].summed.empty());
+  const ElementSpan rows = described(config, {.ranks = 2, .shares_rows = true}).groups[1].summed;
   EXPECT_EQ(rows.end - rows.begin, 2 * 64);
   config.query_key_norms = QueryKeyNorms::kEachHead;
   config.names.at(static_cast<std::size_t>(ParameterKind::kQueryNorm)).name = "q_norm.{}";
   config.names.at(static_cast<std::size_t>(ParameterKind::kKeyNorm)).name = "k_norm.{}";
-  const ElementSpan heads = described(config, {.ranks = 2}).units[1].summed;
+  const ElementSpan heads = described(config, {.ranks = 2}).groups[1].summed;
   EXPECT_EQ(heads.end - heads.begin, 2 * 16);
-  const ElementSpan both = described(config, {.ranks = 2, .shares_rows = true}).units[1].summed;
+  const ElementSpan both = described(config, {.ranks = 2, .shares_rows = true}).groups[1].summed;
   EXPECT_EQ(both.end - both.begin, 2 * 16 + 2 * 64);
 }
 

@@ -31,15 +31,16 @@ std::optional<std::size_t>& budget(TierBudgets& budgets, Tier tier) {
 std::size_t peak(const StepPlan& plan, Tier tier) { return plan.program.use_of(tier).packed_bytes; }
 
 std::size_t units_with(const StepPolicy& policy, StateClass state, Tier tier) {
-  return static_cast<std::size_t>(
-      std::count_if(policy.homes.begin(), policy.homes.end(),
-                    [&](const UnitHomes& homes) { return homes[state] == tier; }));
+  std::size_t count = 0;
+  for (std::int32_t u = 0; u < std::ssize(policy.homes); ++u) {
+    count += policy.home(state, u) == tier ? 1 : 0;
+  }
+  return count;
 }
 
 std::size_t units_recomputed(const StepPolicy& policy) {
   return static_cast<std::size_t>(
-      std::count_if(policy.homes.begin(), policy.homes.end(),
-                    [](const UnitHomes& homes) { return homes.recompute; }));
+      std::ranges::count(policy.activations, true, &UnitActivations::recompute));
 }
 
 // Returns a request that leaves out where updates run, which update_split_test.cc tests.
@@ -58,8 +59,10 @@ TEST(AutoPlacement, WithRoomEverythingIsInTheComputeTier) {
     request.unified = unified;
     const StepPlan plan = plan_step(model, request, {});
     const Tier fastest = unified ? Tier::kHost : Tier::kDevice;
-    const UnitHomes all{fastest, fastest, fastest, fastest, false};
-    EXPECT_THAT(plan.policy.homes, Each(all));
+    for (const StateClassInfo& info : kStateClasses) {
+      EXPECT_EQ(units_with(plan.policy, info.state, fastest), model.unit_count()) << info.name;
+    }
+    EXPECT_EQ(units_recomputed(plan.policy), 0U);
     EXPECT_EQ(plan.program, compile_step(model, plan.policy, {}));
     EXPECT_EQ(peak(plan, Tier::kNvme), 0U);
   }
@@ -125,10 +128,9 @@ TEST(AutoPlacement, GivesWayNoFurtherThanNeeded) {
   const std::size_t left = units_with(plan.policy, StateClass::kOptimizer, Tier::kHost);
   ASSERT_GT(left, 0U);
   ASSERT_LT(left, model.unit_count());
-  EXPECT_EQ(plan.policy.homes[left - 1][StateClass::kOptimizer], Tier::kHost)
-      << "in the order of the units";
+  EXPECT_EQ(plan.policy.homes[left - 1].optimizer, Tier::kHost) << "in the order of the units";
   StepPolicy more = plan.policy;
-  more.homes[left - 1][StateClass::kOptimizer] = Tier::kDevice;
+  more.homes[left - 1].optimizer = Tier::kDevice;
   EXPECT_THAT(tiers_over_budget(compile_step(model, more, budgets), budgets),
               ::testing::ElementsAre(Tier::kDevice));
 }
@@ -169,11 +171,13 @@ TEST(AutoPlacement, NamedTiersAreHonoured) {
     } catch (const OutOfMemory&) {
       continue;
     }
-    for (const UnitHomes& homes : plan.policy.homes) {
+    for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
       for (const StateClassInfo& info : kStateClasses) {
-        EXPECT_EQ(homes[info.state], request.homes[info.state].value_or(homes[info.state]));
+        const Tier home = plan.policy.home(info.state, u);
+        EXPECT_EQ(home, request.homes[info.state].value_or(home));
       }
-      EXPECT_EQ(homes.recompute, request.recompute.value_or(homes.recompute));
+      const bool recompute = plan.policy.activations.at(static_cast<std::size_t>(u)).recompute;
+      EXPECT_EQ(recompute, request.recompute.value_or(recompute));
     }
     EXPECT_EQ(plan.policy.order, request.order.value_or(plan.policy.order));
     EXPECT_EQ(plan.policy.lookahead, request.lookahead);
@@ -358,7 +362,7 @@ TEST(AutoPlacement, ARefusalSaysWhatHelpsButIsNotEnough) {
 TEST(AutoPlacement, ARefusalNamesWhatTheLargestStageOfAPipelineNeeds) {
   StepModel model = small_step_model(6, false);
   model.pipeline.stages = 2;
-  model.pipeline.first_units = {0, 2, 8};
+  model.pipeline.piece_begins = {0, 2, 8};
   PlacementRequest request = on_an_accelerator();
   request.micro_batches = 2;
   TierBudgets budgets;
@@ -380,10 +384,10 @@ TEST(AutoPlacement, ARefusalNamesWhatTheLargestStageOfAPipelineNeeds) {
 // option that divides it.
 TEST(AutoPlacement, ARefusalNamesAUnitThatIsTooLarge) {
   StepModel model = small_step_model(2, false);
-  model.units.back().padded_elements *= 64;
+  model.groups.back().padded_elements *= 64;
   PlacementRequest request = on_an_accelerator();
   StepModel divided = model;
-  divided.units.back().padded_elements /= 8;
+  divided.groups.back().padded_elements /= 8;
   request.tensor_divisions = {{2, [&] { return model; }}, {4, [&] { return divided; }}};
   TierBudgets budgets;
   budget(budgets, Tier::kDevice) = peak(plan_step(divided, request, {}), Tier::kDevice);
@@ -525,13 +529,16 @@ TEST(AutoPlacement, TheSimulatorSaysHowManyUpdatesAreDeferred) {
   request.homes[StateClass::kParameters] = request.homes[StateClass::kGradients] =
       request.homes[StateClass::kOptimizer] = Tier::kNvme;
   request.homes[StateClass::kActivations] = Tier::kHost;
-  const std::int32_t usual = StepPolicy().first_units;
-  EXPECT_EQ(plan_step(model, request, {}).policy.first_units, usual) << "all wait for the norm";
+  const auto deferred = [](const StepPolicy& policy) {
+    return std::ranges::count(policy.homes, true, &GroupHomes::defers_update);
+  };
+  EXPECT_EQ(deferred(plan_step(model, request, {}).policy), kUsualDeferredUnits)
+      << "all wait for the norm";
   request.updates_wait_for_norm = false;
   const StepPlan plan = plan_step(model, request, {});
-  EXPECT_GT(plan.policy.first_units, usual);
+  EXPECT_GT(deferred(plan.policy), kUsualDeferredUnits);
   StepPolicy untuned = plan.policy;
-  untuned.first_units = usual;
+  defer_first_updates(untuned, model.groups, kUsualDeferredUnits);
   // Compute takes as long as the drive.
   MachineProfile profile;
   double flops = 0;

@@ -16,12 +16,12 @@ StepModel model_of_large_blocks(std::int64_t frozen_blocks) {
   StepModel model = small_step_model(kBlocks, false);
   model.chunk_elements = 100 * kBlockElements;
   for (std::int64_t b = 1; b <= kBlocks; ++b) {
-    UnitModel& unit = model.units.at(static_cast<std::size_t>(b));
-    unit.padded_elements = 200 * kBlockElements;
-    if (b <= frozen_blocks) unit.frozen_elements = unit.padded_elements;
+    ParameterGroup& group = model.groups.at(static_cast<std::size_t>(b));
+    group.padded_elements = 200 * kBlockElements;
+    if (b <= frozen_blocks) group.frozen_elements = group.padded_elements;
   }
   if (frozen_blocks > 0) {
-    UnitModel& embedding = model.units.front();
+    ParameterGroup& embedding = model.groups.front();
     embedding.frozen_elements = embedding.padded_elements;
   }
   return model;
@@ -40,7 +40,7 @@ TEST(OrderBound, NoProgramInMicroBatchMajorOrderMovesLess) {
     const Tier near = policy.compute_tier();
     const auto home = [&](int bit) { return (choice >> bit) % 2 == 0 ? near : away; };
     for (std::size_t u = 0; u < model.unit_count(); ++u) {
-      policy.homes.push_back({home(2), home(3), home(4), home(5), (choice >> 6) % 2 == 1});
+      add_homes(policy, {home(2), home(3), home(4), home(5), (choice >> 6) % 2 == 1});
     }
     const auto tier = static_cast<std::size_t>(near);
     const std::size_t least = least_live_bytes(model, policy).at(tier);

@@ -24,13 +24,13 @@ StepPolicy policy_with_state_on(const StepModel& model, Tier optimizer) {
 std::int64_t streamed_elements(const StepModel& model, const StepPolicy& policy) {
   std::int64_t elements = 0;
   for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
-    if (policy.streams_update(u)) elements += model.units.at(u).padded_elements;
+    if (policy.streams_update(u)) elements += model.groups.at(u).padded_elements;
   }
   return elements;
 }
 
 std::int64_t streamed_units(const StepPolicy& policy) {
-  return std::ranges::count(policy.homes, true, &UnitHomes::streams_update);
+  return std::ranges::count(policy.homes, true, &GroupHomes::streams_update);
 }
 
 TEST(UpdateSplit, AShareIsKeptWithinHalfAUnitAllAlongTheStep) {
@@ -42,7 +42,7 @@ TEST(UpdateSplit, AShareIsKeptWithinHalfAUnitAllAlongTheStep) {
     std::int64_t passed = 0;
     std::int64_t streamed = 0;
     for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
-      const std::int64_t elements = model.units.at(u).padded_elements;
+      const std::int64_t elements = model.groups.at(u).padded_elements;
       passed += elements;
       if (policy.streams_update(u)) streamed += elements;
       EXPECT_LE(
@@ -55,12 +55,11 @@ TEST(UpdateSplit, AShareIsKeptWithinHalfAUnitAllAlongTheStep) {
 TEST(UpdateSplit, OnlyStateThatIsElsewhereIsStreamed) {
   const StepModel model = small_step_model(6, false);
   StepPolicy policy = policy_with_state_on(model, Tier::kHost);
-  for (const std::size_t u : {1U, 3U, 4U})
-    policy.homes.at(u)[StateClass::kOptimizer] = Tier::kDevice;
-  policy.homes.at(5)[StateClass::kOptimizer] = Tier::kNvme;
+  for (const std::size_t u : {1U, 3U, 4U}) policy.homes.at(u).optimizer = Tier::kDevice;
+  policy.homes.at(5).optimizer = Tier::kNvme;
   stream_updates(model, policy, 1);
-  for (const UnitHomes& homes : policy.homes) {
-    EXPECT_EQ(homes.streams_update, homes[StateClass::kOptimizer] != Tier::kDevice);
+  for (const GroupHomes& homes : policy.homes) {
+    EXPECT_EQ(homes.streams_update, homes.optimizer != Tier::kDevice);
   }
   stream_updates(model, policy, 0);
   EXPECT_EQ(streamed_units(policy), 0);
@@ -70,7 +69,7 @@ TEST(UpdateSplit, OnlyUnitsOfThisStageAreStreamed) {
   StepModel model = small_step_model(6, false);
   model.pipeline.stages = 2;
   model.pipeline.stage = 1;
-  model.pipeline.first_units = {0, 4, 8};
+  model.pipeline.piece_begins = {0, 4, 8};
   StepPolicy policy = policy_with_state_on(model, Tier::kHost);
   stream_updates(model, policy, 1);
   for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
@@ -137,7 +136,7 @@ TEST(UpdateSplit, HostAndLinksAreDoneTogether) {
       std::max(result.busy_s_of(Lane::kUpload), result.busy_s_of(Lane::kDownload)) / kSteps;
   double longest_s = 0;  // for one unit, on the host
   for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
-    const double bytes = 30.0 * static_cast<double>(model.units.at(u).padded_elements);
+    const double bytes = 30.0 * static_cast<double>(model.groups.at(u).padded_elements);
     longest_s = std::max(longest_s, bytes / machine.update_bytes_per_s);
   }
   EXPECT_NEAR(update_s, link_s, 2 * longest_s);
@@ -157,8 +156,8 @@ PlacementRequest with_state_on_host(std::int32_t update_threads) {
 StepModel large_step_model() {
   StepModel model = small_step_model(12, false);
   model.chunk_elements = 256 * kBlockElements;
+  for (ParameterGroup& group : model.groups) group.padded_elements *= 256;
   for (UnitModel& unit : model.units) {
-    unit.padded_elements *= 256;
     unit.forward_flops *= 256;
     unit.backward_flops *= 256;
     add_whole_steps(unit, false);
@@ -216,7 +215,7 @@ TEST(UpdateSplit, ANamedShareIsTaken) {
   request.streamed_updates = 0.5;
   const StepPolicy half = plan_step(model, request, {}).policy;
   std::int64_t elements = 0;
-  for (const UnitModel& unit : model.units) elements += unit.padded_elements;
+  for (const ParameterGroup& group : model.groups) elements += group.padded_elements;
   EXPECT_NEAR(static_cast<double>(streamed_elements(model, half)),
               0.5 * static_cast<double>(elements), 0.1 * static_cast<double>(elements));
 }
@@ -246,9 +245,7 @@ TEST(UpdateSplit, MakesRoomForWhatPassesThrough) {
     EXPECT_THAT(verify(chosen.program), IsEmpty());
     request.streamed_updates = 0;
     const auto on_host = [](const StepPlan& plan) {
-      return std::ranges::count_if(plan.policy.homes, [](const UnitHomes& homes) {
-        return homes[StateClass::kOptimizer] == Tier::kHost;
-      });
+      return std::ranges::count(plan.policy.homes, Tier::kHost, &GroupHomes::optimizer);
     };
     const auto more = on_host(chosen) - on_host(plan_step(model, request, budgets));
     EXPECT_GE(more, 0);

@@ -26,12 +26,13 @@ StepPolicy random_policy(const StepModel& model, std::mt19937& random) {
   policy.unified = random() % 3 == 0;
   policy.updates_wait_for_norm = random() % 3 != 0;
   policy.lookahead = static_cast<std::int32_t>(random() % 5);
-  policy.keeps_first_gradient = random() % 2 == 0;
+  const bool keeps_first_gradient = random() % 2 == 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    policy.homes.push_back({random_tier(random), random_tier(random), random_tier(random),
-                            random_tier(random), random() % 2 == 0});
+    add_homes(policy, {random_tier(random), random_tier(random), random_tier(random),
+                       random_tier(random), random() % 2 == 0});
     policy.homes.back().streams_update = random() % 3 == 0;
   }
+  policy.homes.front().keeps_gradient = keeps_first_gradient;
   return policy;
 }
 
@@ -191,13 +192,13 @@ TEST(Verify, FindsOverlap) {
 TEST(CompileStep, LayerMajorFetchesEachUnitOncePerPass) {
   StepModel model = small_step_model(8, true);
   model.hidden_bytes = 4 * kKiB;
-  model.units[0].padded_elements = kBlockElements;
+  model.groups[0].padded_elements = kBlockElements;
   for (UnitModel& unit : model.units) unit.saved_bytes = unit.saved_bytes == 0 ? 0 : 8 * kKiB;
   StepPolicy policy =
       uniform_policy(model, {Tier::kHost, Tier::kHost, Tier::kHost, Tier::kDevice, true});
   policy.micro_batches = 4;
   policy.lookahead = 1;
-  const std::size_t two_units = 2 * 6 * kBlockElements * model.parameter_bytes();
+  const std::size_t two_units = 2 * 6 * kBlockElements * model.parameter_bytes(1);
   const auto upload_bytes = [&](MicroBatchOrder order) {
     policy.order = order;
     TierBudgets budgets;
@@ -245,7 +246,7 @@ TEST(CompileStep, UpdatesThatDoNotWaitKeepFewGradients) {
     return carried;
   };
   EXPECT_EQ(carried_gradients(waiting), 10);
-  EXPECT_EQ(carried_gradients(at_once), policy.first_units);
+  EXPECT_EQ(carried_gradients(at_once), kUsualDeferredUnits);
   // Parameters are read once for an update and the forward beside it, or once for a backward and
   // the update beside it.
   for (const Program& program : {waiting, at_once}) {
@@ -263,7 +264,7 @@ TEST(CompileStep, GradientsThatAreUsedUpAtOnceStayInMemory) {
   const auto bytes_of_first = [&model](std::size_t units) {
     double bytes = 0;
     for (std::size_t u = 0; u < units; ++u) {
-      bytes += static_cast<double>(model.units.at(u).padded_elements) * sizeof(float);
+      bytes += static_cast<double>(model.groups.at(u).padded_elements) * sizeof(float);
     }
     return bytes;
   };
@@ -274,9 +275,9 @@ TEST(CompileStep, GradientsThatAreUsedUpAtOnceStayInMemory) {
   };
   expect_traffic(bytes_of_first(model.unit_count()));
   policy.updates_wait_for_norm = false;
-  policy.first_units = 4;
+  defer_first_updates(policy, model.groups, 4);
   expect_traffic(bytes_of_first(4));
-  policy.keeps_first_gradient = true;
+  policy.homes.front().keeps_gradient = true;
   expect_traffic(bytes_of_first(4) - bytes_of_first(1));
 }
 
@@ -440,9 +441,7 @@ TEST(CompileStep, PacksWithinATenthOfWhatIsLive) {
 // step needs.
 TEST(StepCompile, SlackIsAnAccountOfItsOwn) {
   const StepModel model = small_step_model(6, false);
-  UnitHomes homes;
-  homes[StateClass::kParameters] = homes[StateClass::kGradients] = homes[StateClass::kOptimizer] =
-      Tier::kNvme;
+  const AllHomes homes{Tier::kNvme, Tier::kNvme, Tier::kNvme};
   StepPolicy policy = uniform_policy(model, homes);
   policy.lookahead = 0;
   const TierUse needed = compile_step(model, policy, {}).use_of(Tier::kHost);

@@ -264,10 +264,9 @@ inline StepModel tiny_step_model(std::int64_t blocks, bool tied) {
   model.chunk_elements = 2 * kBlockElements;
   model.hidden_bytes = 4 * kKiB;
   model.workspace_bytes = 4 * kKiB;
+  for (ParameterGroup& group : model.groups) group.padded_elements = 3 * kBlockElements;
+  model.groups.back().padded_elements = kBlockElements;
   for (UnitModel& unit : model.units) {
-    unit.padded_elements = unit.kind == UnitKind::kEmbedding ? 3 * kBlockElements
-                           : unit.kind == UnitKind::kBlock   ? 3 * kBlockElements
-                                                             : kBlockElements;
     if (unit.saved_bytes != 0) unit.saved_bytes = 12 * kKiB;
   }
   return model;

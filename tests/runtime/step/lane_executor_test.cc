@@ -25,7 +25,8 @@ Program random_program(std::mt19937& random) {
   model.state_format.master = random() % 2 == 0 ? MasterForm::kFp32 : MasterForm::kSplit;
   if (random() % 2 == 0) {
     model.zero = {static_cast<std::int32_t>(random() % 4), 2, 0};
-    for (UnitModel& unit : model.units) unit.padded_elements += kBlockElements;  // a part for each
+    // A part for each.
+    for (ParameterGroup& group : model.groups) group.padded_elements += kBlockElements;
   }
   StepPolicy policy;
   policy.micro_batches = 1 + static_cast<std::int32_t>(random() % 2);
@@ -34,8 +35,8 @@ Program random_program(std::mt19937& random) {
   policy.unified = random() % 4 == 0;
   policy.lookahead = static_cast<std::int32_t>(random() % 4);
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    policy.homes.push_back({any_tier(random), any_tier(random), any_tier(random), any_tier(random),
-                            random() % 2 == 0});
+    add_homes(policy, {any_tier(random), any_tier(random), any_tier(random), any_tier(random),
+                       random() % 2 == 0});
   }
   TierBudgets budgets;
   if (random() % 2 == 0) {
@@ -147,19 +148,19 @@ void expect_homes_wait_for_their_reader(const Program& program, std::uint64_t se
   {
     const std::jthread reader([&] {
       while (!machine.gate().is_awaited()) std::this_thread::yield();
-      for (const std::int32_t unit : order) {
+      for (const std::int32_t group : order) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         for (const auto& [b, content] : homes) {
-          if (program.buffers[b].key.unit != unit) continue;
+          if (program.buffers[b].key.owner != group) continue;
           EXPECT_TRUE(machine.content(b) == content) << program.buffers[b].name;
         }
-        machine.gate().open(unit);
+        machine.gate().open(group);
       }
     });
     std::vector<RunReport> reports;
     run_all(*executor, inputs, reports);
   }
-  for (const std::int32_t unit : order) EXPECT_TRUE(machine.gate().is_open(unit));
+  for (const std::int32_t group : order) EXPECT_TRUE(machine.gate().is_open(group));
   int changed = 0;
   for (const auto& [b, content] : homes) changed += machine.content(b) == content ? 0 : 1;
   EXPECT_GT(changed, 0);

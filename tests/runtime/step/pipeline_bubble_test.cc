@@ -48,14 +48,14 @@ std::vector<Program> programs_of(const PipelineShape& shape, bool recompute) {
   model.pipeline.stages = shape.stages;
   model.pipeline.virtual_stages = shape.virtual_stages;
   for (std::int32_t piece = 0; piece < pieces; ++piece) {
-    model.pipeline.first_units.push_back(piece == 0 ? 0 : piece + 1);
+    model.pipeline.piece_begins.push_back(piece == 0 ? 0 : piece + 1);
   }
-  model.pipeline.first_units.push_back(pieces + 2);
+  model.pipeline.piece_begins.push_back(pieces + 2);
   StepPolicy policy = uniform_policy(model, {});
   policy.unified = true;
   policy.micro_batches = shape.micro_batches;
   policy.pipeline_schedule = shape.schedule;
-  for (UnitHomes& homes : policy.homes) homes.recompute = recompute;
+  for (UnitActivations& unit : policy.activations) unit.recompute = recompute;
   std::vector<Program> programs;
   for (model.pipeline.stage = 0; model.pipeline.stage < shape.stages; ++model.pipeline.stage) {
     programs.push_back(compile_step(model, policy, {}));

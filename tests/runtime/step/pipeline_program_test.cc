@@ -52,7 +52,7 @@ TEST(PipelineProgram, RandomPoliciesVerifyOnAllStages) {
     policy.unified = random() % 2 == 0;
     policy.has_backward = random() % 8 != 0;
     policy.updates_wait_for_norm = random() % 2 == 0;
-    policy.first_units = 1 + static_cast<std::int32_t>(random() % (blocks + 2));
+    const auto deferred = 1 + static_cast<std::int32_t>(random() % (blocks + 2));
     policy.lookahead = static_cast<std::int32_t>(random() % 4);
     policy.pipeline_schedule = schedule;
     policy.reduces_micro_batches = random() % 3 == 0;
@@ -60,13 +60,14 @@ TEST(PipelineProgram, RandomPoliciesVerifyOnAllStages) {
     const bool tied = random() % 2 == 0;
     const auto tier = [&] { return kTiers.at(random() % kTierCount); };
     for (std::int64_t u = 0; u < blocks + 2; ++u) {
-      policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+      add_homes(policy, {tier(), tier(), tier(), tier(), random() % 2 == 0});
     }
     TierBudgets budgets;
     if (random() % 2 == 0) budgets.fill(16 * kMiB);
     std::vector<std::vector<Program>> by_rank;
     for (std::int32_t rank = 0; rank < data_ranks; ++rank) {
       StepModel model = divided(small_step_model(blocks, tied), {zero_stage, data_ranks, rank});
+      defer_first_updates(policy, model.groups, deferred);
       if (!policy.reduces_micro_batches) model.gradient_type = gradients;
       by_rank.push_back(programs_of_stages(model, stages, policy, budgets, virtual_stages));
       for (const Program& program : by_rank.back())

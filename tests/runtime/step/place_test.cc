@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "runtime/step/offload.h"
+#include "runtime/step/movement.h"
 #include "runtime/step/residency.h"
 #include "runtime/step/schedule.h"
 #include "tests/runtime/step/step_fixture.h"
@@ -23,7 +23,7 @@ StepPolicy policy_with_random_homes(const StepModel& model, std::mt19937& random
   policy.updates_wait_for_norm = random() % 2 == 0;
   const auto tier = [&random] { return kTiers.at(random() % kTierCount); };
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+    add_homes(policy, {tier(), tier(), tier(), tier(), random() % 2 == 0});
   }
   return policy;
 }

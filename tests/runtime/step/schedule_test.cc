@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "runtime/step/offload.h"
+#include "runtime/step/movement.h"
 #include "tests/runtime/step/step_fixture.h"
 
 namespace terrace {
@@ -26,12 +26,14 @@ StepPolicy policy_of(const StepModel& model, MicroBatchOrder order) {
   return policy;
 }
 
+// Returns a pass of one step.
 Task task(Kind kind, std::int32_t unit, std::int32_t micro_batch) {
-  return {.kind = kind, .unit = unit, .micro_batch = micro_batch};
+  return {.kind = kind, .unit = unit, .micro_batch = micro_batch, .steps = {0, 1}};
 }
 
 Task update(std::int32_t unit, std::int32_t chunk) {
-  return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk, .parts = kOfStepBefore};
+  return {
+      .kind = Kind::kUpdate, .unit = unit, .group = unit, .chunk = chunk, .parts = kOfStepBefore};
 }
 
 const Task kInputTask = {.kind = Kind::kInput};
@@ -41,7 +43,10 @@ const Task kNormTask = {.kind = Kind::kNormFinish};
 // Returns the schedule without what connects its forwards.
 std::vector<Task> order_of(const StepModel& model, const StepPolicy& policy) {
   std::vector<Task> tasks = schedule_step(model, policy);
-  for (Task& task : tasks) task.forward = task.input = -1;
+  for (Task& task : tasks) {
+    task.forward = -1;
+    task.inputs.clear();
+  }
   return tasks;
 }
 
@@ -112,14 +117,13 @@ TEST(Schedule, LayerMajor) {
 }
 
 Task update_at_once(std::int32_t unit, std::int32_t chunk) {
-  return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk};
+  return {.kind = Kind::kUpdate, .unit = unit, .group = unit, .chunk = chunk};
 }
 
 TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradientButForTheFirstUnits) {
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
   policy.updates_wait_for_norm = false;
-  ASSERT_EQ(policy.first_units, 3);
   const std::vector<Task> expected = {
       kInputTask,
       update(0, 0),
@@ -190,11 +194,12 @@ TEST(Schedule, EveryForwardNamesTheOneThatFeedsIt) {
     const auto [first, is_new] = forwards.try_emplace(task.forward, task);
     EXPECT_EQ(first->second.unit, task.unit);
     EXPECT_EQ(first->second.micro_batch, task.micro_batch);
-    EXPECT_EQ(first->second.input, task.input);
-    EXPECT_EQ(task.input < 0, task.unit == 0);
-    if (task.input < 0) continue;
-    EXPECT_EQ(forwards.at(task.input).unit, task.unit - 1);
-    EXPECT_EQ(forwards.at(task.input).micro_batch, task.micro_batch);
+    EXPECT_EQ(first->second.inputs, task.inputs);
+    ASSERT_EQ(task.inputs.size(), task.unit == 0 ? 0U : 1U);
+    if (task.inputs.empty()) continue;
+    const Task& input = forwards.at(task.inputs.front());
+    EXPECT_EQ(input.unit, task.unit - 1);
+    EXPECT_EQ(input.micro_batch, task.micro_batch);
   }
   EXPECT_EQ(forwards.size(), 4U * 2U);  // units and micro-batches
 }
@@ -202,7 +207,7 @@ TEST(Schedule, EveryForwardNamesTheOneThatFeedsIt) {
 TEST(Recompute, StandsRightBeforeTheBackwardOfItsUnit) {
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kLayerMajor);
-  policy.homes[1].recompute = true;
+  policy.activations[1].recompute = true;
   const std::vector<Task> tasks = {task(Kind::kForward, 1, 0),  task(Kind::kBackward, 3, 0),
                                    task(Kind::kBackward, 2, 0), task(Kind::kBackward, 1, 0),
                                    task(Kind::kBackward, 1, 1), kEmbeddingTask};
@@ -211,7 +216,7 @@ TEST(Recompute, StandsRightBeforeTheBackwardOfItsUnit) {
                           task(Kind::kBackward, 2, 0), task(Kind::kRecompute, 1, 0),
                           task(Kind::kBackward, 1, 0), task(Kind::kRecompute, 1, 1),
                           task(Kind::kBackward, 1, 1), kEmbeddingTask));
-  policy.homes[1].recompute = false;
+  policy.activations[1].recompute = false;
   EXPECT_EQ(add_recompute(model, policy, tasks), tasks);
 }
 

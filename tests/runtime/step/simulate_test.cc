@@ -161,8 +161,8 @@ Program random_program(std::mt19937& random) {
   policy.unified = random() % 3 == 0;
   policy.lookahead = static_cast<std::int32_t>(random() % 4);
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    policy.homes.push_back({any_tier(random), any_tier(random), any_tier(random), any_tier(random),
-                            random() % 2 == 0});
+    add_homes(policy, {any_tier(random), any_tier(random), any_tier(random), any_tier(random),
+                       random() % 2 == 0});
   }
   TierBudgets budgets;
   if (random() % 2 == 0) {
@@ -365,7 +365,7 @@ TEST(Simulate, TheSteadyStepAloneIsThatOfTheWholeSimulation) {
     const StepModel model = small_step_model(2, false);
     const auto tier = [&random] { return kTiers.at(random() % kTierCount); };
     for (std::size_t u = 0; u < model.unit_count(); ++u) {
-      policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+      add_homes(policy, {tier(), tier(), tier(), tier(), random() % 2 == 0});
     }
     const Program program = compile_step(model, policy, {});
     for (const int steps : {1, 2, 4}) {

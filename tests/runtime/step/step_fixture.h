@@ -15,12 +15,12 @@ inline UnitStep whole_step(std::vector<UnitAccess> reads, std::vector<UnitAccess
 
 inline void add_head_steps(UnitModel& unit, bool tied) {
   std::vector<UnitAccess> reads = {{Role::kHidden}, {Role::kTokens}};
-  if (tied) reads.push_back({Role::kTiedParameters});
   unit.forward = {whole_step(reads, {{Role::kLosses}}, unit.backward_flops / 3)};
   std::vector<UnitAccess> writes = {{Role::kLosses}, {Role::kHiddenGradientOut}, {Role::kGradient}};
-  if (tied) writes.push_back({Role::kTiedGradient});
   reads.push_back({Role::kLossScale});
+  if (tied) writes.push_back({Role::kGradient, 1});
   unit.backward = {whole_step(reads, writes, unit.backward_flops)};
+  if (tied) unit.forward.front().groups = unit.backward.front().groups = {0, 1};
 }
 
 // Gives a unit that is described only by its sizes its ops: one for each pass.
@@ -41,18 +41,20 @@ inline void add_whole_steps(UnitModel& unit, bool tied) {
 // Returns a model of equal blocks for tests of the passes. It has sizes only.
 inline StepModel small_step_model(std::int64_t blocks, bool tied) {
   StepModel model;
-  model.tied = tied;
   model.chunk_elements = 4 * kBlockElements;
   model.hidden_bytes = 64 * kKiB;
   model.tokens_bytes = 4 * kKiB;
   model.constants_bytes = 8 * kKiB;
   model.workspace_bytes = 100 * kKiB;
-  model.units.push_back({UnitKind::kEmbedding, 9 * kBlockElements, 0, 1e6, 2e6});
+  model.add({.kind = UnitKind::kEmbedding, .forward_flops = 1e6, .backward_flops = 2e6},
+            {.padded_elements = 9 * kBlockElements});
   for (std::int64_t b = 0; b < blocks; ++b) {
-    model.units.push_back({UnitKind::kBlock, 6 * kBlockElements, 200 * kKiB, 4e6, 8e6});
+    model.add({.saved_bytes = 200 * kKiB, .forward_flops = 4e6, .backward_flops = 8e6},
+              {.padded_elements = 6 * kBlockElements});
   }
-  model.units.push_back(
-      {UnitKind::kHead, tied ? kBlockElements : 10 * kBlockElements, 0, 1e6, 3e6});
+  model.add({.kind = UnitKind::kHead, .forward_flops = 1e6, .backward_flops = 3e6},
+            {.padded_elements = tied ? kBlockElements : 10 * kBlockElements});
+  if (tied) model.units.back().groups.push_back(0);
   for (UnitModel& unit : model.units) add_whole_steps(unit, tied);
   return model;
 }
@@ -61,16 +63,43 @@ inline StepModel small_step_model(std::int64_t blocks, bool tied) {
 inline StepModel divided(StepModel model, const ZeroSharding& zero) {
   const std::int64_t grain = zero.ranks * kBlockElements;
   const auto up = [grain](std::int64_t elements) { return (elements + grain - 1) / grain * grain; };
-  for (UnitModel& unit : model.units) unit.padded_elements = up(unit.padded_elements);
+  for (ParameterGroup& group : model.groups) group.padded_elements = up(group.padded_elements);
   model.chunk_elements = up(model.chunk_elements);
   model.zero = zero;
   return model;
 }
 
-inline StepPolicy uniform_policy(const StepModel& model, const UnitHomes& homes) {
+// Where all states of a unit with one group live.
+struct AllHomes {
+  Tier parameters = Tier::kHost;
+  Tier gradients = Tier::kHost;
+  Tier optimizer = Tier::kHost;
+  Tier activations = Tier::kHost;
+  bool recompute = false;
+};
+
+inline GroupHomes group_homes(const AllHomes& homes) {
+  return {
+      .parameters = homes.parameters, .gradients = homes.gradients, .optimizer = homes.optimizer};
+}
+
+inline UnitActivations activations_of(const AllHomes& homes) {
+  return {.home = homes.activations, .recompute = homes.recompute};
+}
+
+// Adds the homes of the next unit, which has one group. The updates of as many first units as usual
+// are deferred.
+inline void add_homes(StepPolicy& policy, const AllHomes& homes) {
+  const bool is_first = policy.homes.size() < static_cast<std::size_t>(kUsualDeferredUnits);
+  policy.homes.push_back(group_homes(homes));
+  policy.homes.back().defers_update = is_first;
+  policy.activations.push_back(activations_of(homes));
+}
+
+inline StepPolicy uniform_policy(const StepModel& model, const AllHomes& homes) {
   StepPolicy policy;
   policy.unified = false;
-  policy.homes.assign(model.unit_count(), homes);
+  for (std::size_t u = 0; u < model.unit_count(); ++u) add_homes(policy, homes);
   return policy;
 }
 

@@ -22,13 +22,14 @@ constexpr std::int64_t kBlocks = 4;
 
 // Puts everything on the device except the optimizer state, whose updates are streamed.
 StepPolicy streamed_policy(const StepModel& model, Tier optimizer) {
-  UnitHomes homes{Tier::kDevice, Tier::kDevice, optimizer, Tier::kDevice, false};
-  homes.streams_update = true;
-  return uniform_policy(model, homes);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kDevice, Tier::kDevice, optimizer, Tier::kDevice, false});
+  for (GroupHomes& homes : policy.homes) homes.streams_update = true;
+  return policy;
 }
 
 StepPolicy on_host(StepPolicy policy) {
-  for (UnitHomes& homes : policy.homes) homes.streams_update = false;
+  for (GroupHomes& homes : policy.homes) homes.streams_update = false;
   return policy;
 }
 
@@ -205,7 +206,7 @@ TEST(StreamedUpdate, FetchedParametersAreFetchedOnce) {
   StepModel model = small_step_model(kBlocks, false);
   model.state_format.master = MasterForm::kSplit;
   StepPolicy policy = streamed_policy(model, Tier::kHost);
-  for (UnitHomes& homes : policy.homes) homes[StateClass::kParameters] = Tier::kHost;
+  for (GroupHomes& homes : policy.homes) homes.parameters = Tier::kHost;
   policy.lookahead = 0;
   TierBudgets budgets;
   budgets.front() = std::size_t{1};  // nothing is kept without need
@@ -253,8 +254,11 @@ TEST(StreamedUpdate, RandomPoliciesVerifyAndSimulate) {
     if (random() % 2 == 0) policy.order = MicroBatchOrder::kLayerMajor;
     policy.updates_wait_for_norm = random() % 2 == 0;
     policy.lookahead = static_cast<std::int32_t>(random() % 5);
-    for (UnitHomes& homes : policy.homes) {
-      homes = {tier(), tier(), tier(), tier(), random() % 2 == 0, false, random() % 3 != 0};
+    policy.homes.clear();
+    policy.activations.clear();
+    for (std::size_t u = 0; u < model.unit_count(); ++u) {
+      add_homes(policy, {tier(), tier(), tier(), tier(), random() % 2 == 0});
+      policy.homes.back().streams_update = random() % 3 != 0;
     }
     TierBudgets budgets;
     if (random() % 2 == 0) budgets.fill(std::size_t{1});  // space is reused the most

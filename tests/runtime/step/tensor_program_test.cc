@@ -46,7 +46,7 @@ StepPolicy random_policy(std::mt19937& random, const StepModel& model) {
   policy.lookahead = static_cast<std::int32_t>(random() % 4);
   const auto tier = [&] { return kTiers.at(random() % kTierCount); };
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+    add_homes(policy, {tier(), tier(), tier(), tier(), random() % 2 == 0});
   }
   return policy;
 }
@@ -126,7 +126,7 @@ TEST(TensorProgram, SendsTheBytesOfTheFormula) {
     for (const bool recompute : {false, true}) {
       const StepModel model = model_of("llama", true, {ranks, 0, shares_rows});
       StepPolicy policy = policy_of_part(model, micro_batches);
-      for (UnitHomes& homes : policy.homes) homes.recompute = recompute;
+      for (UnitActivations& unit : policy.activations) unit.recompute = recompute;
       const double rows = 2.0 * 48 * 64;  // bf16, R = 48, C = 64
       const double blocks = 6;
       const double share = (ranks - 1.0) / ranks;

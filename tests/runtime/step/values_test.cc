@@ -52,11 +52,11 @@ bool is_update_of_unit_2(const Op& op) { return op.kind == OpKind::kUpdate && op
 bool finishes_norm(const Op& op) { return op.kind == OpKind::kNormFinish; }
 
 // Keeps everything in one tier, where no other place is in the way of the ops that the tests move.
-Program unclipped(const StepModel& model, std::int32_t first_units) {
+Program unclipped(const StepModel& model, std::int32_t deferred) {
   StepPolicy policy = uniform_policy(model, {});
   policy.unified = true;
   policy.updates_wait_for_norm = false;
-  policy.first_units = first_units;
+  defer_first_updates(policy, model.groups, deferred);
   return compile_step(model, policy, {});
 }
 
@@ -123,18 +123,17 @@ TEST(StepValues, AreOfTheRightStepInEveryUnclippedPipeline) {
   for (const std::int64_t blocks : {1, 2, 3, 5}) {
     const auto units = static_cast<std::int32_t>(blocks) + 2;
     for (std::int32_t stages = 1; stages <= units; ++stages) {
-      for (std::int32_t first_units = 1; first_units <= units; ++first_units) {
+      for (std::int32_t deferred = 1; deferred <= units; ++deferred) {
         for (const std::int32_t micro_batches : {1, 2, 4}) {
           for (const PipelineSchedule schedule :
                {PipelineSchedule::k1F1B, PipelineSchedule::kGpipe}) {
             SCOPED_TRACE(testing::Message() << blocks << " blocks, " << stages << " stages, "
-                                            << first_units << " deferred, " << micro_batches);
-            const StepModel whole =
-                small_step_model(blocks, (first_units + micro_batches) % 2 == 0);
+                                            << deferred << " deferred, " << micro_batches);
+            const StepModel whole = small_step_model(blocks, (deferred + micro_batches) % 2 == 0);
             StepPolicy policy = uniform_policy(whole, {});
             policy.unified = true;
             policy.updates_wait_for_norm = false;
-            policy.first_units = first_units;
+            defer_first_updates(policy, whole.groups, deferred);
             policy.micro_batches = micro_batches;
             policy.pipeline_schedule = schedule;
             for (std::int32_t stage = 0; stage < stages; ++stage) {

@@ -44,7 +44,7 @@ TEST(ZeroProgram, RandomPoliciesVerifyOnAllRanks) {
     policy.lookahead = static_cast<std::int32_t>(random() % 4);
     const auto tier = [&] { return kTiers.at(random() % kTierCount); };
     for (std::size_t u = 0; u < model.unit_count(); ++u) {
-      policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+      add_homes(policy, {tier(), tier(), tier(), tier(), random() % 2 == 0});
       policy.homes.back().streams_update = random() % 3 == 0;
     }
     const auto stage = static_cast<std::int32_t>(random() % 4);
@@ -76,7 +76,9 @@ TEST(ZeroProgram, RanksThatDisagreeAreFound) {
 // Counts the elements of all units, of which every rank has a copy at stage 0.
 double elements_of(const StepModel& model) {
   double elements = 0;
-  for (const UnitModel& unit : model.units) elements += static_cast<double>(unit.padded_elements);
+  for (const ParameterGroup& group : model.groups) {
+    elements += static_cast<double>(group.padded_elements);
+  }
   return elements;
 }
 
@@ -162,9 +164,9 @@ TEST(ZeroProgram, SendsWhatItsStageSays) {
       EXPECT_DOUBLE_EQ(sent_by(what), g + 2);
       // The embedding and the head are exceptions: a step uses them once.
       const StepModel model = model_for(what);
-      const double once = static_cast<double>(model.units.front().padded_elements +
-                                              model.units.back().padded_elements);
-      const double last_block = static_cast<double>(model.units[6].padded_elements);
+      const double once = static_cast<double>(model.groups.front().padded_elements +
+                                              model.groups.back().padded_elements);
+      const double last_block = static_cast<double>(model.groups[6].padded_elements);
       const double twice = elements_of(model) - once;
       what.budgets = none;
       const double found = sent_by(what);
@@ -189,7 +191,7 @@ TEST(ZeroProgram, ReducingEveryMicroBatchNeedsLessMemory) {
   // The embedding is an exception: its gradient is made of all micro-batches at once.
   const StepModel model = model_for(what);
   const double embedding =
-      static_cast<double>(model.units.front().padded_elements) / elements_of(model);
+      static_cast<double>(model.groups.front().padded_elements) / elements_of(model);
   EXPECT_DOUBLE_EQ(sent_by(what), sent + 2 * 4 * (1 - embedding));
 }
 

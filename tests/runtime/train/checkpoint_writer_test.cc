@@ -191,7 +191,7 @@ TEST_F(CheckpointWriterTest, AFullDiskOpensTheGate) {
 
 TEST_F(CheckpointWriterTest, UnitsAreWrittenInTheOrderAskedForAndListedInTheirs) {
   const auto last = static_cast<std::int32_t>(layout_.size()) - 1;
-  model_.first_units = {last, 1};
+  model_.first_changed = {last, 1};
   std::vector<std::int64_t> order;
   const std::string path = write_checkpoint(
       directory_.path(), {1, 10, 1, 64, 1000}, model_,

@@ -1,0 +1,309 @@
+#include "runtime/step/gradient_movement.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "runtime/step/rank_exchange.h"
+
+namespace terrace {
+
+GradientMovement::GradientMovement(MovementState& state)
+    : state_(state), homes_(state.draft, state.model, state.policy, StateClass::kGradients) {
+  const auto groups = static_cast<std::size_t>(state.model.group_count());
+  writers_.resize(groups);
+  buffers_.assign(groups, kNoBuffer);
+  sums_.assign(groups, kNoBuffer);
+  finished_at_.assign(groups, -1);
+  for (std::int32_t g = 0; g < state.model.group_count(); ++g) {
+    first_partials_.push_back(state.model.first_partial(g));
+  }
+  for (std::int32_t t = 0; t < static_cast<std::int32_t>(state.tasks.size()); ++t) {
+    note(state.tasks[t], t);
+  }
+}
+
+void GradientMovement::note(const Task& task, std::int32_t number) {
+  if (task.kind == OpKind::kReceive && task.message == Message::kBorrowedGradient) {
+    return add_writer(task.group, task, number);
+  }
+  if (task.kind != OpKind::kBackward) return;
+  const UnitModel& unit = state_.model.units.at(task.unit);
+  if (task.micro_batch < 0) {
+    for (const std::int32_t group : unit.groups) {
+      if (state_.model.owner(group) == task.unit) add_writer(group, task, number);
+    }
+    return;
+  }
+  for (std::int32_t s = task.steps.begin; s < task.steps.end; ++s) {
+    for (const UnitAccess& write : unit.backward[s].writes) {
+      if (write.role == Role::kGradient) add_writer(unit.groups.at(write.number), task, number);
+    }
+  }
+}
+
+void GradientMovement::add_writer(std::int32_t group, const Task& task, std::int32_t number) {
+  Writers& writers = writers_.at(group);
+  if (writers.first_pass < 0) writers.first_pass = number - task.part;
+  writers.last = number;
+}
+
+bool GradientMovement::begins(const Task& task, std::int32_t group) const {
+  return writers_.at(group).first_pass == state_.now - task.part;
+}
+
+bool GradientMovement::joins_micro_batches(std::int32_t group) const {
+  return state_.model.joins_micro_batches(state_.model.owner(group));
+}
+
+bool GradientMovement::sums_on_host(std::int32_t group) const {
+  const StepPolicy& policy = state_.policy;
+  return !joins_micro_batches(group) && !policy.unified && policy.micro_batches > 1 &&
+         policy.order == MicroBatchOrder::kMicroBatchMajor && homes_.tier(group) != Tier::kDevice;
+}
+
+bool GradientMovement::sums_parts(std::int32_t group) const {
+  return state_.policy.reduces_micro_batches && state_.model.zero.of_gradients() &&
+         !joins_micro_batches(group) && state_.policy.micro_batches > 1;
+}
+
+std::size_t GradientMovement::group_bytes(std::int32_t group) const {
+  const ParameterGroup& of = state_.model.groups.at(static_cast<std::size_t>(group));
+  return static_cast<std::size_t>(of.trained_elements()) * sizeof(float);
+}
+
+GradientMovement::Target GradientMovement::target(const Task& task, std::int32_t group) {
+  const bool sums_elsewhere = sums_on_host(group) || sums_parts(group);
+  if (sums_elsewhere) buffers_.at(group) = kNoBuffer;
+  return {whole_in_compute(group), !begins(task, group) && !sums_elsewhere};
+}
+
+Range GradientMovement::whole_in_compute(std::int32_t group) {
+  const StepModel& model = state_.model;
+  if (model.owns(group) && homes_.tier(group) == state_.compute && !homes_.is_sharded(group) &&
+      !model.rounds_gradients()) {
+    return homes_.group(group);
+  }
+  BufferId& buffer = buffers_.at(group);
+  if (buffer == kNoBuffer) {
+    buffer = state_.draft.add_buffer(state_.draft.name("grad[{}] at {}", group, state_.now),
+                                     group_bytes(group), state_.compute, Account::kGradients,
+                                     Life::kTransient);
+  }
+  return {buffer, 0, group_bytes(group)};
+}
+
+Range GradientMovement::in_compute(std::int32_t group, std::int64_t chunk) {
+  const auto begin =
+      static_cast<std::size_t>(state_.model.chunk_begin(group, chunk)) * sizeof(float);
+  const Range whole = whole_in_compute(group);
+  const auto elements = static_cast<std::size_t>(state_.model.chunk_size(group, chunk));
+  return {whole.buffer, whole.offset + begin, elements * sizeof(float)};
+}
+
+void GradientMovement::settle(std::int32_t group, std::int32_t micro_batch) {
+  const Task& task = state_.tasks[state_.now];
+  if (sums_parts(group)) return add_to_sum_of_parts(group, micro_batch, begins(task, group));
+  if (sums_on_host(group)) return add_to_sum_on_host(group, micro_batch, begins(task, group));
+  if (ends(group)) finish(group);
+}
+
+void GradientMovement::add_to_sum_on_host(std::int32_t group, std::int32_t micro_batch,
+                                          bool first) {
+  const StepModel& model = state_.model;
+  const bool is_home =
+      homes_.tier(group) == Tier::kHost && !homes_.is_sharded(group) && !model.rounds_gradients();
+  if (first && !is_home) {
+    sums_.at(group) =
+        state_.draft.add_buffer(state_.draft.name("grad sum[{}]", group), group_bytes(group),
+                                Tier::kHost, Account::kGradients, Life::kTransient);
+  }
+  const GradientRecipe recipe =
+      gradient_recipe(SumPlace::kHost, homes_.tier(group), state_.compute);
+  Mover mover =
+      state_.store({model.owner(group), group, micro_batch, kOfThisStep, Account::kGradients});
+  for (std::int64_t c = 0; c < model.trained_chunks(group); ++c, mover.next_chunk()) {
+    const auto chunk = static_cast<std::int32_t>(c);
+    const Range part = in_compute(group, c);
+    const Range sum =
+        is_home ? homes_.chunk(group, c) : Range{sums_.at(group), part.offset, part.size_bytes};
+    if (first) {
+      mover.copy(part, sum, chunk);
+    } else {
+      accumulate(mover, mover.bring(part, Tier::kHost, chunk), sum, c);
+    }
+    if (ends(group)) follow(recipe, mover, group, c, sum);
+  }
+  if (ends(group)) finished_at_.at(group) = state_.now;
+}
+
+void GradientMovement::accumulate(Mover& mover, const Range& part, const Range& sum,
+                                  std::int64_t chunk) {
+  const bool on_device = state_.draft.tier_of(sum) == Tier::kDevice;
+  Op op{.kind = OpKind::kAccumulate, .lane = on_device ? Lane::kCompute : Lane::kUpdate};
+  op.chunk = static_cast<std::int32_t>(chunk);
+  op.reads = {as(Role::kSource, part), as(Role::kTarget, sum)};
+  op.writes = {as(Role::kTarget, sum)};
+  op.cost.bytes = 3.0 * static_cast<double>(sum.size_bytes);
+  mover.add(std::move(op));
+}
+
+Range GradientMovement::sum_of_parts(std::int32_t group, std::int64_t chunk) {
+  const Range home = homes_.chunk(group, chunk);
+  if (homes_.tier(group) != Tier::kNvme) return home;
+  if (sums_.at(group) == kNoBuffer) {
+    sums_.at(group) =
+        state_.draft.add_buffer(state_.draft.name("grad sum[{}]", group), homes_.group_bytes(group),
+                                Tier::kHost, Account::kGradients, Life::kTransient);
+  }
+  return {sums_.at(group), static_cast<std::size_t>(chunk) * homes_.chunk_bytes(group, 0),
+          home.size_bytes};
+}
+
+void GradientMovement::add_to_sum_of_parts(std::int32_t group, std::int32_t micro_batch,
+                                           bool first) {
+  const StepModel& model = state_.model;
+  const GradientRecipe recipe =
+      gradient_recipe(SumPlace::kReducedParts, homes_.tier(group), state_.compute);
+  Mover mover =
+      state_.store({model.owner(group), group, micro_batch, kOfThisStep, Account::kGradients});
+  for (std::int64_t c = 0; c < model.trained_chunks(group); ++c, mover.next_chunk()) {
+    const auto chunk = static_cast<std::int32_t>(c);
+    const Range sum = sum_of_parts(group, c);
+    const Range whole = in_compute(group, c);
+    const bool is_near = state_.draft.tier_of(sum) == state_.compute;
+    reduce_summed(mover, model, group, c, whole);
+    const Range part =
+        reduce_to(mover, model, whole, first && is_near ? sum : own_shard(model, whole), chunk);
+    if (!first) {
+      accumulate(mover, mover.bring(part, state_.draft.tier_of(sum), chunk), sum, c);
+    } else if (!is_near) {
+      mover.copy(part, sum, chunk);
+    }
+    if (ends(group)) follow(recipe, mover, group, c, sum);
+  }
+  buffers_.at(group) = kNoBuffer;
+  finished_at_.at(group) = state_.now;
+}
+
+void GradientMovement::finish(std::int32_t group) {
+  const GradientRecipe recipe =
+      gradient_recipe(SumPlace::kCompute, homes_.tier(group), state_.compute);
+  Mover mover =
+      state_.store({state_.model.owner(group), group, -1, kOfThisStep, Account::kGradients});
+  for (std::int64_t c = 0; c < state_.model.trained_chunks(group); ++c, mover.next_chunk()) {
+    follow(recipe, mover, group, c, in_compute(group, c));
+  }
+  buffers_.at(group) = kNoBuffer;
+  finished_at_.at(group) = state_.now;
+}
+
+void GradientMovement::follow(const GradientRecipe& recipe, Mover& mover, std::int32_t group,
+                              std::int64_t chunk, Range range) {
+  const auto number = static_cast<std::int32_t>(chunk);
+  for (const RecipeStep step : recipe) {
+    switch (step) {
+      case RecipeStep::kSumOverTensorRanks:
+        reduce_summed(mover, state_.model, group, chunk, range);
+        break;
+      case RecipeStep::kRound:
+        range = rounded(mover, group, chunk, range);
+        break;
+      case RecipeStep::kSumOverDataRanks:
+        range = reduced(mover, group, chunk, range);
+        break;
+      case RecipeStep::kToHost:
+        range = mover.bring(range, Tier::kHost, number);
+        break;
+      case RecipeStep::kNormPartials:
+        add_norm_partials(mover, group, chunk, range);
+        break;
+      case RecipeStep::kToHome: {
+        const Range home = homes_.chunk(group, chunk);
+        if (range.buffer != home.buffer) mover.copy(range, home, number);
+        range = home;
+      }
+    }
+  }
+}
+
+// Returns a finished chunk in the gradient's type: the chunk itself, or a rounded copy. The copy is
+// the chunk's home, if the home has whole chunks in the same memory.
+Range GradientMovement::rounded(Mover& mover, std::int32_t group, std::int64_t chunk,
+                                const Range& whole) {
+  const StepModel& model = state_.model;
+  if (!model.rounds_gradients()) return whole;
+  Draft& draft = state_.draft;
+  const Tier tier = draft.tier_of(whole);
+  Range target = homes_.chunk(group, chunk);
+  if (homes_.is_sharded(group) || draft.tier_of(target) != tier) {
+    const std::size_t bytes =
+        static_cast<std::size_t>(model.chunk_size(group, chunk)) * size_of(model.gradient_type);
+    target = draft.whole(draft.add_buffer(draft.name("grad[{}].{} rounded", group, chunk), bytes,
+                                          tier, Account::kGradients, Life::kTransient));
+  }
+  Op op{.kind = OpKind::kRoundGradient,
+        .lane = tier == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
+  op.chunk = static_cast<std::int32_t>(chunk);
+  op.account = Account::kGradients;
+  op.reads = {as(Role::kSource, whole)};
+  op.writes = {as(Role::kTarget, target)};
+  op.cost.bytes = static_cast<double>(whole.size_bytes + target.size_bytes);
+  mover.add(std::move(op));
+  return target;
+}
+
+// Returns the sum over ranks of a chunk: all of it with ZeRO stage 0, this rank's part with the
+// other stages, in its home if that is in the same memory. With one rank it is the chunk.
+Range GradientMovement::reduced(Mover& mover, std::int32_t group, std::int64_t chunk,
+                                const Range& whole) {
+  const StepModel& model = state_.model;
+  if (model.zero.ranks == 1) return whole;
+  const auto number = static_cast<std::int32_t>(chunk);
+  if (!model.zero.of_optimizer()) {
+    reduce_in_place(mover, model, whole, number);
+    return whole;
+  }
+  const Range home = homes_.chunk(group, chunk);
+  const bool goes_home =
+      homes_.is_sharded(group) && state_.draft.tier_of(home) == state_.draft.tier_of(whole);
+  return reduce_to(mover, model, whole, goes_home ? home : own_shard(model, whole), number);
+}
+
+// They run where the gradient is: on the update lane for host memory, on the compute lane for the
+// device's.
+void GradientMovement::add_norm_partials(Mover& mover, std::int32_t group, std::int64_t chunk,
+                                         const Range& part) {
+  const StepModel& model = state_.model;
+  const SharedBuffers& shared = state_.shared;
+  const bool on_device = state_.draft.tier_of(part) == Tier::kDevice;
+  const auto count =
+      static_cast<std::int64_t>(part.size_bytes / (kBlockElements * size_of(model.gradient_type)));
+  // Each chunk before this one is full, and has as many partials as a full chunk.
+  const std::int64_t full =
+      model.zero.of_optimizer() ? model.chunk_elements / model.zero.ranks : model.chunk_elements;
+  const std::int64_t first = first_partials_.at(group) + chunk * (full / kBlockElements);
+  const std::size_t begin = static_cast<std::size_t>(first) * sizeof(double);
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(double);
+  const Range partials{on_device ? shared.partials_device : shared.partials, begin, bytes};
+  Op op{.kind = OpKind::kNormPartials, .lane = on_device ? Lane::kCompute : Lane::kUpdate};
+  op.chunk = static_cast<std::int32_t>(chunk);
+  op.reads = {as(Role::kGradient, part)};
+  op.writes = {as(Role::kPartials, partials)};
+  op.cost.bytes = static_cast<double>(part.size_bytes);
+  mover.add(std::move(op));
+  if (on_device) mover.copy(partials, {shared.partials, begin, bytes});
+}
+
+void GradientMovement::pass_borrowed(const Task& task) {
+  const Range part = in_compute(task.group, task.chunk);
+  state_.add_main(message_op(task, part, Account::kGradients), task);
+}
+
+Range GradientMovement::updated_part(std::int32_t group, std::int64_t chunk) const {
+  const Range home = homes_.chunk(group, chunk);
+  const bool has_others = state_.model.zero.of_optimizer() && !homes_.is_sharded(group);
+  return has_others ? own_shard(state_.model, home) : home;
+}
+
+}  // namespace terrace

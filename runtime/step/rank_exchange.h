@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/step/draft.h"
+#include "runtime/step/schedule.h"
+#include "runtime/step/step_model.h"
+
+// The ops that exchange bytes with other ranks. All ranks of an exchange compile the same ops in
+// the same order; only the part of a chunk that is the rank's own differs.
+namespace terrace {
+
+// --- data-parallel ranks (ZeRO)
+// --------------------------------------------------------------------
+
+// Returns this rank's part of a range that holds a whole chunk.
+Range own_shard(const StepModel& model, const Range& whole);
+// Gathers the parts of all ranks; `own` may lie in `whole`.
+void gather_shards(Mover& mover, const StepModel& model, const Range& own, const Range& whole,
+                   std::int32_t chunk);
+// Adds a chunk up over ranks and leaves this rank's part of the sum in `part`. Returns `part`.
+Range reduce_to(Mover& mover, const StepModel& model, const Range& whole, const Range& part,
+                std::int32_t chunk);
+// Adds a chunk up over ranks, where it is.
+void reduce_in_place(Mover& mover, const StepModel& model, const Range& whole, std::int32_t chunk);
+
+// --- tensor-parallel ranks
+// -------------------------------------------------------------------------
+
+// Returns an exchange of activations.
+Op tensor_op(const StepModel& model, OpKind kind, const Range& source, const Range& target);
+// Adds up, over ranks, the elements of a gradient's chunk that each rank has a share of.
+void reduce_summed(Mover& mover, const StepModel& model, std::int32_t group, std::int64_t chunk,
+                   const Range& whole);
+
+// --- pipeline stages
+// -------------------------------------------------------------------------------
+
+// Returns the op of a task that sends or receives a range. Only a send says how many bytes pass.
+Op message_op(const Task& task, const Range& range, Account account);
+
+}  // namespace terrace
