@@ -125,7 +125,7 @@ OpsAlone::OpsAlone(ModelRuntimeOptions engine)
       tokens_(made_up_tokens(options_.batch.rows(), program_.micro_batches)),
       idle_executor_(program_, memory_, {*device_, nullptr, idle_, clock_}) {
   HomeAccess homes(program_, plan_.model, memory_, *device_, nullptr);
-  UnitState state(homes, plan_.model, *update_rules().front());
+  UnitState state(homes, plan_.model, options_.optimizer);
   TrainingState(state, layout_).fill_from(RandomState(1234), workers_);
   const std::vector<float> table = compute_.constants();
   for (const Buffer& buffer : program_.buffers) {
@@ -135,8 +135,7 @@ OpsAlone::OpsAlone(ModelRuntimeOptions engine)
   input_.tokens = std::as_bytes(std::span(tokens_));
   input_.target_tokens = static_cast<std::int64_t>(tokens_.size() / 2);
   input_.scalars.learning_rate = 1e-5F;
-  const OptimizerOptions& optimizer = options_.optimizer;
-  input_.scalars.of_rule = optimizer.rule->step_scalars(optimizer.numbers, 1, 3e-4);
+  input_.learning_rate = 3e-4;
   run_all(Part::kPrologue, nullptr);
 }
 

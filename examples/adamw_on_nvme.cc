@@ -27,10 +27,9 @@ struct Trainer final : StepCompute {
 };
 
 std::vector<float> train(const TierRuntimeOptions& options) {
-  UnitModel unit = {.padded_elements = kElements};
-  unit.forward = {{}};
-  unit.backward = {{.writes = {{Role::kGradient}}}};
-  const ComputeModel units = {.units = {kUnits, unit}, .compute_type = DType::kF32};
+  const UnitModel unit = {.forward = {{}}, .backward = {{.writes = {{Role::kGradient}}}}};
+  ComputeModel units = {.compute_type = DType::kF32};
+  for (int u = 0; u < kUnits; ++u) units.add(unit, {.padded_elements = kElements});
   const TierPlan plan = plan_tiers(units, options);
   Trainer trainer;
   SilentLog log;

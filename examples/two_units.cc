@@ -14,12 +14,17 @@ constexpr std::int64_t kElements[] = {padded_elements(kWidth * kIn), padded_elem
 // be x[0] - x[1]; the loss is half the squared error. The second unit is a head: its backward
 // includes its forward.
 ComputeModel describe() {
-  UnitModel first = {UnitKind::kBlock, kElements[0]}, second = {UnitKind::kHead, kElements[1]};
+  UnitModel first = {.groups = {0}}, second = {.kind = UnitKind::kHead, .groups = {1}};
   first.forward = {{.reads = {{kTokens}}, .writes = {{kHiddenOut}}}};
   first.backward = {{.reads = {{kTokens}, {kHiddenGradient}}, .writes = {{kGradient}}}};
   second.forward = second.backward = {{.reads = {{kTokens}, {kHidden}}, .writes = {{kLosses}}}};
   second.backward[0].writes = {{kLosses}, {kHiddenGradientOut}, {kGradient}};
-  return {{first, second}, false, DType::kF32, 4UL * kRows * kWidth, 4UL * kRows * kIn};
+  return {.units = {first, second},
+          .groups = {{.unit = 0, .padded_elements = kElements[0]},
+                     {.unit = 1, .padded_elements = kElements[1]}},
+          .compute_type = DType::kF32,
+          .hidden_bytes = 4UL * kRows * kWidth,
+          .tokens_bytes = 4UL * kRows * kIn};
 }
 struct TwoUnits final : StepCompute {
   void run(const KernelContext&, const ComputeTask& task, const UnitMemory& memory) override {

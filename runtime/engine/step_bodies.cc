@@ -92,7 +92,7 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
     case OpKind::kNormPartials:
       return norm_partials(op, stream);
     case OpKind::kStepScalars:
-      return set_step_scalars(op, input.scalars);
+      return set_step_scalars(op, input.scalars, input.update_number, input.learning_rate);
     case OpKind::kNormFinish:
       return norm_finish(op, input);
     case OpKind::kUpdate:
@@ -402,7 +402,7 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
     StepScalars scalars = input.scalars;
     scalars.skips = 1;
     scalars.gradient_scale = 0.0F;
-    return set_step_scalars(op, scalars);
+    return set_step_scalars(op, scalars, input.update_number, input.learning_rate);
   }
   if (!is_finite) {
     throw NotFinite(
@@ -414,7 +414,7 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   if (op.find(Role::kScalars) == nullptr) return;
   StepScalars scalars = input.scalars;
   scalars.gradient_scale = clip_coefficient(norm, optimizer_.max_grad_norm);
-  set_step_scalars(op, scalars);
+  set_step_scalars(op, scalars, input.update_number, input.learning_rate);
 }
 
 // Every rank has the same sums, so every rank comes to the same outcome.
@@ -439,9 +439,7 @@ void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double 
   // Both are exact: the scale is a power of two.
   scalars.gradient_scale =
       overflows ? 0.0F : clip_coefficient(unscaled, optimizer_.max_grad_norm) / before.scale;
-  scalars.of_rule = optimizer_.rule->step_scalars(
-      optimizer_.numbers, input.step - before.skipped_steps, scalars.learning_rate);
-  set_step_scalars(op, scalars);
+  set_step_scalars(op, scalars, input.step - before.skipped_steps, scalars.learning_rate);
   const LossScaleState after =
       overflows ? after_overflow(options, before) : after_good_step(options, before);
   std::memcpy(data(op, Role::kLossScale), &after, sizeof(after));
@@ -453,8 +451,15 @@ LossScaleState StepBodies::loss_scale(const Op& op) const {
   return state;
 }
 
-void StepBodies::set_step_scalars(const Op& op, const StepScalars& scalars) {
-  std::memcpy(data(op, Role::kScalars), &scalars, sizeof(scalars));
+void StepBodies::set_step_scalars(const Op& op, StepScalars scalars, std::int64_t update_number,
+                                  double learning_rate) {
+  for (std::int32_t number = 0; number < model_.rules(); ++number) {
+    const FurtherRule of = optimizer_.rule_of(number);
+    scalars.of_rule = of.rule->step_scalars(of.numbers, update_number, learning_rate);
+    std::byte* const room =
+        data(op, Role::kScalars) + kScalarBytes * static_cast<std::size_t>(number);
+    std::memcpy(room, &scalars, sizeof(scalars));
+  }
 }
 
 void StepBodies::update(const Op& op, NativeStream stream) {
@@ -467,20 +472,22 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   }
   update.parameter = view(data(op, Role::kParameters), model_.parameter_type(op.group), part.count);
   set_state_views(update, model_.format_of(op.group), data(op, Role::kState), part.count);
-  update.options = optimizer_.numbers;
-  update.decayed_elements =
-      model_.groups.at(static_cast<std::size_t>(op.group)).decayed_elements - first;
-  update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));
+  const ParameterGroup& group = model_.groups.at(static_cast<std::size_t>(op.group));
+  const FurtherRule of = optimizer_.rule_of(group.rule);
+  update.options = of.numbers;
+  update.decayed_elements = group.decayed_elements - first;
+  update.scalars = reinterpret_cast<const StepScalars*>(
+      data(op, Role::kScalars) + kScalarBytes * static_cast<std::size_t>(group.rule));
   update.rounding = {.seed = optimizer_.seed,
                      .stream = kMomentStreams + static_cast<std::uint32_t>(op.group),
                      .first_element = first};
   const UpdateChecksums::Parts* parts =
       op.lane == Lane::kUpdate ? update_checksums_.parts_of(op) : nullptr;
-  if (parts != nullptr) return update_with_checksums(update, *parts);
-  kernels_of(op).update(context_for(op, stream), *optimizer_.rule, update);
+  if (parts != nullptr) return update_with_checksums(*of.rule, update, *parts);
+  kernels_of(op).update(context_for(op, stream), *of.rule, update);
 }
 
-void StepBodies::update_with_checksums(const ParameterUpdate& update,
+void StepBodies::update_with_checksums(const UpdateRule& rule, const ParameterUpdate& update,
                                        const UpdateChecksums::Parts& parts) {
   static_assert(kElementBlock % UpdateChecksums::kBlock == 0);
   // Fetches the elements that are compared next from memory while this block is updated.
@@ -493,7 +500,7 @@ void StepBodies::update_with_checksums(const ParameterUpdate& update,
                    for (std::int64_t first = begin; first < end; first += UpdateChecksums::kBlock) {
                      const std::int64_t last = std::min(first + UpdateChecksums::kBlock, end);
                      update_checksums_.compare(parts, first, last);
-                     optimizer_.rule->cpu_range(fetching, first, last);
+                     rule.cpu_range(fetching, first, last);
                      update_checksums_.take(parts, first, last);
                    }
                  });

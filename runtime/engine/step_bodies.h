@@ -95,9 +95,13 @@ class StepBodies final : public OpBodies {
   // Does the same with a loss scale; `norm` is the gradients' norm before they are divided by it.
   void scaled_norm_finish(const Op& op, const RunInput& input, double loss, double norm);
   LossScaleState loss_scale(const Op& op) const;
-  void set_step_scalars(const Op& op, const StepScalars& scalars);
+  // Sets the scalars of each update rule, which are those given and the rule's own: of its update
+  // with this number.
+  void set_step_scalars(const Op& op, StepScalars scalars, std::int64_t update_number,
+                        double learning_rate);
   void update(const Op& op, NativeStream stream);
-  void update_with_checksums(const ParameterUpdate& update, const UpdateChecksums::Parts& parts);
+  void update_with_checksums(const UpdateRule& rule, const ParameterUpdate& update,
+                             const UpdateChecksums::Parts& parts);
   // Returns the norm of the gradient over all ranks.
   double norm_of_gradient(const Op& op) const;
   // Adds the partials of a group that a tensor-parallel rank has. `at` is the index of the group's
@@ -144,7 +148,7 @@ class StepBodies final : public OpBodies {
   // The arguments of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;
   std::vector<TensorView> embedding_views_;
-  // Of the unit whose op runs; compute lane only.
+  // They belong to the unit whose op runs; compute lane only.
   std::vector<GroupMemory> groups_;
   std::vector<InputMemory> inputs_;
 };

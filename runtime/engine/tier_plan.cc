@@ -50,15 +50,30 @@ std::int64_t chunk_elements_for(const TierRuntimeOptions& options, std::int32_t 
 
 }  // namespace
 
-StateFormat state_format_of(DType compute_type, const OptimizerOptions& optimizer) {
+StateFormat state_format_of(DType type, const OptimizerOptions& optimizer, std::int32_t rule) {
+  const FurtherRule of = optimizer.rule_of(rule);
   StateFormat format;
-  const bool splits = compute_type == DType::kBF16 && optimizer.splits_bf16_masters;
-  format.master = compute_type == DType::kF32 ? MasterForm::kParameter
-                  : splits                    ? MasterForm::kSplit
-                                              : MasterForm::kFp32;
-  format.slot_form = optimizer.slot_form;
-  format.slot_count = optimizer.rule->slots.size();
+  const bool splits = type == DType::kBF16 && optimizer.splits_bf16_masters;
+  format.master = type == DType::kF32 ? MasterForm::kParameter
+                  : splits            ? MasterForm::kSplit
+                                      : MasterForm::kFp32;
+  format.slot_form = of.slot_form;
+  format.slot_count = of.rule->slots.size();
   return format;
+}
+
+std::vector<StateFormat> formats_of_groups(const ComputeModel& model,
+                                           const OptimizerOptions& optimizer) {
+  const bool are_alike = std::ranges::none_of(model.groups, [](const ParameterGroup& group) {
+    return group.type.has_value() || group.rule != 0;
+  });
+  std::vector<StateFormat> formats;
+  if (are_alike) return formats;
+  for (const ParameterGroup& group : model.groups) {
+    const DType type = group.type.value_or(model.compute_type);
+    formats.push_back(state_format_of(type, optimizer, group.rule));
+  }
+  return formats;
 }
 
 StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& options) {
@@ -68,6 +83,7 @@ StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& opt
   model.updates_meet_on_host = exchange_of(options.backend) != nullptr;
   model.chunk_elements = chunk_elements_for(options, model.zero.ranks);
   model.state_format = state_format_of(model.compute_type, options.optimizer);
+  model.formats_of_groups = formats_of_groups(model, options.optimizer);
   model.gradient_type = options.gradient_type;
   model.scales_loss = model.compute_type == DType::kF16;
   model.tasks = options.schedule;

@@ -63,8 +63,12 @@ struct TierPlan {
   Ledger ledger;
 };
 
-// Returns how the optimizer state of parameters of a compute type is stored.
-StateFormat state_format_of(DType compute_type, const OptimizerOptions& optimizer);
+// Returns how the optimizer state of parameters of this type is stored, with an update rule.
+StateFormat state_format_of(DType type, const OptimizerOptions& optimizer, std::int32_t rule = 0);
+
+// Returns the same by group; nothing where no group has a type or a rule of its own.
+std::vector<StateFormat> formats_of_groups(const ComputeModel& model,
+                                           const OptimizerOptions& optimizer);
 
 // Returns the sizes and costs of a rank's step, which its plan starts from.
 StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& options);

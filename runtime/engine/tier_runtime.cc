@@ -73,7 +73,9 @@ void TierRuntime::check_same_options() const {
   const StepModel& model = plan_.model;
   const StateFormat wanted = state_format_of(model.compute_type, options_.optimizer);
   const bool waits = options_.optimizer.max_grad_norm > 0 || model.scales_loss;
-  if (model.state_format == wanted && model.gradient_type == options_.gradient_type &&
+  const bool has_formats = model.formats_of_groups == formats_of_groups(model, options_.optimizer);
+  if (model.state_format == wanted && has_formats &&
+      model.gradient_type == options_.gradient_type &&
       plan_.training.policy.updates_wait_for_norm == waits &&
       model.zero.stage == options_.zero_stage) {
     return;
@@ -134,7 +136,7 @@ void TierRuntime::clear_losses() {
 void TierRuntime::make_lanes() {
   const Program& program = plan_.training.program;
   homes_ = std::make_unique<HomeAccess>(program, plan_.model, memory_, device_, store_.get());
-  state_ = std::make_unique<UnitState>(*homes_, plan_.model, *options_.optimizer.rule);
+  state_ = std::make_unique<UnitState>(*homes_, plan_.model, options_.optimizer);
   bodies_ = make_bodies(program);
   OpBodies& bodies = options_.bodies != nullptr ? *options_.bodies : *bodies_;
   executor_ = std::make_unique<LaneExecutor>(
@@ -224,7 +226,8 @@ void TierRuntime::read_state(StateField field, std::int32_t group, std::int64_t 
                                  end, group, elements),
                      "read within padded_elements");
   }
-  const std::size_t slots = options_.optimizer.rule->slots.size();
+  const std::int32_t rule = plan_.model.groups.at(static_cast<std::size_t>(group)).rule;
+  const std::size_t slots = options_.optimizer.rule_of(rule).rule->slots.size();
   const std::optional<std::size_t> slot = slot_of(field);
   if (slot && *slot >= slots) {
     throw UsageError(fmt::format("read_state(): slot {} is asked for, but the update rule keeps {}",
@@ -301,9 +304,8 @@ RunInput TierRuntime::input_for(Slot& slot, const TierStep& step) {
   input.scalars.step = static_cast<std::uint32_t>(step.step);
   input.scalars.learning_rate = static_cast<float>(step.learning_rate);
   const std::int64_t skipped = resumed_loss_scale_ ? resumed_loss_scale_->skipped_steps : 0;
-  const OptimizerOptions& optimizer = options_.optimizer;
-  input.scalars.of_rule =
-      optimizer.rule->step_scalars(optimizer.numbers, step.step - skipped, step.learning_rate);
+  input.update_number = step.step - skipped;
+  input.learning_rate = step.learning_rate;
   input.result = &slot.result;
   return input;
 }

@@ -125,6 +125,13 @@ class UnitCheck {
     require(0 <= group.decayed_elements && group.decayed_elements <= group.trained_elements(),
             "has more decayed elements than trained elements",
             "count only the elements at its start");
+    const auto rules = static_cast<std::int32_t>(options_.optimizer.further_rules.size()) + 1;
+    require(0 <= group.rule && group.rule < rules,
+            fmt::format("has a group with update rule {}, but there are {}", group.rule, rules),
+            "add it to OptimizerOptions::further_rules");
+    const DType type = group.type.value_or(model_.compute_type);
+    require(type == model_.compute_type || type == DType::kF32 || type == DType::kBF16,
+            fmt::format("has a group of type {}", terrace::name_of(type)), "set fp32 or bf16");
   }
 
   void check_steps() const {

@@ -124,6 +124,10 @@ bool UnitState::is_left_zero(const FieldPart& part, std::int32_t group) const {
   return slots_ == SlotStart::kZero && is_slot && is_plain;
 }
 
+const UpdateRule& UnitState::rule_of(std::int32_t group) const {
+  return *optimizer_.rule_of(model_.groups.at(static_cast<std::size_t>(group)).rule).rule;
+}
+
 void UnitState::fill_home(StateClass state, const FillSource& source, std::int32_t group,
                           std::int64_t chunk, WorkerArena& workers) {
   const ChunkPart here = model_.home_part(state, group, chunk);
@@ -203,8 +207,8 @@ void UnitState::fill_piece(ElementSource source, std::int32_t group, Target targ
     } else if (target.dtype == DType::kBF16) {
       narrow_slot(exact, out);
     } else {
-      encode_slot(rule_.slots[slot_of(target.field).value()].has_sign, exact, target.exponents,
-                  out);
+      encode_slot(rule_of(group).slots[slot_of(target.field).value()].has_sign, exact,
+                  target.exponents, out);
     }
   });
 }
@@ -340,7 +344,7 @@ void UnitState::read_half_slot(std::size_t slot, std::int32_t group, std::int64_
 void UnitState::read_coded_slot(std::size_t slot, std::int32_t group, std::int64_t chunk,
                                 std::int64_t begin, std::span<float> out) {
   const StateLayout layout = state_layout(group, chunk);
-  const bool has_sign = rule_.slots[slot].has_sign;
+  const bool has_sign = rule_of(group).slots[slot].has_sign;
   const std::size_t at = in_home(StateClass::kOptimizer, group, chunk, begin);
   constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
   std::vector<std::uint8_t> codes(out.size());

@@ -10,8 +10,8 @@
 #include "base/half.h"
 #include "base/hash.h"
 #include "memory/host/worker_arena.h"
-#include "optim/update_rule.h"
 #include "runtime/engine/home_access.h"
+#include "runtime/engine/optimizer_options.h"
 #include "runtime/model/state_field.h"
 
 namespace terrace {
@@ -51,8 +51,8 @@ struct FieldPart {
 class UnitState {
  public:
   // Borrows all.
-  UnitState(HomeAccess& homes, const StepModel& model, const UpdateRule& rule)
-      : homes_(homes), model_(model), rule_(rule) {}
+  UnitState(HomeAccess& homes, const StepModel& model, const OptimizerOptions& optimizer)
+      : homes_(homes), model_(model), optimizer_(optimizer) {}
 
   // Fills all state that is at home here. After each part `progress` is told how many of all parts
   // are done.
@@ -78,6 +78,7 @@ class UnitState {
   bool is_left_zero(const FieldPart& part, std::int32_t group) const;
   void fill_home(StateClass state, const FillSource& source, std::int32_t group, std::int64_t chunk,
                  WorkerArena& workers);
+  const UpdateRule& rule_of(std::int32_t group) const;
   // Returns whether data-parallel ranks have the same parameters.
   bool has_copies() const { return model_.zero.ranks > 1 && !model_.zero.of_parameters(); }
   // The content that a home stores: a field in a type, or the exponents of its blocks.
@@ -119,7 +120,7 @@ class UnitState {
 
   HomeAccess& homes_;
   const StepModel& model_;
-  const UpdateRule& rule_;
+  const OptimizerOptions& optimizer_;
   SlotStart slots_ = SlotStart::kFromSource;  // of the fill that is under way
   std::optional<StreamingHash> parameters_hash_{std::in_place};
   // The halves of split masters that are being read.

@@ -419,9 +419,8 @@ TensorId LayerSite::numbers(RowNumbers list) const {
 TensorId LayerSite::parameter(const UnitLayout& unit, ParameterKind kind, std::int64_t rows,
                               Role role) const {
   const ParameterTensor* tensor = unit.find(kind);
-  if (tensor == nullptr) return kNoTensor;
   const bool is_gradient = role == Role::kGradient;
-  if (is_gradient && !tensor->trainable) return kNoTensor;
+  if (tensor == nullptr || (is_gradient && !tensor->trainable)) return kNoTensor;
   const DType dtype = is_gradient ? DType::kF32 : type;
   return graph.add({.name = "parameter",
                     .dtype = dtype,

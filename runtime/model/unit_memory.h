@@ -25,8 +25,8 @@ struct InputMemory {
   GradientMode gradient_mode = GradientMode::kAssign;
 };
 
-// The places of the buffers that an op touches. Those of the unit's first group and first input are
-// found by role, and with those of the others in `groups` and `inputs`.
+// The places of the buffers that an op touches. The unit's first group and first input are found by
+// role. They are also in `groups` and `inputs`, together with the unit's other groups and inputs.
 struct UnitMemory {
   std::array<std::byte*, kRoleCount> buffers{};        // null: the op does not touch it
   std::span<const GroupMemory> groups;                 // by index in UnitModel::groups

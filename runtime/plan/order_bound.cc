@@ -15,8 +15,8 @@ double moved_bytes(const Program& program) {
 
 double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_batches,
                                      bool unified, std::size_t compute_bytes) {
-  // Of the blocks: the bytes that a forward uses once and that a backward uses, and the elements
-  // that have gradients.
+  // The bytes of blocks that a forward uses once, and that a backward uses; and the elements of
+  // blocks that have gradients.
   double in_forward = 0;
   double in_backward = 0;
   double trained = 0;

@@ -39,8 +39,8 @@ class ActivationMovement {
   // Adds a send or a receive of hidden states or of their gradient.
   void pass_message(const Task& task);
 
-  // Called behind the last part of a pass: sends away what is needed again only later, and gives
-  // back the places of what is not needed again.
+  // Called behind the last part of a pass. They send activations away that are needed again only
+  // later, and give places back that are not needed again.
   void settle_forward(const Task& task);
   void settle_backward(const Task& task);
 
@@ -51,7 +51,7 @@ class ActivationMovement {
     std::optional<Range> away;
     std::int32_t away_since = 0;
   };
-  // What a forward leaves, and who uses it.
+  // The activations that a forward leaves, and the tasks that use them.
   struct Forward {
     std::int32_t producer = -1;         // the task that computes it or receives its output
     std::int32_t again_at = -1;         // the first task of its backward or recomputation; -1: none

@@ -7,9 +7,9 @@
 
 namespace terrace {
 
-// What is done, in order, with a chunk of a gradient whose sum over micro-batches is finished,
-// until it is at home. Another value with such a way home, such as a sum of differences, is another
-// list of these steps.
+// A step on the way home of a gradient's chunk, from the end of its sum over micro-batches on.
+// Another value that is summed and goes home, such as a sum of differences, is another list of
+// these steps.
 enum class RecipeStep : std::uint8_t {
   kSumOverTensorRanks,  // the elements that each tensor-parallel rank has a share of
   kRound,               // to the type that gradients have between ranks and at home

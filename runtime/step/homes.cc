@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "optim/update_rule.h"
 
 namespace terrace {
 
@@ -123,6 +124,8 @@ bool any_update_on_device(const StepPolicy& policy) {
 
 }  // namespace
 
+static_assert(sizeof(StepScalars) <= kScalarBytes, "a rule's scalars have this much room");
+
 std::size_t sums_bytes_of_rank(const StepModel& model, std::int32_t micro_batches) {
   const std::int64_t partials = model.gathers_partials() ? model.most_partials() : 0;
   return static_cast<std::size_t>(partials + micro_batches) * sizeof(double);
@@ -168,13 +171,14 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
     shared.sums = add(BufferKind::kSumsOfRanks, "sums of all ranks",
                       sums_bytes_of_rank(model, policy.micro_batches) * model.ranks(), Tier::kHost);
   }
-  shared.scalars = add(BufferKind::kStepScalars, "step scalars", 64, Tier::kHost);
+  const std::size_t scalar_bytes = kScalarBytes * static_cast<std::size_t>(model.rules());
+  shared.scalars = add(BufferKind::kStepScalars, "step scalars", scalar_bytes, Tier::kHost);
   if (model.scales_loss) {
     shared.loss_scale = add(BufferKind::kLossScale, "loss scale", 64, Tier::kHost);
   }
   if (any_update_on_device(policy)) {
-    shared.scalars_device =
-        add(BufferKind::kStepScalarsOnDevice, "step scalars on device", 64, Tier::kDevice);
+    shared.scalars_device = add(BufferKind::kStepScalarsOnDevice, "step scalars on device",
+                                scalar_bytes, Tier::kDevice);
   }
   return shared;
 }

@@ -49,6 +49,9 @@ class Homes {
   std::vector<std::vector<std::size_t>> begins_;
 };
 
+// The bytes between the scalars of one update rule and the next.
+inline constexpr std::size_t kScalarBytes = 64;
+
 // The buffers that do not belong to a group.
 struct SharedBuffers {
   BufferId tokens = kNoBuffer;     // none if a step has no input
@@ -63,7 +66,7 @@ struct SharedBuffers {
   // With several ranks: for each rank its norm partials (where ranks differ in them), then its
   // losses.
   BufferId sums = kNoBuffer;
-  BufferId scalars = kNoBuffer;         // StepScalars on the host
+  BufferId scalars = kNoBuffer;         // on the host: StepScalars of each update rule
   BufferId scalars_device = kNoBuffer;  // only where updates run on the device
   BufferId loss_scale = kNoBuffer;      // LossScaleState on the host, where losses are scaled
 };

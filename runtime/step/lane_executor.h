@@ -34,8 +34,10 @@ struct RunInput {
   std::int64_t step = 0;              // counted from 1; for a drain: the step that it finishes
   std::span<const std::byte> tokens;  // the content of the program's tokens buffer
   std::int64_t target_tokens = 1;     // tokens whose loss counts, in all micro-batches and ranks
-  StepScalars scalars;                // learning rate and bias corrections of this step
-  StepResult* result = nullptr;       // receives the loss and the norm; may be null for a drain
+  StepScalars scalars;                // of this step, except UpdateRule::step_scalars()
+  std::int64_t update_number = 1;     // which update of its parameters the step makes, from 1
+  double learning_rate = 0;
+  StepResult* result = nullptr;  // receives the loss and the norm; may be null for a drain
 };
 
 // The work of ops that the executor does not know how to do: kernels, updates, norms.

@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// The offload pass. It gives every task its op and its buffers, adds loads and stores for every
+// The movement pass. It gives every task its op and its buffers, adds loads and stores for every
 // state whose home is not where it is used, sums gradients where they live, and runs updates where
 // the optimizer state lives. In the draft, parameters stay between two uses only if these are
 // neighbours, and every load belongs to the task that needs it. A FetchPlan

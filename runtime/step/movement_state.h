@@ -8,10 +8,10 @@
 #include "runtime/step/schedule.h"
 
 // The inside of the movement pass (runtime/step/movement.h). The pass goes through the tasks once
-// and turns each into its ops and the movement for them. What all parts of the pass share is here.
-// Each part moves one kind of thing: parameter_movement, activation_movement, gradient_movement,
-// update_movement; pass_movement has the ops of the units themselves, rank_exchange the ops between
-// ranks.
+// and turns each into its ops and the movement for them. Each part of it moves one kind of thing:
+// parameter_movement, activation_movement, gradient_movement and update_movement. pass_movement has
+// the ops of the units themselves, rank_exchange the ops between ranks. All of them share the state
+// that is defined here.
 namespace terrace {
 
 // The draft that is being made, and the task whose ops are being added. Borrows the model, the
@@ -20,7 +20,7 @@ struct MovementState {
   MovementState(const StepModel& model, const StepPolicy& policy, const std::vector<Task>& tasks,
                 bool has_names);
 
-  // Returns a compute op of the task with what every such op touches: constants and workspace.
+  // Returns a compute op of the task. It touches constants and workspace, as every such op does.
   Op compute_op(const Task& task) const;
   // Adds the main op of the present task.
   void add_main(Op op, const Task& task);

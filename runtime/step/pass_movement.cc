@@ -102,7 +102,7 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
       return;
     case Role::kSaved: {
       if (unit.saved_bytes == 0 || !is_new(range)) return;
-      // Of a head it passes between the steps of one pass alone.
+      // A head's saved activations pass between the steps of one pass alone.
       const bool is_kept = task.kind == OpKind::kBackward && !unit.fuses_passes();
       range = activations_.saved(task, !is_kept);
       if (unit.fuses_passes()) range.size_bytes = unit.saved_bytes;

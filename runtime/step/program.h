@@ -50,9 +50,10 @@ enum class Message : std::uint8_t {
   kNone,
   kHidden,          // the hidden states that a stage's last unit leaves
   kHiddenGradient,  // their gradient
-  // Of parameters that units of two pipeline stages use:
-  kBorrowedGradient,  // their gradient, from the stage that has a copy to the stage that updates
-  kUpdated,           // the updated parameters, the other way
+  // For parameters that units of two pipeline stages use: their gradient, from the stage that has a
+  // copy of them to the stage that updates them.
+  kBorrowedGradient,
+  kUpdated,  // the updated parameters, the other way
 };
 std::string_view name_of(Message message);
 // Returns the lane of an op of kind kSend or kReceive with this message.

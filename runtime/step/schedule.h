@@ -18,7 +18,7 @@ struct Task {
   std::int32_t group = -1;  // of an update, and of a message with parameters or their gradient
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
-  // Of a pass: the steps that the task computes, and how many parts of the pass stand before it.
+  // The steps of a pass that the task computes, and how many parts of the pass stand before it.
   StepSpan steps = {};
   std::int32_t part = 0;
   Parts parts = kOfThisStep;

@@ -6,9 +6,10 @@
 
 namespace terrace {
 
-const StateFormat& StepModel::format_of(std::int32_t group) const {
-  const std::int32_t rule = groups.at(index(group)).rule;
-  return rule == 0 ? state_format : further_formats.at(index(rule - 1));
+std::int32_t StepModel::rules() const {
+  std::int32_t last = 0;
+  for (const ParameterGroup& group : groups) last = std::max(last, group.rule);
+  return last + 1;
 }
 
 std::int64_t StepModel::chunks(std::int32_t group) const {

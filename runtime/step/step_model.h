@@ -63,8 +63,9 @@ struct ChunkPart {
 struct StepModel : ComputeModel {
   // The type of finished gradients, between ranks and at home. Sums over micro-batches are fp32.
   DType gradient_type = DType::kF32;
-  StateFormat state_format;                  // of the optimizer state, with the first update rule
-  std::vector<StateFormat> further_formats;  // with the other rules
+  StateFormat state_format;  // of the optimizer state
+  // The same by group, where groups have types or update rules of their own; else empty.
+  std::vector<StateFormat> formats_of_groups;
   bool scales_loss = false;  // the head reads a scale, which each step's norm may change
   std::int64_t chunk_elements = kChunkElements;
   ZeroSharding zero;
@@ -93,7 +94,11 @@ struct StepModel : ComputeModel {
     return static_cast<std::size_t>(groups.at(index(group)).padded_elements) *
            parameter_bytes(group);
   }
-  const StateFormat& format_of(std::int32_t group) const;
+  const StateFormat& format_of(std::int32_t group) const {
+    return formats_of_groups.empty() ? state_format : formats_of_groups.at(index(group));
+  }
+  // Returns the number of update rules that groups have.
+  std::int32_t rules() const;
   bool rounds_gradients() const { return gradient_type != DType::kF32; }
   // Returns the bytes that this many elements of a state take at home. Not for activations: their
   // size does not follow from a number of elements.

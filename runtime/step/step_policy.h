@@ -31,7 +31,7 @@ struct GroupHomes {
   friend bool operator==(const GroupHomes&, const GroupHomes&) = default;
 };
 
-// What becomes of the activations that a unit's forward leaves for its backward.
+// The fate of the activations that a unit's forward leaves for its backward.
 struct UnitActivations {
   Tier home = Tier::kHost;
   bool recompute = false;  // they are not kept at all

@@ -27,7 +27,7 @@ class UpdateMovement {
   void update(const Task& task);
   // Adds the scalars of this step's updates, if these do not wait for the norm.
   void step_scalars();
-  // Adds the norm of all gradients, with what follows from it.
+  // Adds the norm of all gradients, and the scalars of updates that wait for it.
   void norm_finish();
 
  private:

@@ -37,7 +37,7 @@ SimMachine::SimMachine(const SimShape& shape, const Program& program, VirtualTim
       std::make_unique<StripedStore>(store_options, make_virtual_stripes(drives_), log_));
   make_memory(time.draw());
   homes_ = std::make_unique<HomeAccess>(program, shape.model(), memory_, *device_, store_.get());
-  units_ = std::make_unique<UnitState>(*homes_, shape.model(), *shape.options().optimizer.rule);
+  units_ = std::make_unique<UnitState>(*homes_, shape.model(), shape.options().optimizer);
   state_ = std::make_unique<TrainingState>(*units_, shape.layout());
   bodies_ = std::make_unique<StepBodies>(
       program, memory_, store_.get(),

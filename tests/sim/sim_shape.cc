@@ -77,9 +77,8 @@ RunInput SimShape::input_of(std::int64_t step) const {
   input.target_tokens = options_.batch.rows() * options_.placement.micro_batches;
   const auto number = static_cast<double>(step);
   input.scalars.learning_rate = static_cast<float>(2e-3 / std::sqrt(number));
-  const OptimizerOptions& optimizer = options_.optimizer;
-  input.scalars.of_rule =
-      optimizer.rule->step_scalars(optimizer.numbers, step, input.scalars.learning_rate);
+  input.update_number = step;
+  input.learning_rate = input.scalars.learning_rate;
   return input;
 }
 

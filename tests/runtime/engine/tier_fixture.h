@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/usage_error.h"
 #include "tests/runtime/engine/plain_training.h"
 #include "tests/runtime/temporary_directory.h"
 

@@ -287,6 +287,22 @@ INSTANTIATE_TEST_SUITE_P(
         Description{"exchange",
                     [](auto& m, auto&) { m.units[1].forward[0].kind = UnitStep::Kind::kSum; },
                     "an exchange"},
+        Description{"input_of_the_first",
+                    [](auto& m, auto&) { m.units[0].forward[0].reads = {{Role::kHidden}}; },
+                    "the forward of unit 0, micro-batch 0 reads hidden states"},
+        Description{"gradient_of_nothing",
+                    [](auto& m, auto&) {
+                      m.units[0].backward[0].writes.push_back({Role::kHiddenGradientOut});
+                    },
+                    "the backward of unit 0, micro-batch 0 writes the gradient of its input"},
+        Description{"broken_chain",
+                    [](auto& m, auto&) { m.units[2].backward[0].writes = {{Role::kGradient}}; },
+                    "the backward of unit 1, micro-batch 0 reads the gradient of its output"}),
+    [](const auto& instance) { return instance.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    GroupsAndInputs, TierDescriptions,
+    testing::Values(
         Description{"unknown_group", [](auto& m, auto&) { m.units[2].groups.push_back(77); },
                     "unit 2 uses group 77, but only 5 are described"},
         Description{"borrowed_first",
@@ -306,18 +322,7 @@ INSTANTIATE_TEST_SUITE_P(
         Description{
             "unnamed_input",
             [](auto& m, auto&) { m.units[1].forward[0].reads.push_back({Role::kHidden, 1}); },
-            "unit 1 uses its hidden input 1, which it does not name"},
-        Description{"input_of_the_first",
-                    [](auto& m, auto&) { m.units[0].forward[0].reads = {{Role::kHidden}}; },
-                    "the forward of unit 0, micro-batch 0 reads hidden states"},
-        Description{"gradient_of_nothing",
-                    [](auto& m, auto&) {
-                      m.units[0].backward[0].writes.push_back({Role::kHiddenGradientOut});
-                    },
-                    "the backward of unit 0, micro-batch 0 writes the gradient of its input"},
-        Description{"broken_chain",
-                    [](auto& m, auto&) { m.units[2].backward[0].writes = {{Role::kGradient}}; },
-                    "the backward of unit 1, micro-batch 0 reads the gradient of its output"}),
+            "unit 1 uses its hidden input 1, which it does not name"}),
     [](const auto& instance) { return instance.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
