@@ -13,9 +13,9 @@ required=(
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 # Nothing that is built needs these packages. The format and tidy gates of tools/test.sh use the first two,
-# and terrace bench io compares with fio. A test makes two hosts of network namespaces with iproute2, and
-# others count system calls with strace.
-extras=(clang-format-19 clang-tidy-19 clang-19 libclang-rt-19-dev libomp-19-dev fio iproute2 strace)
+# and terrace bench io compares with fio. A test makes two hosts of network namespaces with iproute2,
+# others count system calls with strace, and one measures classes with universal-ctags.
+extras=(clang-format-19 clang-tidy-19 clang-19 libclang-rt-19-dev libomp-19-dev fio iproute2 strace universal-ctags)
 
 say() { printf 'install-deps: %s\n' "$*" >&2; }
 

@@ -187,6 +187,11 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
         "--json works only with --dry-run: a training run writes its figures to metrics.jsonl",
         "add --dry-run, or leave --json out");
   }
+  if (!options.run.explain.empty() && !options.run.dry_run) {
+    throw ConfigError(
+        "--explain works only with --dry-run: a training run writes its reasons to run.json",
+        "add --dry-run, or leave --explain out");
+  }
   if (options.run.resume == "auto" && options.run.run_dir.empty()) {
     throw ConfigError("--resume auto: a new run directory has nothing to resume from",
                       "give --run-dir DIR, or --resume PATH");

@@ -207,6 +207,13 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
       FlagArity::kSwitch},
      [](TrainOptions& o, const FlagValue& v) { o.run.dry_run = v.on_off(); },
      [](const TrainOptions& o) { return toml_bool(o.run.dry_run); }},
+    {{"explain", "Run", "UNIT",
+      "Say in a dry run why the states of a unit live where they do: embedding, head, or the "
+      "number of a block from 0"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.explain = v.name(); },
+     [](const TrainOptions& o) {
+       return o.run.explain.empty() ? std::string{} : toml_string(o.run.explain);
+     }},
     {{"json", "Run", "", "Print the dry run as one JSON document", FlagArity::kSwitch},
      [](TrainOptions& o, const FlagValue& v) { o.run.json = v.on_off(); },
      [](const TrainOptions& o) { return toml_bool(o.run.json); }},

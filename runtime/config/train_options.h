@@ -175,6 +175,7 @@ struct RunOptions {
   ProgressChoice progress = ProgressChoice::kAuto;
   std::optional<StepRange> trace_steps;
   bool dry_run = false;
+  std::string explain;             // the unit whose plan a dry run gives reasons for; empty: none
   bool json = false;               // for a dry run: a document instead of text
   std::vector<std::string> notes;  // about the sources of the options: one sentence each
 };

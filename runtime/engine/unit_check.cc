@@ -49,11 +49,11 @@ class UnitCheck {
   }
 
   void check_kind() const {
-    require(unit().kind != UnitKind::kEmbedding || number_ == 0,
-            "is an embedding but not the first unit", "describe it as a block");
-    require(unit().kind != UnitKind::kHead || number_ + 1 == model_.units.size(),
+    require(!unit().joins_micro_batches() || number_ == 0, "is an embedding but not the first unit",
+            "describe it as a block");
+    require(!unit().fuses_passes() || number_ + 1 == model_.units.size(),
             "is a head but not the last unit", "describe it as a block");
-    require(unit().kind != UnitKind::kEmbedding || unit().backward.empty(),
+    require(!unit().joins_micro_batches() || unit().backward.empty(),
             "is an embedding whose backward has steps, but the backward of an embedding is one "
             "task",
             "leave the steps out, or describe it as a block");
@@ -153,14 +153,14 @@ class UnitCheck {
     const bool writes = UnitModel::writes_gradient(unit().backward, index);
     require(!writes || trains, "writes a gradient, but none of its elements train",
             "leave Role::kGradient out of its backward");
-    require(!trains || !is_own || unit().kind == UnitKind::kEmbedding || writes,
+    require(!trains || !is_own || unit().joins_micro_batches() || writes,
             "trains, but its backward does not write Role::kGradient",
             "add it to what the backward writes, or count its elements as frozen");
   }
 
   // Checks that a backward which reads saved activations has a forward that writes them.
   void check_saved() const {
-    if (unit().kind == UnitKind::kHead) return;  // its backward has a forward of its own
+    if (unit().fuses_passes()) return;  // its backward has a forward of its own
     const bool is_read = std::ranges::any_of(unit().backward, [](const UnitStep& step) {
       return std::ranges::any_of(step.reads,
                                  [](const UnitAccess& a) { return a.role == Role::kSaved; });
@@ -175,7 +175,7 @@ class UnitCheck {
   void check_losses() const {
     const bool in_forward = UnitModel::writes(unit().forward, Role::kLosses);
     const bool in_backward = UnitModel::writes(unit().backward, Role::kLosses);
-    if (unit().kind != UnitKind::kHead) {
+    if (!unit().fuses_passes()) {
       return require(!in_backward, "writes a loss in its backward", "write it in the forward");
     }
     require(in_forward == in_backward || !options_.evaluates,
@@ -196,7 +196,7 @@ class UnitCheck {
 
   // Checks that a step names a role in a list, and in a pass, that may have it.
   void check_direction(Role role, bool writes, bool is_backward) const {
-    const bool is_head = unit().kind == UnitKind::kHead;
+    const bool is_head = unit().fuses_passes();
     switch (role) {
       case Role::kTokens:
       case Role::kHidden:
@@ -296,8 +296,8 @@ class UnitCheck {
   }
 
   void check_ends() const {
-    const bool has_ends = model_.units.front().kind == UnitKind::kEmbedding &&
-                          model_.units.back().kind == UnitKind::kHead;
+    const bool has_ends =
+        model_.units.front().joins_micro_batches() && model_.units.back().fuses_passes();
     const bool has_stages = options_.ranks.shape.pipeline > 1;
     demand(!has_stages || options_.schedule.empty(),
            "a schedule from outside must cover a whole model, not pipeline stages",
@@ -398,13 +398,11 @@ void check_units(const ComputeModel& units, const TierRuntimeOptions& options) {
 void check_order(const StepModel& model, std::int32_t micro_batches) {
   if (!model.tasks.empty()) return check_tasks(model, micro_batches);
   StepModel ordered = model;
-  const bool has_head = model.fuses_passes(model.last_unit());
   for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     ordered.tasks.push_back({UnitPass::kForward, u, 0});
   }
-  const std::int32_t last = has_head ? model.last_unit() - 1 : model.last_unit();
-  const std::int32_t first = std::max(model.lowest_trained(), model.joins_micro_batches(0) ? 1 : 0);
-  for (std::int32_t u = last; u >= first; --u) {
+  for (std::int32_t u = model.last_unit(); u >= model.lowest_trained(); --u) {
+    if (model.fuses_passes(u) || model.joins_micro_batches(u)) continue;
     if (model.units[u].backward.empty()) continue;  // frozen, and nothing passes through it
     ordered.tasks.push_back({UnitPass::kBackward, u, 0});
   }

@@ -38,6 +38,13 @@ std::vector<StepSpan> UnitModel::parts(const std::vector<UnitStep>& pass) {
   return parts;
 }
 
+bool computes_alike(const UnitModel& a, const UnitModel& b) {
+  return a.kind == b.kind && a.groups.size() == b.groups.size() &&
+         a.inputs.size() == b.inputs.size() && a.saved_bytes == b.saved_bytes &&
+         a.between == b.between && a.forward == b.forward && a.recompute == b.recompute &&
+         a.backward == b.backward;
+}
+
 void ComputeModel::add(UnitModel unit, ParameterGroup group) {
   group.unit = static_cast<std::int32_t>(units.size());
   unit.groups.insert(unit.groups.begin(), static_cast<std::int32_t>(groups.size()));

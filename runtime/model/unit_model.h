@@ -135,6 +135,9 @@ struct UnitModel {
   friend bool operator==(const UnitModel&, const UnitModel&) = default;
 };
 
+// Returns whether two units compute the same, apart from whose parameters and outputs they use.
+bool computes_alike(const UnitModel& a, const UnitModel& b);
+
 // How tensor-parallel ranks share every unit. With one rank nothing is shared.
 struct TensorSharing {
   std::int32_t ranks = 1;

@@ -129,6 +129,7 @@ class Planner {
       const double step_s = simulated_step_s(other->program, profile, kSimulatedSteps);
       if (step_s >= kWorthwhile * best_s) continue;
       best_s = step_s;
+      other->reasons = std::move(plan.reasons);
       plan = std::move(*other);
     }
   }
@@ -249,6 +250,7 @@ class Planner {
   static void take_if_shorter(std::optional<Trial> trial, Choice& choice) {
     if (!trial.has_value() || trial->step_s >= kWorthwhile * choice.step_s) return;
     choice.step_s = trial->step_s;
+    trial->plan.reasons = std::move(choice.plan.reasons);
     choice.plan = std::move(trial->plan);
   }
 
@@ -328,7 +330,9 @@ StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
   if (request.is_trial) return first;  // their programs are of one size
   const Planner planner(model, request, budgets);
   std::optional<StepPlan> own = planner.with(std::move(first.policy));
-  return own.has_value() ? std::move(*own) : planner.run();
+  if (!own.has_value()) return planner.run();
+  own->reasons = std::move(first.reasons);
+  return std::move(*own);
 }
 
 std::optional<StepPlan> plan_least_step(const StepModel& model, const PlacementRequest& request,

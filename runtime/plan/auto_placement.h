@@ -11,6 +11,7 @@
 #include "base/function_ref.h"
 #include "memory/ledger.h"
 #include "runtime/model/option_names.h"
+#include "runtime/plan/plan_reasons.h"
 #include "runtime/step/compile.h"
 
 namespace terrace {
@@ -93,6 +94,7 @@ struct StepPlan {
   StepPolicy policy;
   Program program;
   Ledger ledger;
+  PlanReasons reasons = {};  // of a plan that is not a trial
 };
 
 // Returns the option that sets a tier's budget, for messages.

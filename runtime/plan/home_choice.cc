@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "runtime/plan/concessions.h"
 #include "runtime/plan/order_bound.h"
 #include "runtime/plan/update_split.h"
 
@@ -57,9 +58,12 @@ std::optional<StepPlan> HomeChoice::choose() const {
     if (moves_less) best = std::move(plan);
   }
   if (best.has_value()) return best;
-  for (StepPolicy& policy : least_policies()) {
-    StepPlan plan = compiled(std::move(policy));
-    if (fits(plan.ledger)) return plan;
+  for (const PolicyKey& key : extremes()) {
+    if (!fits_least(key, kTiers)) continue;
+    StepPlan plan = compiled(policy_of(key));
+    if (!fits(plan.ledger)) continue;
+    if (!request_.is_trial) plan.reasons = reasons_of(key);
+    return plan;
   }
   return std::nullopt;
 }
@@ -75,7 +79,9 @@ std::optional<StepPlan> HomeChoice::try_order(MicroBatchOrder order) const {
     StepPlan plan;
     const auto accepts = [&](const PolicyKey& key) {
       plan = compiled(policy_of(key));
-      return fits(plan.ledger);
+      if (!fits(plan.ledger)) return false;
+      if (!request_.is_trial) plan.reasons = reasons_of(key);
+      return true;
     };
     if (find_fewest_concessions(start, accepts)) return plan;
   }
@@ -195,63 +201,45 @@ StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
   return policy;
 }
 
-// Returns the concessions that relieve a tier, in order. Optimizer state goes first, because it is
-// used once a step; then comes recomputation. Parameters and activations go last, because the
-// compute waits for them. On the host of a device recomputation is the very last: it makes room
-// only where activations wait there.
-std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier, const PolicyKey& key) const {
-  std::vector<Concession> list;
-  if (tier == Tier::kDevice && request_.unified) return list;
-  for (const StateUse use : kStateUses) {
-    for (const StateClassInfo& info : kStateClasses) {
-      if (info.use == use) add(list, tier, info.state);
-    }
-    const StateUse before = tier == compute_tier() ? StateUse::kUpdate : kStateUses.back();
-    if (use == before && !key.recomputes_first) add_recompute(list);
-  }
-  return list;
+std::vector<Concession> HomeChoice::concessions(Tier tier, const PolicyKey& key) const {
+  return terrace::concessions(model_, request_, tier, key.recomputes_first);
 }
 
-// Adds those with the longest time between uses first: the last ones of the forward are used again
-// soonest.
-void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state) const {
-  const bool device = from == Tier::kDevice;
-  if (request_.homes[state].has_value() || (!device && !request_.has_nvme)) return;
-  const Tier to = device ? Tier::kHost : Tier::kNvme;
-  const auto move = [from, to, state](StepPolicy& policy, std::int32_t number) {
-    if (policy.home(state, number) == from) policy.set_home(state, number, to);
-  };
-  const bool is_of_units = state == StateClass::kActivations;
-  const std::int32_t count = is_of_units ? model_.last_unit() + 1 : model_.group_count();
-  const auto first = static_cast<std::ptrdiff_t>(list.size());
-  for (std::int32_t n = 0; n < count; ++n) list.push_back({n, move});
-  if (request_.has_backward || is_of_units) return;
-  // Where there is only a forward, a group that several units use is used most often.
-  const auto has_one_user = [this](const Concession& one) {
-    std::int32_t users = 0;
-    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) users += model_.uses(u, one.number);
-    return users <= 1;
-  };
-  std::stable_partition(list.begin() + first, list.end(), has_one_user);
+TierPressure HomeChoice::pressure_on(Tier tier, const PolicyKey& key,
+                                     std::size_t PolicyKey::* count) const {
+  const auto t = static_cast<std::size_t>(tier);
+  TierPressure pressure{.tier = tier, .budget_bytes = budgets_.at(t)};
+  pressure.given_way = concessions(tier, key);
+  pressure.possible = pressure.given_way.size();
+  pressure.given_way.resize(key.*count);
+  if (key.*count == 0) return pressure;
+  PolicyKey less = key;
+  --(less.*count);
+  if (tier == Tier::kDevice) less.on_host = 0;  // the search settled the device first
+  pressure.needed_with_one_less = live_bytes(tier == compute_tier() ? shortened(less) : less).at(t);
+  return pressure;
 }
 
-void HomeChoice::add_recompute(std::vector<Concession>& list) const {
-  if (request_.recompute.has_value()) return;
-  for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
-    if (model_.joins_micro_batches(u) || model_.fuses_passes(u)) continue;
-    list.push_back({u, [](StepPolicy& policy, std::int32_t unit) {
-                      policy.activations.at(static_cast<std::size_t>(unit)).recompute = true;
-                    }});
+PlanReasons HomeChoice::reasons_of(const PolicyKey& key) const {
+  PlanReasons reasons;
+  for (const StateClassInfo& info : kStateClasses) {
+    reasons.is_asked[info.state] = request_.homes[info.state].has_value();
   }
+  reasons.recompute_is_asked = request_.recompute.has_value();
+  if (!request_.unified) {
+    reasons.tiers.push_back(pressure_on(Tier::kDevice, key, &PolicyKey::on_device));
+  }
+  reasons.tiers.push_back(pressure_on(Tier::kHost, key, &PolicyKey::on_host));
+  return reasons;
 }
 
 StepPolicy HomeChoice::policy_of(const PolicyKey& key) const {
   StepPolicy policy = fastest(key);
-  const auto apply = [&policy](const std::vector<Concession>& list, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) list[i].apply(policy, list[i].number);
+  const auto apply_first = [&policy](const std::vector<Concession>& list, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) apply(list[i], policy);
   };
-  apply(concessions(Tier::kDevice, key), key.on_device);
-  apply(concessions(Tier::kHost, key), key.on_host);
+  apply_first(concessions(Tier::kDevice, key), key.on_device);
+  apply_first(concessions(Tier::kHost, key), key.on_host);
   const bool streams = !request_.unified && request_.streamed_updates.has_value();
   if (streams) stream_updates(model_, policy, *request_.streamed_updates);
   return policy;

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -52,13 +51,6 @@ class HomeChoice {
   std::size_t lacking_live_bytes() const;
 
  private:
-  // One thing that gives way: a state of one group or unit moves to a slower tier, or is not kept
-  // at all.
-  struct Concession {
-    std::int32_t number;  // of the group or the unit
-    std::function<void(StepPolicy&, std::int32_t number)> apply;
-  };
-
   Tier compute_tier() const { return request_.unified ? Tier::kHost : Tier::kDevice; }
   // Returns whether only one order of micro-batches is possible: one after the other, where nothing
   // else is asked for or makes sense.
@@ -91,9 +83,10 @@ class HomeChoice {
   const std::array<std::size_t, kTierCount>& live_bytes(const PolicyKey& key) const;
   // Returns a lower bound of the lacking bytes, by tier.
   std::array<std::size_t, kTierCount> lacking_live(const PolicyKey& key) const;
+  // Returns why the policy of this key is the one with the fewest concessions.
+  PlanReasons reasons_of(const PolicyKey& key) const;
+  TierPressure pressure_on(Tier tier, const PolicyKey& key, std::size_t PolicyKey::* count) const;
   std::vector<Concession> concessions(Tier tier, const PolicyKey& key) const;
-  void add(std::vector<Concession>& list, Tier from, StateClass state) const;
-  void add_recompute(std::vector<Concession>& list) const;
 
   const StepModel& model_;
   const PlacementRequest& request_;

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "runtime/plan/home_choice.h"
 #include "runtime/plan/least_budget.h"
+#include "runtime/plan/unit_names.h"
 
 namespace terrace {
 namespace {
@@ -63,14 +64,6 @@ std::vector<StepModel> stages_of(const StepModel& model) {
     stages.back().pipeline.stage = s;
   }
   return stages;
-}
-
-std::string name_of_unit(const StepModel& model, std::int32_t unit) {
-  if (model.joins_micro_batches(unit)) return "the embedding";
-  if (model.fuses_passes(unit)) return "the head";
-  std::int32_t blocks = 0;
-  for (std::int32_t u = 0; u < unit; ++u) blocks += model.joins_micro_batches(u) ? 0 : 1;
-  return fmt::format("block {}", blocks);
 }
 
 class Refusal {

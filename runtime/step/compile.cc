@@ -50,13 +50,19 @@ class DraftedStep {
   // Returns the ops in their order, with as much kept and prefetched as these budgets leave room
   // for.
   LinearDraft linear(const TierBudgets& budgets) {
-    return linearize(draft_, static_cast<std::int32_t>(tasks_.size()), planner_.plan(budgets));
+    FetchPlan plan = planner_.plan(budgets);
+    LinearDraft linear = linearize(draft_, static_cast<std::int32_t>(tasks_.size()), plan);
+    notes_ = std::move(plan.notes);
+    return linear;
   }
+  // Returns the notes of the loads of the list that was made last.
+  const std::vector<LoadNote>& notes() const { return notes_; }
 
  private:
   std::vector<Task> tasks_;
   Draft draft_;
   FetchPlanner planner_;
+  std::vector<LoadNote> notes_;
 };
 
 TierBudgets share_of(const TierBudgets& budgets, double share) {
@@ -140,9 +146,25 @@ void add_slack(ArenaPacking& packing, const Draft& draft, LinearDraft& linear,
   }
 }
 
+// Returns for each unit the first unit that computes the same.
+std::vector<std::int32_t> like_units(const StepModel& model) {
+  std::vector<std::int32_t> firsts;
+  std::vector<std::int32_t> like;
+  for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
+    const auto found = std::ranges::find_if(firsts, [&](std::int32_t first) {
+      return computes_alike(model.units[static_cast<std::size_t>(first)],
+                            model.units[static_cast<std::size_t>(u)]);
+    });
+    like.push_back(found == firsts.end() ? u : *found);
+    if (like.back() == u) firsts.push_back(u);
+  }
+  return like;
+}
+
 void finish(Program& program, const StepModel& model, const StepPolicy& policy) {
   program.units = static_cast<std::int32_t>(model.unit_count());
   program.groups = model.group_count();
+  program.like_units = like_units(model);
   program.micro_batches = policy.micro_batches;
 }
 
@@ -184,6 +206,7 @@ Program placed(const CompileRequest& request, bool has_names) {
     program = place_whatever(step.draft(), linear, request.base, request.budgets).program();
   }
   finish(*program, request.model, request.policy);
+  if (has_names) program->loads = step.notes();
   return std::move(*program);
 }
 

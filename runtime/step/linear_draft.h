@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "runtime/step/draft.h"
+#include "runtime/step/load_note.h"
 
 namespace terrace {
 
@@ -21,6 +22,7 @@ struct FetchPlan {
   // Per load of the draft: the task at which it is issued. A number below 0 is a task of the step
   // before, counted from that step's end. Empty: every load is issued at the task that needs it.
   std::vector<std::int32_t> issue_task;
+  std::vector<LoadNote> notes;  // per load, like issue_task
 
   bool leaves_out(const Load& load) const {
     return load.group >= 0 && load.use > 0 && !stays.empty() &&

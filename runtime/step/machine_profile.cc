@@ -23,8 +23,9 @@ void require(bool holds, std::string_view field, double value, std::string_view 
 OpClass class_of(const Program& program, const Op& op) {
   OpClass result{.kind = op.kind, .phase = op.phase};
   if (op.lane != Lane::kCompute) return result;
-  if (op.unit == 0) result.unit = UnitKind::kEmbedding;
-  if (op.unit == program.units - 1) result.unit = UnitKind::kHead;
+  if (op.unit >= 0 && !program.like_units.empty()) {
+    result.like_unit = program.like_units.at(static_cast<std::size_t>(op.unit));
+  }
   result.adds = op.reads_role(Role::kGradient);
   return result;
 }

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/model/parameter_layout.h"
 #include "runtime/step/program.h"
 
 // The speed of a machine, for the simulator. The default is a small computer without an
@@ -16,9 +15,9 @@ namespace terrace {
 // precision.
 struct OpClass {
   OpKind kind = OpKind::kForward;
-  UnitKind unit = UnitKind::kBlock;  // for ops of the compute lane
-  std::string_view phase = "";       // for ops that are one of several of a unit
-  bool adds = false;                 // to a gradient; the first micro-batch assigns it
+  std::int32_t like_unit = -1;  // for ops of the compute lane: Program::like_units
+  std::string_view phase = "";  // for ops that are one of several of a unit
+  bool adds = false;            // to a gradient; the first micro-batch assigns it
 
   friend auto operator<=>(const OpClass&, const OpClass&) = default;
 };

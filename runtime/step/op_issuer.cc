@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -29,8 +28,6 @@ bool is_stream_work(const Program& program, const ExecutorMemory& memory, const 
   TERRACE_CHECK(of_device == 0 || of_device == op.reads.size() + op.writes.size());
   return of_device != 0;
 }
-
-constexpr std::int64_t kNoRun = std::numeric_limits<std::int64_t>::max();
 
 // Returns whether the op is a transfer between the host and a drive.
 bool is_transfer(const Op& op) { return is_of_kind(op.lane, LaneKind::kDrive); }
@@ -65,18 +62,17 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, const LaneServ
       bodies_(services.bodies),
       clock_(services.clock),
       gate_(services.gate),
-      done_(program.ops.size()),
-      first_failed_(kNoRun) {
+      done_(program.ops.size()) {
   for (auto& side : sides_) {
     for (const Op& op : program.ops) side.emplace_back(*this, op);
   }
   for (const Op& op : program.ops) {
-    on_stream_.push_back(is_stream_work(program, memory_, op));
-    checksums_.push_back(is_transfer(op) && bodies_.takes_checksums(op)
-                             ? IoRequest::Checksums::kByCaller
-                             : IoRequest::Checksums::kByStore);
-    waits_.push_back(op.after);
-    changed_groups_.push_back(changed_group(program, op));
+    const bool is_by_caller = is_transfer(op) && bodies_.takes_checksums(op);
+    facts_.push_back({.on_stream = is_stream_work(program, memory_, op),
+                      .checksums = is_by_caller ? IoRequest::Checksums::kByCaller
+                                                : IoRequest::Checksums::kByStore,
+                      .changed_group = changed_group(program, op),
+                      .waits = op.after});
   }
   for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), services.device);
   report_.times.resize(program.ops.size());
@@ -94,7 +90,7 @@ void OpIssuer::make_lane(Lane lane, Device& device) {
   Dependency before = {*last, 1};
   for (const OpId op : lane_ops_[l]) {
     if (!on_stream(op)) {
-      waits_[static_cast<std::size_t>(op)].push_back(before);
+      facts(op).waits.push_back(before);
       continue;
     }
     before = {op, 0};
@@ -110,7 +106,7 @@ void OpIssuer::begin(std::int64_t run, Part part, const RunInput& input) {
 }
 
 bool OpIssuer::can_issue(OpId id, std::int64_t run) const {
-  const std::vector<Dependency>& waits = waits_[static_cast<std::size_t>(id)];
+  const std::vector<Dependency>& waits = facts(id).waits;
   const std::int64_t retired = retired_.load(std::memory_order_acquire);
   const bool is_ready = std::all_of(waits.begin(), waits.end(), [&](const Dependency& edge) {
     const std::int64_t number = run - edge.distance;
@@ -149,7 +145,7 @@ void OpIssuer::issue(OpId id, std::int64_t number) {
 }
 
 void OpIssuer::wait_for_edges(OpId id, const Run& run) {
-  for (const Dependency& edge : waits_[static_cast<std::size_t>(id)]) {
+  for (const Dependency& edge : facts(id).waits) {
     const std::int64_t number = run.number - edge.distance;
     if (number <= retired_.load(std::memory_order_acquire)) continue;
     done_[edge.op].wait_for(number);
@@ -165,13 +161,13 @@ void OpIssuer::wait_for_edges(OpId id, const Run& run) {
 
 bool OpIssuer::works(const Op& op, const Run& run) const {
   if (!op.parts.contains(run.part)) return false;
-  if (run.number < first_failed_.load(std::memory_order_acquire)) return true;
-  return is_between_ranks(op.lane) && ranks_go_on_.load(std::memory_order_relaxed);
+  if (!failure_.reaches(run.number)) return true;
+  return is_between_ranks(op.lane) && failure_.ranks_go_on();
 }
 
 std::int32_t OpIssuer::gated_group(OpId id, const Run& run) const {
   if (gate_ == nullptr || !works(program_.ops[id], run)) return -1;
-  return changed_groups_[static_cast<std::size_t>(id)];
+  return facts(id).changed_group;
 }
 
 void OpIssuer::issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work) {
@@ -196,7 +192,7 @@ void OpIssuer::submit_io(OpId id, OpRun& op_run) {
   const Access& memory = reads ? op.writes.front() : op.reads.front();
   IoRequest request;
   request.direction = reads ? IoRequest::Direction::kRead : IoRequest::Direction::kWrite;
-  request.checksums = checksums_[id];
+  request.checksums = facts(id).checksums;
   request.extent = memory_.extents.at(program_.buffers[extent.buffer].offset);
   request.memory = memory_of(memory);
   request.completion = &op_run;
@@ -218,18 +214,14 @@ void OpIssuer::io_done(const Op& op, const Run& run, const IoOutcome& outcome) n
 }
 
 void OpIssuer::fail(std::int64_t run, const std::exception_ptr& error) noexcept {
-  const std::lock_guard lock(error_mutex_);
-  if (!error_) {
-    error_ = error;
-    ranks_go_on_.store(bodies_.failed(error), std::memory_order_relaxed);
-  }
-  if (run < first_failed_.load()) first_failed_.store(run, std::memory_order_release);
+  failure_.note(run, error,
+                [this](const std::exception_ptr& cause) { return bodies_.failed(cause); });
 }
 
 bool OpIssuer::has_completed(std::int64_t run) const {
   for (std::size_t i = 0; i < program_.ops.size(); ++i) {
     if (!done_[i].has_reached(run)) return false;
-    if (on_stream_[i] && !sides_.at(run % 2)[i].end->is_reached()) return false;
+    if (facts_[i].on_stream && !sides_.at(run % 2)[i].end->is_reached()) return false;
   }
   return true;
 }
@@ -238,27 +230,21 @@ void OpIssuer::wait_for(std::int64_t run) {
   for (std::size_t i = 0; i < program_.ops.size(); ++i) {
     const Op& op = program_.ops[i];
     done_[i].wait_for(run);
-    if (on_stream_[i]) attempt(op, run, [&] { sides_.at(run % 2)[i].end->wait(); });
+    if (facts_[i].on_stream) attempt(op, run, [&] { sides_.at(run % 2)[i].end->wait(); });
   }
 }
 
 const RunReport& OpIssuer::retire(std::int64_t run) {
   retired_.store(run, std::memory_order_release);
-  {
-    const std::lock_guard lock(error_mutex_);
-    if (run >= first_failed_.load()) std::rethrow_exception(error_);
-  }
+  failure_.rethrow_of(run);
   fill_report(runs_.at(run % 2));
   return report_;
 }
 
-void OpIssuer::rethrow_failure() const {
-  const std::lock_guard lock(error_mutex_);
-  if (error_) std::rethrow_exception(error_);
-}
+void OpIssuer::rethrow_failure() const { failure_.rethrow(); }
 
 OpTime OpIssuer::time_of(const Op& op, const OpRun& op_run) const {
-  const bool streams = on_stream_[static_cast<std::size_t>(&op - program_.ops.data())];
+  const bool streams = on_stream(static_cast<OpId>(&op - program_.ops.data()));
   return streams ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()} : op_run.time;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/step/lane_executor.h"
+#include "runtime/step/run_failure.h"
 
 // The part of an executor that does not depend on its threads: what an op waits for, which work it
 // does, how its end is noted, what a run reports. The lane executor calls it from one thread per
@@ -76,6 +77,17 @@ class OpIssuer {
     RunInput input;
   };
 
+  // The facts about an op that never change.
+  struct OpFacts {
+    // Whether it is work of a stream of the device. The lane's thread itself does all other ops.
+    bool on_stream = false;
+    IoRequest::Checksums checksums = IoRequest::Checksums::kByStore;  // of reads and writes
+    std::int32_t changed_group = -1;                                  // changed_group()
+    // The ops that it waits for. They are its edges, and for a host op also the stream op before it
+    // on its lane: a lane is an in-order queue, whatever its ops are.
+    std::vector<Dependency> waits;
+  };
+
   // An op in one of the two runs that may be in flight.
   class OpRun final : public StreamTask, public IoCompletion {
    public:
@@ -98,9 +110,11 @@ class OpIssuer {
   };
 
   void make_lane(Lane lane, Device& device);
-  bool on_stream(OpId id) const { return on_stream_[static_cast<std::size_t>(id)]; }
+  OpFacts& facts(OpId id) { return facts_[static_cast<std::size_t>(id)]; }
+  const OpFacts& facts(OpId id) const { return facts_[static_cast<std::size_t>(id)]; }
+  bool on_stream(OpId id) const { return facts(id).on_stream; }
   bool works(const Op& op, const Run& run) const;
-  // Returns the unit whose gate the op has to pass; -1 if there is none.
+  // Returns the group whose gate the op has to pass; -1 if there is none.
   std::int32_t gated_group(OpId id, const Run& run) const;
   void wait_for_edges(OpId id, const Run& run);
   void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work);
@@ -126,27 +140,15 @@ class OpIssuer {
   HomeGate* gate_;
   std::array<std::vector<OpId>, kLaneCount> lane_ops_;
   std::array<std::unique_ptr<Stream>, kLaneCount> streams_;
-  // Per op: whether it is work of a stream of the device. The lane's thread itself does all other
-  // ops.
-  std::vector<bool> on_stream_;
-  std::vector<IoRequest::Checksums> checksums_;  // per op; for reads and writes
-  std::vector<std::int32_t> changed_groups_;     // per op; changed_group()
-  // Per op: the ops that it waits for. They are its edges, and for a host op also the stream op
-  // before it on its lane: a lane is an in-order queue, whatever its ops are.
-  std::vector<std::vector<Dependency>> waits_;
+  std::vector<OpFacts> facts_;  // per op
 
   // Run n uses side n % 2.
   std::array<std::deque<OpRun>, 2> sides_;
   std::array<Run, 2> runs_;
   std::vector<Progress> done_;  // the last run in which the op completed; on a stream: was issued
-  std::atomic<std::int64_t>
-      first_failed_;  // the earliest run that failed; if none, the largest number
-  std::atomic<bool> ranks_go_on_{false};  // after a failure; set before first_failed_
+  RunFailure failure_;
   std::atomic<std::int64_t> retired_{0};
   RunReport report_;  // of the run retired last; its memory is kept
-
-  mutable std::mutex error_mutex_;
-  std::exception_ptr error_;  // guarded by error_mutex_
 };
 
 }  // namespace terrace

@@ -11,6 +11,7 @@
 #include "memory/tier.h"
 #include "runtime/model/op_role.h"
 #include "runtime/step/lane.h"
+#include "runtime/step/load_note.h"
 #include "runtime/step/parts.h"
 
 // A compiled training step: which bytes are where, what each operation does, and which others it
@@ -184,10 +185,13 @@ struct Program {
   std::int32_t units = 0;
   std::int32_t groups = 0;
   std::int32_t micro_batches = 1;
+  // By unit: the first unit that computes the same, with parameters of its own.
+  std::vector<std::int32_t> like_units = {};
   std::vector<Buffer> buffers;
   std::vector<Op>
       ops;  // in an order that would be right if each op completed before the next began
   std::array<TierUse, kTierCount> use{};
+  std::vector<LoadNote> loads = {};  // of a program that is not a trial
 
   const TierUse& use_of(Tier tier) const { return use.at(static_cast<std::size_t>(tier)); }
   friend bool operator==(const Program&, const Program&) = default;

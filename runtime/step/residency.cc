@@ -43,6 +43,12 @@ class Room {
     }
     return true;
   }
+  // Returns the bytes that are lacking for that; the tier has a budget.
+  std::size_t lacking(Tier tier, std::int32_t begin, std::int32_t end, std::size_t bytes) {
+    std::size_t most = 0;
+    for (std::int32_t s = begin; s < end; ++s) most = std::max(most, live_at(tier, s));
+    return most + bytes - *budgets_.at(static_cast<std::size_t>(tier));
+  }
 
   void take(Tier tier, std::int32_t begin, std::int32_t end, std::size_t bytes) {
     for (std::int32_t s = begin; s < end; ++s) live_at(tier, s) += bytes;
@@ -155,7 +161,7 @@ FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
 
 const TaskProfile& FetchPlanner::live_at_least() {
   if (!live_at_least_.has_value()) {
-    live_at_least_ = live_in_tasks(draft_, FetchPlan{stays_, {}}, tasks_.size());
+    live_at_least_ = live_in_tasks(draft_, FetchPlan{stays_, {}, {}}, tasks_.size());
   }
   return *live_at_least_;
 }
@@ -170,7 +176,7 @@ std::size_t FetchPlanner::reserve_beside(const Gap& gap) const {
 }
 
 FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
-  FetchPlan plan{stays_, {}};
+  FetchPlan plan{stays_, {}, {}};
   const Tier compute = policy_.compute_tier();
   if (leaves_no_room(budgets, compute)) return plan;
   bool any_stays = false;
@@ -189,9 +195,23 @@ FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
   return plan;
 }
 
+std::vector<LoadNote> FetchPlanner::first_notes(const FetchPlan& plan) const {
+  std::vector<LoadNote> notes;
+  notes.reserve(draft_.loads.size());
+  for (const Load& load : draft_.loads) {
+    notes.push_back({.unit = load.unit,
+                     .group = load.of_group,
+                     .account = load.account,
+                     .is_for_update = tasks_.at(load.need_task).kind == OpKind::kUpdate,
+                     .limit = plan.leaves_out(load) ? LoadLimit::kStays : LoadLimit::kLookahead});
+  }
+  return notes;
+}
+
 void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budgets,
                                FetchPlan& plan) const {
   Room room(live, budgets);
+  plan.notes = first_notes(plan);
   for (const Load& load : draft_.loads) plan.issue_task.push_back(load.need_task);
   const auto first_forward = static_cast<std::int32_t>(
       std::find_if(tasks_.begin(), tasks_.end(),
@@ -211,11 +231,24 @@ void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budge
       std::int32_t from = visits.ahead(load, ahead);
       if (from >= 0) from = std::max(from, earliest);
       const std::int32_t now = plan.issue_task[i];
-      if (from >= now) continue;
-      if (!room.has(load.target_tier, from, now, load.target_bytes)) continue;
-      if (load.staging_bytes != 0 && !room.has(Tier::kHost, from, from + 1, load.staging_bytes)) {
+      LoadNote& note = plan.notes[i];
+      if (from >= now) {
+        if (note.limit != LoadLimit::kLookahead) continue;
+        const bool waits = earliest == load.earliest_task;
+        note.limit = waits ? LoadLimit::kSource : LoadLimit::kStepStart;
         continue;
       }
+      const auto held_back = [&](Tier tier, std::int32_t end, std::size_t bytes) {
+        if (room.has(tier, from, end, bytes)) return false;
+        note.limit = LoadLimit::kRoom;
+        note.tier = tier;
+        note.lacking_bytes = room.lacking(tier, from, end, bytes);
+        return true;
+      };
+      if (held_back(load.target_tier, now, load.target_bytes)) continue;
+      if (load.staging_bytes != 0 && held_back(Tier::kHost, from + 1, load.staging_bytes)) continue;
+      note.limit = LoadLimit::kLookahead;
+      note.visits_ahead = ahead;
       room.take(load.target_tier, from, now, load.target_bytes);
       room.take(Tier::kHost, from, from + 1, load.staging_bytes);
       plan.issue_task[i] = from;

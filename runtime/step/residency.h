@@ -43,6 +43,8 @@ class FetchPlanner {
   const TaskProfile& live_at_least();
   std::size_t reserve_beside(const Gap& gap) const;
   void fetch_early(const TaskProfile& live, const TierBudgets& budgets, FetchPlan& plan) const;
+  // Returns a note for each load, before any is issued early.
+  std::vector<LoadNote> first_notes(const FetchPlan& plan) const;
 
   const StepPolicy& policy_;
   const std::vector<Task>& tasks_;

@@ -2,43 +2,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace terrace {
-
-std::int32_t StepModel::rules() const {
-  std::int32_t last = 0;
-  for (const ParameterGroup& group : groups) last = std::max(last, group.rule);
-  return last + 1;
-}
-
-std::int64_t StepModel::chunks(std::int32_t group) const {
-  return trained_chunks(group) +
-         (groups.at(index(group)).frozen_elements + chunk_elements - 1) / chunk_elements;
-}
-
-std::int64_t StepModel::trained_chunks(std::int32_t group) const {
-  return (groups.at(index(group)).trained_elements() + chunk_elements - 1) / chunk_elements;
-}
-
-std::int64_t StepModel::chunk_begin(std::int32_t group, std::int64_t chunk) const {
-  const std::int64_t trained = trained_chunks(group);
-  if (chunk < trained) return chunk * chunk_elements;
-  return groups.at(index(group)).trained_elements() + (chunk - trained) * chunk_elements;
-}
-
-std::int64_t StepModel::chunk_size(std::int32_t group, std::int64_t chunk) const {
-  const ParameterGroup& of = groups.at(index(group));
-  const bool trains = chunk < trained_chunks(group);
-  const std::int64_t end = trains ? of.trained_elements() : of.padded_elements;
-  return std::min(chunk_elements, end - chunk_begin(group, chunk));
-}
-
-std::int64_t StepModel::chunk_of(std::int32_t group, std::int64_t element) const {
-  const std::int64_t trained = groups.at(index(group)).trained_elements();
-  if (element < trained) return element / chunk_elements;
-  return trained_chunks(group) + (element - trained) / chunk_elements;
-}
 
 bool StepModel::uses(std::int32_t unit, std::int32_t group) const {
   const std::vector<std::int32_t>& used = units.at(index(unit)).groups;
@@ -86,48 +50,9 @@ bool StepModel::passes_gradient(std::int32_t group) const {
   return false;
 }
 
-ChunkPart StepModel::shard(std::int32_t group, std::int64_t chunk, std::int32_t rank) const {
-  const std::int64_t count = chunk_size(group, chunk) / zero.ranks;
-  return {rank * count, count};
-}
-
-std::size_t StepModel::state_bytes(StateClass state, std::int32_t group,
-                                   std::int64_t elements) const {
-  switch (state) {
-    case StateClass::kParameters:
-      return static_cast<std::size_t>(elements) * parameter_bytes(group);
-    case StateClass::kGradients:
-      return static_cast<std::size_t>(elements) * size_of(gradient_type);
-    case StateClass::kOptimizer:
-      return format_of(group).bytes(elements);
-    case StateClass::kActivations:
-      break;
-  }
-  TERRACE_CHECK(false);
-  return 0;
-}
-
 bool StepModel::has_home(StateClass state, std::int32_t group) const {
   const bool is_of_all = info_of(state).use == StateUse::kEveryPass;
   return is_of_all ? has_parameters(group) : owns(group) && group_trains(group);
-}
-
-std::int64_t StepModel::home_chunks(StateClass state, std::int32_t group) const {
-  return info_of(state).use == StateUse::kEveryPass ? chunks(group) : trained_chunks(group);
-}
-
-ChunkPart StepModel::home_part(StateClass state, std::int32_t group, std::int64_t chunk) const {
-  return zero.of(state) ? shard(group, chunk, zero.rank) : whole(group, chunk);
-}
-
-std::size_t StepModel::home_bytes(StateClass state, std::int32_t group, std::int64_t chunk) const {
-  return state_bytes(state, group, home_part(state, group, chunk).count);
-}
-
-std::size_t StepModel::home_offset(StateClass state, std::int32_t group, std::int64_t chunk) const {
-  std::size_t bytes = 0;
-  for (std::int64_t before = 0; before < chunk; ++before) bytes += home_bytes(state, group, before);
-  return bytes;
 }
 
 std::int64_t StepModel::partials_before(std::int32_t group, std::int32_t stage) const {

@@ -164,14 +164,15 @@ class TaskCheck {
       refuse({UnitPass::kForward, forward.unit, forward.micro_batch},
              "has no backward, but the unit trains", "add the unit's backward of this micro-batch");
     }
-    check_embedding();
+    for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
+      if (model_.joins_micro_batches(u) && model_.trains(u)) check_embedding(u);
+    }
   }
 
   // Its backward reads a gradient of every micro-batch.
-  void check_embedding() {
-    if (!model_.joins_micro_batches(0) || !model_.trains(0)) return;
+  void check_embedding(std::int32_t unit) {
     for (std::int32_t m = 0; m < micro_batches_; ++m) {
-      const std::int32_t forward = chains_.last_of(0, m);
+      const std::int32_t forward = chains_.last_of(unit, m);
       if (forward >= 0 && has_hidden_gradient_.at(static_cast<std::size_t>(forward))) continue;
       throw UsageError(
           fmt::format("schedule: nothing writes the gradient of the embedding's output in "

@@ -11,6 +11,7 @@
 #include "runtime/step/verify_ranks.h"
 #include "runtime/train/budget_search.h"
 #include "runtime/train/dry_run_document.h"
+#include "runtime/train/plan_explanation.h"
 #include "runtime/train/start_obstacles.h"
 #include "runtime/train/train_report.h"
 
@@ -151,12 +152,15 @@ class DryRun {
     document_.prediction = prediction_;
     document_.documents = setting_.documents;
     document_.tokens_per_step = setting_.tokens_per_step;
+    document_.reasons = reasons_json(plan_);
     gather_step(plan_.training.program, ranks_, document_);
     if (ranks_.is_first()) console_.say(to_json(document_));
   }
 
   void print_text() {
     console_.say(describe_plan(engine_, plan_));
+    const std::string& unit = setting_.options.run.explain;
+    if (!unit.empty()) console_.say(explain_unit(plan_, unit));
     if (prediction_.has_value()) {
       console_.say(
           describe_prediction(*prediction_, plan_.training.program, setting_.tokens_per_step));

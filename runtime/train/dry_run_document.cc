@@ -74,6 +74,9 @@ std::string to_json(const DryRunDocument& document) {
          {"nvme_write_bytes_per_s", predicted.drive.write_bytes_per_s},
          {"nvme_is_remembered", predicted.drive_is_remembered}});
   }
+  ordered_json reasons = {{"name", "reasons"}};
+  reasons.update(ordered_json::parse(document.reasons));
+  results.push_back(std::move(reasons));
   if (!document.documents.empty()) {
     ordered_json data = {{"name", "data"}};
     data.update(ordered_json::parse(document.documents));

@@ -28,6 +28,7 @@ struct DryRunDocument {
   std::optional<StepPrediction> prediction;
   std::int64_t tokens_per_step = 0;
   std::string documents;                 // documents_json()
+  std::string reasons;                   // reasons_json()
   std::vector<StartObstacle> obstacles;  // on this machine
 };
 

@@ -223,8 +223,8 @@ void keep_foreign_config(const std::string& run_dir, Log& log) {
                   path, before));
 }
 
-void write_run_files(const std::string& run_dir, const TrainCommand& command,
-                     const std::string& program_summary, const std::string& documents) {
+void write_run_files(const std::string& run_dir, const TrainCommand& command, const RunPlan& plan,
+                     const std::string& documents) {
   write_durable_file(config_file(run_dir), config_of(run_dir, command.options));
   nlohmann::ordered_json run;
   run["schema"] = "terrace.run/1";
@@ -232,7 +232,8 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
   run["started"] = time_text("%Y-%m-%dT%H:%M:%SZ");
   run["host"] = nlohmann::ordered_json::parse(host_facts_json());
   run["command_line"] = command.command_line;
-  run["program"] = program_summary;
+  run["program"] = plan.summary;
+  if (!plan.reasons.empty()) run["reasons"] = nlohmann::ordered_json::parse(plan.reasons);
   const SaveInterval& every = command.options.run.checkpoint_every;
   if (every.is_automatic && every.steps > 0) run[kAutomaticStepsKey] = every.steps;
   if (!documents.empty()) run["data"] = nlohmann::ordered_json::parse(documents);

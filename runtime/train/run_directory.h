@@ -47,10 +47,16 @@ class RunDirectory {
 // and says so in the log. Throws IoError.
 void keep_foreign_config(const std::string& run_dir, Log& log);
 
-// Writes config.toml and run.json: the options, who runs them, the compiled program, and
+// The compiled step, as run.json describes it.
+struct RunPlan {
+  std::string summary;
+  std::string reasons = {};  // reasons_json()
+};
+
+// Writes config.toml and run.json: the options, who runs them, the compiled step, and
 // documents_json() of the data.
-void write_run_files(const std::string& run_dir, const TrainCommand& command,
-                     const std::string& program_summary, const std::string& documents = {});
+void write_run_files(const std::string& run_dir, const TrainCommand& command, const RunPlan& plan,
+                     const std::string& documents = {});
 
 // Writes the number of steps that --checkpoint-every auto has chosen into run.json and config.toml.
 // If somebody has changed the file since write_run_files(), or if it cannot be written, the log

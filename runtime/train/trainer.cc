@@ -19,6 +19,7 @@
 #include "runtime/train/dry_run.h"
 #include "runtime/train/dry_run_document.h"
 #include "runtime/train/evaluation.h"
+#include "runtime/train/plan_explanation.h"
 #include "runtime/train/processors.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
@@ -244,7 +245,8 @@ class Trainer {
       directory_->keep();
       keep_foreign_config(run_dir_, log_);
       write_run_files(run_dir_, {options_, command_.command_line},
-                      describe_plan(engine_options_, plan_), documents_json(*data_));
+                      {describe_plan(engine_options_, plan_), reasons_json(plan_)},
+                      documents_json(*data_));
       best_->write(run_dir_);
     }
     rows_.emplace(
@@ -485,8 +487,7 @@ class Trainer {
     return losses;
   }
 
-  // Does the evaluation that belongs to the step that this run goes on from, if the run before was
-  // stopped during it.
+  // Does the evaluation of the step that this run goes on from, if it was stopped during that.
   void make_up_evaluation() {
     if (!saver_->has(done_steps_) || !evaluates_after(done_steps_)) return;
     lacks_evaluation_ =

@@ -1,0 +1,101 @@
+#include "runtime/engine/exchange_bodies.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "runtime/step/homes.h"
+
+namespace terrace {
+namespace {
+
+// Returns the type that an op adds over ranks. The lane between data-parallel ranks adds gradients.
+// The lane between tensor-parallel ranks adds hidden states and their gradients, or fp32 gradients
+// of norms.
+DType sum_type(const Op& op, const StepModel& model) {
+  if (op.lane != Lane::kTensor) return model.gradient_type;
+  return op.account == Account::kGradients ? DType::kF32 : model.compute_type;
+}
+
+}  // namespace
+
+void ExchangeBodies::run(const Op& op, NativeStream stream) const {
+  switch (op.kind) {
+    case OpKind::kGatherSums:
+      return gather_sums(op, stream);
+    case OpKind::kSend:
+    case OpKind::kReceive:
+      return pass_between_stages(op, stream);
+    default:
+      TERRACE_CHECK(op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter ||
+                    op.kind == OpKind::kAllGather);
+      return op.lane == Lane::kTensor ? tensor_collective(op, stream) : collective(op, stream);
+  }
+}
+
+void ExchangeBodies::collective(const Op& op, NativeStream stream) const {
+  const bool adds = op.kind != OpKind::kAllGather;
+  const DType dtype = adds ? sum_type(op, model_) : model_.parameter_type(op.group);
+  const auto elements = [&](Role role) {
+    const std::span<std::byte> memory = bytes_.of(*op.find(role));
+    return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
+  };
+  const TensorView source = elements(Role::kSource);
+  const TensorView target = elements(Role::kTarget);
+  Communicator& ranks = communicator_for(ranks_.data, *op.find(Role::kSource));
+  if (op.kind == OpKind::kAllReduce) return ranks.all_reduce(target, ReduceOp::kSum, stream);
+  if (adds) return ranks.reduce_scatter(target, source, ReduceOp::kSum, stream);
+  ranks.all_gather(target, source, stream);
+}
+
+// Gathers bytes whatever their type, because they are only copied.
+void ExchangeBodies::tensor_collective(const Op& op, NativeStream stream) const {
+  const DType dtype = op.kind == OpKind::kAllGather ? DType::kU8 : sum_type(op, model_);
+  const auto elements = [&](Role role) {
+    const std::span<std::byte> memory = bytes_.of(*op.find(role));
+    return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
+  };
+  const TensorView source = elements(Role::kSource);
+  const TensorView target = elements(Role::kTarget);
+  Communicator& ranks = communicator_for(ranks_.tensor, *op.find(Role::kSource));
+  if (op.kind == OpKind::kAllGather) return ranks.all_gather(target, source, stream);
+  if (op.kind == OpKind::kAllReduce) return ranks.all_reduce(target, ReduceOp::kSum, stream);
+  // The target may be a whole buffer, whose size is rounded up to its alignment.
+  const TensorView part = view(target.data, dtype, source.elements() / ranks.size());
+  ranks.reduce_scatter(part, source, ReduceOp::kSum, stream);
+}
+
+void ExchangeBodies::pass_between_stages(const Op& op, NativeStream stream) const {
+  const LaneTraits& lane = traits_of(op.lane);
+  const bool sends = lane.kind == LaneKind::kSend;
+  const Access& access = *op.find(sends ? Role::kSource : Role::kTarget);
+  const TensorView message = view(bytes_.of(access));
+  Communicator& pair = communicator_for(ranks_.links.of(op.lane), access);
+  const int peer = lane.neighbour > 0 ? kLaterStage : kEarlierStage;
+  if (sends) return pair.send(message, peer, stream);
+  pair.recv(message, peer, stream);
+}
+
+// Gathers, per rank, its norm partials, where the other ranks do not have them, and then its
+// losses. It throws before it looks at what an ended call has left in them.
+void ExchangeBodies::gather_sums(const Op& op, NativeStream stream) const {
+  ranks_.throw_if_aborted();
+  const std::size_t rank_bytes = sums_bytes_of_rank(model_, bytes_.program.micro_batches);
+  const std::size_t loss_bytes =
+      static_cast<std::size_t>(bytes_.program.micro_batches) * sizeof(double);
+  const auto ranks = static_cast<std::size_t>(ranks_.world->size());
+  const std::span<std::byte> sums = bytes_.of(*op.find(Role::kSums)).first(ranks * rank_bytes);
+  const std::span<std::byte> own =
+      sums.subspan(rank_bytes * static_cast<std::size_t>(ranks_.world->rank()), rank_bytes);
+  if (const Access* partials = op.find(Role::kPartials)) {
+    std::memcpy(own.data(), bytes_.of(*partials).data(),
+                static_cast<std::size_t>(model_.partials()) * sizeof(double));
+  }
+  std::memcpy(own.data() + rank_bytes - loss_bytes, bytes_.data(op, Role::kLosses), loss_bytes);
+  const auto as_doubles = [](std::span<std::byte> memory) {
+    return view(memory.data(), DType::kF64,
+                static_cast<std::int64_t>(memory.size() / sizeof(double)));
+  };
+  ranks_.world->all_gather(as_doubles(sums), as_doubles(own), stream);
+}
+
+}  // namespace terrace
