@@ -12,7 +12,7 @@ enum class LoadLimit : std::uint8_t {
   kStays,      // there is no load: the bytes stay where they are since the use before
   kLookahead,  // it is as early as the lookahead allows
   kSource,     // its source is not ready earlier
-  kStepStart,  // it would come before the loads of the step's first updates
+  kStepStart,  // the step begins there, or the loads of its first updates come before
   kRoom,       // a tier has no room for its bytes any earlier
 };
 

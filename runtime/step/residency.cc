@@ -228,13 +228,13 @@ void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budge
       const std::int32_t earliest = tasks_.at(load.need_task).is_deferred()
                                         ? load.earliest_task
                                         : std::max(load.earliest_task, first_forward);
-      std::int32_t from = visits.ahead(load, ahead);
-      if (from >= 0) from = std::max(from, earliest);
+      const std::int32_t wanted = visits.ahead(load, ahead);
+      const std::int32_t from = wanted >= 0 ? std::max(wanted, earliest) : wanted;
       const std::int32_t now = plan.issue_task[i];
       LoadNote& note = plan.notes[i];
       if (from >= now) {
         if (note.limit != LoadLimit::kLookahead) continue;
-        const bool waits = earliest == load.earliest_task;
+        const bool waits = wanted < now && earliest == load.earliest_task;
         note.limit = waits ? LoadLimit::kSource : LoadLimit::kStepStart;
         continue;
       }

@@ -187,7 +187,7 @@ std::string limit_text(const LoadNote& note) {
     case LoadLimit::kSource:
       return "no earlier, because the source is not ready";
     case LoadLimit::kStepStart:
-      return "no earlier, because the loads of the step's first updates come first";
+      return "no earlier, because the step begins there";
     case LoadLimit::kRoom:
       return fmt::format("no earlier, because the {} lacks {}", name_of(note.tier),
                          format_size(note.lacking_bytes));

@@ -17,12 +17,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Returns a plan with a device that is too small for everything, and a drive.
-TierPlan tight_plan(double share_of_device, std::optional<std::int32_t> lookahead = {}) {
+TierPlan tight_plan(double share_of_device) {
   ModelRuntimeOptions options = tiny_options(tiny_model("llama", true, false), DType::kBF16);
   options.placement.unified = false;
   options.placement.recompute.reset();
   options.placement.order.reset();
-  options.placement.lookahead = lookahead;
   const TierPlan loose = plan_model(options);
   const auto device = static_cast<std::size_t>(Tier::kDevice);
   const auto needed =
@@ -70,7 +69,14 @@ TEST(PlanExplanation, SaysForWhichBudgetAStateGaveWay) {
 }
 
 TEST(PlanExplanation, SaysWhatHeldBackLoads) {
-  const TierPlan plan = tight_plan(0.3, 12);
+  ModelRuntimeOptions options = tiny_options(tiny_model("llama", true, false), DType::kBF16);
+  options.placement.has_nvme = true;
+  options.placement.lookahead = 12;
+  options.nvme.directories = {{".", std::nullopt}};
+  const TierPlan loose = plan_model(options);
+  const std::size_t needed = loose.training.program.use_of(Tier::kHost).packed_bytes;
+  options.budgets.at(static_cast<std::size_t>(Tier::kHost)) = needed / 10 * 6;
+  const TierPlan plan = plan_model(options);
   std::int64_t loads = 0;
   std::int64_t held_back = 0;
   const json reasons = json::parse(reasons_json(plan));
