@@ -74,7 +74,6 @@ void check_keys(const Draft& draft) {
 Mover Mover::load(Draft& draft, const Load& load, const Labels& labels) {
   draft.loads.push_back(load);
   draft.loads.back().unit = labels.unit;
-  draft.loads.back().of_group = labels.group;
   draft.loads.back().account = labels.account;
   const auto number = static_cast<std::int32_t>(draft.loads.size()) - 1;
   const Phase phase = load.is_late ? Phase::kLateLoad : Phase::kLoad;

@@ -57,7 +57,6 @@ struct Load {
   BufferId target = kNoBuffer;    // the buffer that it fills for the task, if it makes one
   // The owner of the bytes, as in Mover::Labels.
   std::int32_t unit = -1;
-  std::int32_t of_group = -1;
   Account account = Account::kStaging;
   // For the load of a group's parameters: which use of the group they are for, and the buffer that
   // held them at the use before. If they stay in that buffer, the load is left out.

@@ -19,10 +19,9 @@ enum class LoadLimit : std::uint8_t {
 // The outcome of one load of a step. It is kept for people who ask for the reasons of a plan.
 struct LoadNote {
   std::int32_t unit = -1;
-  std::int32_t group = -1;  // of parameters, gradients and optimizer state; else -1
+  std::int32_t visits_ahead = 0;  // how many visits to units earlier than needed it is issued
   Account account = Account::kParameters;
   bool is_for_update = false;
-  std::int32_t visits_ahead = 0;  // how many visits to units earlier than needed it is issued
   LoadLimit limit = LoadLimit::kLookahead;
   // With kRoom: the tier without room, and the bytes that it lacks for the load one visit earlier.
   Tier tier = Tier::kHost;

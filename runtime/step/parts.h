@@ -20,7 +20,7 @@ std::string_view name_of(Part part);
 class Parts {
  public:
   constexpr Parts(std::initializer_list<Part> parts) {
-    for (const Part part : parts) bits_ |= bit(part);
+    for (const Part part : parts) bits_ = static_cast<std::uint8_t>(bits_ | bit(part));
   }
 
   constexpr bool contains(Part part) const { return (bits_ & bit(part)) != 0; }
@@ -29,7 +29,7 @@ class Parts {
  private:
   static constexpr unsigned bit(Part part) { return 1U << static_cast<unsigned>(part); }
 
-  unsigned bits_ = 0;
+  std::uint8_t bits_ = 0;  // small: a step has a million ops
 };
 
 inline constexpr Parts kOfThisStep = {Part::kPrologue, Part::kBody};

@@ -43,8 +43,17 @@ PassMovement::PassMovement(MovementState& state, ParameterMovement& parameters,
   }
 }
 
+void PassMovement::Operands::clear() {
+  ranges.fill({});
+  between.clear();
+  inputs.clear();
+  input_gradients.clear();
+  parameters.clear();
+  gradients.clear();
+}
+
 void PassMovement::add_part(const Task& task) {
-  if (task.part == 0) operands_ = {};
+  if (task.part == 0) operands_.clear();
   find_operands(task);
   std::int32_t number = task.steps.begin;
   for (const UnitStep& step : steps_of(state_.model, task)) {
@@ -74,11 +83,11 @@ void PassMovement::find_operands(const Task& task) {
 
 void PassMovement::find_parameters(const Task& task) {
   const UnitModel& unit = state_.model.units.at(task.unit);
-  for (const std::int32_t index : group_indices(state_.model, task)) {
+  visit_groups(state_.model, task, [&](std::int32_t index) {
     const std::int32_t group = unit.groups.at(index);
-    if (!state_.model.has_parameters(group)) continue;
+    if (!state_.model.has_parameters(group)) return;
     numbered(operands_.parameters, index) = parameters_.for_task(group);
-  }
+  });
 }
 
 void PassMovement::find(const Task& task, const UnitAccess& access, bool writes) {

@@ -39,6 +39,8 @@ class PassMovement {
     std::vector<Gradient> gradients;
 
     Range& of(Role role) { return ranges.at(static_cast<std::size_t>(role)); }
+    // Forgets all. Keeps the memory, because a step has tens of thousands of passes.
+    void clear();
   };
 
   // Finds the buffers of a part's steps that no part before it has found.

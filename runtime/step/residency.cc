@@ -200,7 +200,6 @@ std::vector<LoadNote> FetchPlanner::first_notes(const FetchPlan& plan) const {
   notes.reserve(draft_.loads.size());
   for (const Load& load : draft_.loads) {
     notes.push_back({.unit = load.unit,
-                     .group = load.of_group,
                      .account = load.account,
                      .is_for_update = tasks_.at(load.need_task).kind == OpKind::kUpdate,
                      .limit = plan.leaves_out(load) ? LoadLimit::kStays : LoadLimit::kLookahead});

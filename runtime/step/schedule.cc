@@ -1,6 +1,7 @@
 #include "runtime/step/schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "runtime/step/forward_chains.h"
@@ -10,8 +11,9 @@ namespace {
 
 // Adds a pass of a unit to the tasks: one task for each part of the pass.
 void add_parts(const StepModel& model, Task task, std::vector<Task>& tasks) {
+  const std::vector<UnitStep>& pass = pass_of(model, task);
   task.part = 0;
-  for (const StepSpan& steps : UnitModel::parts(pass_of(model, task))) {
+  for (const StepSpan& steps : UnitModel::parts(pass)) {
     task.steps = steps;
     tasks.push_back(task);
     ++task.part;
@@ -329,10 +331,10 @@ std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy
 }
 
 std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
-                                const std::vector<Task>& tasks) {
+                                std::vector<Task> tasks) {
   std::vector<Task> result;
   result.reserve(tasks.size());
-  for (const Task& task : tasks) {
+  for (Task& task : tasks) {
     const bool computes_again = task.kind == OpKind::kBackward && task.part == 0 &&
                                 policy.activations.at(task.unit).recompute &&
                                 !model.units.at(task.unit).recompute.empty();
@@ -341,7 +343,7 @@ std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy
       again.kind = OpKind::kRecompute;
       add_parts(model, again, result);
     }
-    result.push_back(task);
+    result.push_back(std::move(task));
   }
   return result;
 }
@@ -357,28 +359,15 @@ bool computes(const Task& task) {
          (task.kind == OpKind::kBackward && task.micro_batch >= 0);
 }
 
-std::vector<std::int32_t> group_indices(const StepModel& model, const Task& task) {
-  std::vector<std::int32_t> indices;
-  if (model.units.at(task.unit).groups.empty()) return indices;
-  const std::vector<UnitStep>& pass = pass_of(model, task);
-  for (std::int32_t s = task.steps.begin; s < task.steps.end; ++s) {
-    for (const std::int32_t index : pass[s].groups) {
-      if (std::ranges::find(indices, index) == indices.end()) indices.push_back(index);
-    }
-  }
-  std::ranges::sort(indices);
-  return indices;
-}
-
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
                                                       const std::vector<Task>& tasks) {
   std::vector<std::vector<std::int32_t>> uses(static_cast<std::size_t>(model.group_count()));
   for (std::int32_t s = 0; s < static_cast<std::int32_t>(tasks.size()); ++s) {
     const Task& task = tasks[s];
     if (!computes(task)) continue;
-    for (const std::int32_t index : group_indices(model, task)) {
+    visit_groups(model, task, [&](std::int32_t index) {
       uses.at(model.units[task.unit].groups.at(index)).push_back(s);
-    }
+    });
   }
   return uses;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -42,14 +43,30 @@ std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy
 // The recompute pass. Adds, before each backward of a unit whose activations are not kept, the part
 // of its forward that the backward needs.
 std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
-                                const std::vector<Task>& tasks);
+                                std::vector<Task> tasks);
 
 // Returns the steps of the pass that a compute task is a part of.
 const std::vector<UnitStep>& pass_of(const StepModel& model, const Task& task);
 // Returns whether the task computes a part of a unit's pass, for one micro-batch.
 bool computes(const Task& task);
-// Returns the groups whose parameters the task reads, as indices of UnitModel::groups, ascending.
-std::vector<std::int32_t> group_indices(const StepModel& model, const Task& task);
+// Calls visit(index) for each group whose parameters the task reads, once, in the order in which
+// its steps name them. The index is that of UnitModel::groups.
+template <typename Visit>
+void visit_groups(const StepModel& model, const Task& task, Visit visit) {
+  if (model.units.at(task.unit).groups.empty()) return;
+  const std::vector<UnitStep>& pass = pass_of(model, task);
+  const auto is_in = [&](std::int32_t step, std::int32_t index) {
+    const std::vector<std::int32_t>& groups = pass[static_cast<std::size_t>(step)].groups;
+    return std::ranges::find(groups, index) != groups.end();
+  };
+  for (std::int32_t s = task.steps.begin; s < task.steps.end; ++s) {
+    for (const std::int32_t index : pass[static_cast<std::size_t>(s)].groups) {
+      std::int32_t before = task.steps.begin;
+      while (before < s && !is_in(before, index)) ++before;
+      if (before == s) visit(index);
+    }
+  }
+}
 
 // Returns for each group the tasks that use its parameters, ascending.
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
