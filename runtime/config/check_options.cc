@@ -192,6 +192,10 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
         "--explain works only with --dry-run: a training run writes its reasons to run.json",
         "add --dry-run, or leave --explain out");
   }
+  if (!options.run.explain.empty() && options.run.json) {
+    throw ConfigError("--explain with --json: the document has the reasons for all units",
+                      "leave --explain out, and read the result named reasons");
+  }
   if (options.run.resume == "auto" && options.run.run_dir.empty()) {
     throw ConfigError("--resume auto: a new run directory has nothing to resume from",
                       "give --run-dir DIR, or --resume PATH");

@@ -5,7 +5,7 @@
 #include "runtime/step/step_policy.h"
 
 // The choice of where updates run whose optimizer state is not at home on the device: on the host,
-// or on the device, through which the state is then streamed (UnitHomes::streams_update). Either
+// or on the device, through which the state is then streamed (GroupHomes::streams_update). Either
 // way the bits are the same.
 namespace terrace {
 

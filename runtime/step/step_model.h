@@ -21,8 +21,6 @@ struct PipelineCut {
   std::vector<std::int32_t> piece_begins;
   std::int32_t virtual_stages = 1;  // pieces per stage
 
-  bool is_first() const { return stage == 0; }
-  bool is_last() const { return stage == stages - 1; }
   std::int32_t pieces() const { return stages * virtual_stages; }
   std::int32_t stage_of(std::int32_t unit) const;
 };

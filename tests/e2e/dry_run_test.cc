@@ -137,7 +137,7 @@ TEST(DryRun, AsJsonIsOneDocument) {
   const json document = document_of(outcome);
   EXPECT_EQ(document.value("fits", false), true);
   EXPECT_EQ(document["here"], json::array());
-  EXPECT_EQ(document["results"].size(), 5U);
+  EXPECT_EQ(document["results"].size(), 6U);
   EXPECT_EQ(result_of(document, "device")["budget_bytes"], 32 * 1024 * 1024);
   EXPECT_TRUE(result_of(document, "nvme")["budget_bytes"].is_null());
   EXPECT_GT(result_of(document, "nvme")["accounts"]["optimizer_state"], 0);
@@ -216,6 +216,34 @@ TEST(DryRun, JsonWithoutItIs2) {
   EXPECT_EQ(outcome.code, 2) << outcome;
   EXPECT_THAT(outcome.errors, HasSubstr("--json works only with --dry-run"));
   EXPECT_EQ(outcome.output, "");
+}
+
+TEST(DryRun, ExplainsAUnit) {
+  const TinyTraining training;
+  const Outcome outcome = run_program(
+      training.command("run", {"--max-steps", "3", "--dry-run", "--explain", "embedding"}));
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_THAT(outcome.output, HasSubstr("reasons for the embedding:\n  parameters "));
+  const std::vector<std::pair<Arguments, const char*>> wrong = {
+      {{"--explain", "head"}, "--explain works only with --dry-run"},
+      {{"--dry-run", "--json", "--explain", "head"}, "--explain with --json"},
+      {{"--dry-run", "--explain", "tail"}, "--explain tail: no such unit"}};
+  for (const auto& [flags, told] : wrong) {
+    const Outcome refused =
+        run_program(training.command("run", Arguments{"--max-steps", "3"} + flags));
+    EXPECT_EQ(refused.code, 2) << refused;
+    EXPECT_THAT(refused.errors, HasSubstr(told));
+  }
+}
+
+TEST(DryRun, ARunKeepsTheReasonsOfItsPlan) {
+  const TinyTraining training;
+  training.train("run", {"--max-steps", "1"});
+  const json run = json::parse(training.directory().read("run/run.json"));
+  const json& units = run.at("reasons").at("units");
+  ASSERT_FALSE(units.empty());
+  EXPECT_EQ(units.front().at("name"), "the embedding");
+  EXPECT_FALSE(units.front().at("states").empty());
 }
 
 // --- the least budgets --------------------------------------------------------------------------
