@@ -8,7 +8,6 @@
 #include "optim/grad_norm.h"
 #include "runtime/engine/op_bytes.h"
 #include "runtime/engine/optimizer_options.h"
-#include "runtime/engine/step_ranks.h"
 #include "runtime/model/option_names.h"
 #include "runtime/step/step_model.h"
 
@@ -51,13 +50,12 @@ struct NormOptionsOfStep {
 // Used by the update lane.
 class NormBodies {
  public:
-  // Borrows all but the options and the ranks.
+  // Borrows all but the options.
   NormBodies(const OpBytes& bytes, const StepModel& model, const NormOptionsOfStep& options,
-             const StepRanks& ranks, GivenUpUpdates& gradients)
+             GivenUpUpdates& gradients)
       : bytes_(bytes),
         model_(model),
         optimizer_(options.optimizer),
-        ranks_(ranks),
         name_of_option_(options.name_of_option),
         gradients_(gradients) {}
 
@@ -91,7 +89,6 @@ class NormBodies {
   const OpBytes bytes_;
   const StepModel& model_;
   const OptimizerOptions optimizer_;
-  const StepRanks ranks_;
   const OptionNames name_of_option_;
   GivenUpUpdates& gradients_;
   std::atomic<bool> is_held_{false};

@@ -20,7 +20,7 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
       ranks_(ranks),
       update_checksums_(program, memory, computation.model, store),
       units_(bytes_, computation.model, computation.units),
-      norms_(bytes_, computation.model, {computation.optimizer, computation.name_of_option}, ranks,
+      norms_(bytes_, computation.model, {computation.optimizer, computation.name_of_option},
              gradients_),
       exchanges_(bytes_, computation.model, ranks) {}
 

@@ -60,6 +60,7 @@ class UnitCheck {
   }
 
   void check_inputs() const {
+    require(!has_twice(unit().inputs), "names an input twice", "name each unit once");
     for (const std::int32_t input : unit().inputs) {
       require(0 <= input && input < static_cast<std::int32_t>(number_),
               fmt::format("reads the output of unit {}, which is not before it", input),
@@ -69,17 +70,31 @@ class UnitCheck {
 
   // Checks the numbers of the groups that the unit uses: its own come first.
   void check_groups() const {
+    require(!has_twice(unit().groups), "names a group twice", "name each group once");
     bool has_other = false;
+    std::int32_t last = -1;
     for (const std::int32_t group : unit().groups) {
       require(0 <= group && group < std::ssize(model_.groups),
               fmt::format("uses group {}, but only {} are described", group, model_.groups.size()),
               "add it to ComputeModel::groups");
-      const bool is_own = group_at(group).unit == static_cast<std::int32_t>(number_);
+      const std::int32_t owner = group_at(group).unit;
+      const bool is_own = owner == static_cast<std::int32_t>(number_);
+      require(owner <= static_cast<std::int32_t>(number_),
+              fmt::format("uses group {} of unit {}, which is behind it", group, owner),
+              "let the first unit that uses a group own it: set ParameterGroup::unit");
+      require(!is_own || last < group, "does not name its own groups in their order",
+              "sort the numbers in UnitModel::groups");
+      last = group;
       require(!is_own || !has_other, "has a group of its own behind another unit's",
               "name its own groups first in UnitModel::groups");
       has_other = has_other || !is_own;
       if (is_own) check_elements(group_at(group));
     }
+  }
+
+  static bool has_twice(std::vector<std::int32_t> numbers) {
+    std::ranges::sort(numbers);
+    return std::ranges::adjacent_find(numbers) != numbers.end();
   }
 
   // Checks that every group belongs to a unit that uses it, and that groups are in order.
@@ -141,6 +156,7 @@ class UnitCheck {
     require(!unit().forward.empty(), "has no forward",
             "describe at least one step, even an empty one");
     check_saved();
+    check_writers();
     check_losses();
     check_between();
     for (std::int32_t index = 0; index < std::ssize(unit().groups); ++index) check_gradient(index);
@@ -156,6 +172,27 @@ class UnitCheck {
     require(!trains || !is_own || unit().joins_micro_batches() || writes,
             "trains, but its backward does not write Role::kGradient",
             "add it to what the backward writes, or count its elements as frozen");
+  }
+
+  // Checks that the gradient of a group, or of an input, is written by one part of the backward:
+  // where it is added to, it is added to once in a pass.
+  void check_writers() const {
+    std::vector<UnitAccess> before;  // of earlier parts
+    for (const StepSpan& part : UnitModel::parts(unit().backward)) {
+      std::vector<UnitAccess> here;
+      for (std::int32_t s = part.begin; s < part.end; ++s) {
+        for (const UnitAccess& write : unit().backward[static_cast<std::size_t>(s)].writes) {
+          const bool is_gradient =
+              write.role == Role::kGradient || write.role == Role::kHiddenGradientOut;
+          if (is_gradient) here.push_back({write.role, write.number});
+        }
+      }
+      for (const UnitAccess& write : here) {
+        require(std::ranges::find(before, write) == before.end(),
+                "writes a gradient in two parts of its backward", "write it in one of them");
+      }
+      before.insert(before.end(), here.begin(), here.end());
+    }
   }
 
   // Checks that a backward which reads saved activations has a forward that writes them.
@@ -251,6 +288,10 @@ class UnitCheck {
 
   // Checks that the buffer of a role has the size that the role needs.
   void check_access(const UnitAccess& access, bool is_backward) const {
+    const bool is_single = access.role == Role::kTokens || access.role == Role::kSaved ||
+                           access.role == Role::kLosses || access.role == Role::kLossScale;
+    require(!is_single || access.number == 0, "numbers a buffer of which there is one",
+            "leave UnitAccess::number at 0");
     switch (access.role) {
       case Role::kTokens:
         return require(model_.tokens_bytes > 0,
@@ -260,6 +301,10 @@ class UnitCheck {
       case Role::kHiddenOut:
       case Role::kHiddenGradient:
       case Role::kHiddenGradientOut:
+        if (access.role == Role::kHiddenOut || access.role == Role::kHiddenGradient) {
+          require(access.number == 0, "numbers its output, but a unit has one output",
+                  "leave UnitAccess::number at 0");
+        }
         require(0 <= access.number &&
                     access.number < std::max<std::ptrdiff_t>(1, std::ssize(unit().inputs)),
                 fmt::format("uses its hidden input {}, which it does not name", access.number),
@@ -299,6 +344,15 @@ class UnitCheck {
     const bool has_ends =
         model_.units.front().joins_micro_batches() && model_.units.back().fuses_passes();
     const bool has_stages = options_.ranks.shape.pipeline > 1;
+    for (std::size_t u = 0; !options_.schedule.empty() && u < model_.units.size(); ++u) {
+      for (const std::int32_t group : model_.units[u].groups) {
+        const std::int32_t owner = group_at(group).unit;
+        const bool is_joined = model_.units[static_cast<std::size_t>(owner)].joins_micro_batches();
+        demand(owner == static_cast<std::int32_t>(u) || is_joined,
+               fmt::format("unit {} uses parameters of unit {}, and a schedule is given", u, owner),
+               "train in the usual order, or share only the parameters of an embedding");
+      }
+    }
     demand(!has_stages || options_.schedule.empty(),
            "a schedule from outside must cover a whole model, not pipeline stages",
            "train without pipeline stages, or without a schedule");

@@ -306,7 +306,7 @@ UnitState::FieldHome UnitState::home_of(StateField field, std::int32_t group,
   return {};
 }
 
-// Frozen parameters are kept in the type that computes, and in no other.
+// Frozen parameters are kept in their group's type, and in no other.
 void UnitState::read_frozen(StateField field, std::int32_t group, std::int64_t chunk,
                             std::int64_t begin, std::span<float> out) {
   if (field != StateField::kMaster) {

@@ -63,7 +63,7 @@ class UnitState {
   // ones. Elsewhere it is the hash of nothing.
   std::uint64_t parameters_hash() const { return parameters_hash_->value(); }
   // Reads elements [begin, begin + out.size()) of a group's flat sequence, which are at home here.
-  // Frozen elements have only their parameters, in the compute type; their other fields read as
+  // Frozen elements have only their parameters, in the group's type; their other fields read as
   // zero. Quantised elements have no values: their parameters must not be asked for.
   void read(StateField field, std::int32_t group, std::int64_t begin, std::span<float> out);
   // Returns whether all of these elements are at home on this rank.

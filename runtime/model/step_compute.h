@@ -35,15 +35,15 @@ class StepCompute {
   virtual ~StepCompute() = default;
 
   // Computes one task: reads and writes what the description says, in the memory that `memory`
-  // names by role, and keeps no pointer to it. Parameters are in the compute type, gradients in
-  // fp32.
+  // names by role, and keeps no pointer to it. Parameters are in the type of their group,
+  // gradients in fp32.
   //
   // The gradient is the derivative of the sum of the losses times memory.gradient_scale, for every
   // element that trains, and zero where the sequence is padded. The task first computes it
-  // completely and then stores it, or adds it to what is there, as memory.gradient_mode says. So
-  // the bits are the same wherever the sum over micro-batches is kept. A loss is one fp64 number,
-  // the sum over the micro-batch. Where runs are to be compared, the same task with the same input
-  // has to give the same bits.
+  // completely and then stores it, or adds it to what is there, as memory.gradient_mode and
+  // GroupMemory::gradient_mode say. So the bits are the same wherever the sum over micro-batches is
+  // kept. A loss is one fp64 number, the sum over the micro-batch. Where runs are to be compared,
+  // the same task with the same input has to give the same bits.
   //
   // Called by the compute lane's thread, one task at a time, in the order of the schedule. On a
   // device with streams it queues its work on context.stream and does not wait for it.

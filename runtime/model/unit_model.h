@@ -23,10 +23,10 @@ enum class UnitPass : std::uint8_t { kForward, kRecompute, kBackward };
 struct ParameterGroup {
   std::int32_t unit = 0;           // whose parameters these are; other units may use them, too
   std::optional<DType> type = {};  // of the parameters; none: ComputeModel::compute_type
-  std::int32_t rule = 0;           // which of the update rules: see TierRuntimeOptions
+  std::int32_t rule = 0;           // 0, or a number of OptimizerOptions::further_rules from 1
   std::int64_t padded_elements = 0;
   std::int64_t frozen_elements = 0;  // the last ones of padded_elements
-  // The frozen elements whose bytes are not numbers of the compute type. They are moved like the
+  // The frozen elements whose bytes are not numbers of the group's type. They are moved like the
   // others, and set by FillSource::bytes (runtime/engine/unit_state.h).
   ElementSpan quantized = {};
   std::int64_t decayed_elements = 0;  // weight decay applies to this many, from the start
@@ -72,6 +72,8 @@ struct UnitStep {
   // The buffers that the step touches besides parameters, constants and workspace. Every compute op
   // has the last two. A gradient that is written is also read where it is added to, and the loss
   // scale is read only where losses are scaled.
+  // Several steps of a part may write a gradient, but no element of it twice. Another part may not
+  // write it.
   std::vector<UnitAccess> reads = {};
   std::vector<UnitAccess> writes = {};
   double flops = 0;

@@ -130,8 +130,21 @@ class Planner {
       if (step_s >= kWorthwhile * best_s) continue;
       best_s = step_s;
       other->reasons = std::move(plan.reasons);
+      other->reasons.made_room = moved_to_host(before, other->policy);
       plan = std::move(*other);
     }
+  }
+
+  // Returns the groups whose optimizer state is on the device in one policy and on the host in the
+  // other.
+  static std::vector<std::int32_t> moved_to_host(const StepPolicy& from, const StepPolicy& to) {
+    std::vector<std::int32_t> moved;
+    for (std::size_t g = 0; g < from.homes.size(); ++g) {
+      if (from.homes[g].optimizer != to.homes[g].optimizer) {
+        moved.push_back(static_cast<std::int32_t>(g));
+      }
+    }
+    return moved;
   }
 
   // Returns the plan with a share of streamed updates. If it does not fit, the optimizer state of

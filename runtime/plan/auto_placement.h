@@ -103,7 +103,7 @@ Option budget_option(Tier tier);
 Ledger ledger_of(const Program& program, const TierBudgets& budgets);
 
 // Chooses a home for every state, fastest tier first, so that the program fits. It starts with
-// everything in the compute tier and gives way unit by unit, no further than needed; the states
+// everything in the compute tier and gives way state by state, no further than needed; the states
 // that cost least elsewhere go first. Compiles and verifies. If no plan fits, throws OutOfMemory
 // with the ledger of the smallest program there is. Its remedy names the budgets that are enough,
 // and each other change that was tried and found to make the step fit, or noticeably smaller.

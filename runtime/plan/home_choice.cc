@@ -222,6 +222,7 @@ TierPressure HomeChoice::pressure_on(Tier tier, const PolicyKey& key,
 
 PlanReasons HomeChoice::reasons_of(const PolicyKey& key) const {
   PlanReasons reasons;
+  reasons.is_known = true;
   for (const StateClassInfo& info : kStateClasses) {
     reasons.is_asked[info.state] = request_.homes[info.state].has_value();
   }

@@ -16,7 +16,7 @@ namespace terrace {
 inline constexpr std::int32_t kUsualLookahead = 3;
 
 // Chooses a home for every state of a step, fastest tier first: starts with everything in the
-// compute tier and gives way unit by unit, no further than needed.
+// compute tier and gives way state by state, no further than needed.
 class HomeChoice {
  public:
   // Borrows all. `footprints` are of this model and request.

@@ -36,9 +36,12 @@ struct TierPressure {
 };
 
 struct PlanReasons {
+  bool is_known = false;          // not of a plan that keeps as little as it can
   ByStateClass<bool> is_asked{};  // the user named the tier
   bool recompute_is_asked = false;
   std::vector<TierPressure> tiers;  // the compute tier first
+  // The groups whose optimizer state left the device to make room for streamed updates.
+  std::vector<std::int32_t> made_room = {};
 };
 
 }  // namespace terrace

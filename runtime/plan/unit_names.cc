@@ -25,10 +25,11 @@ std::optional<std::int32_t> find_unit(const StepModel& model, std::string_view n
   std::int32_t number = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   const bool is_number = error == std::errc() && end == name.data() + name.size();
+  std::int32_t blocks = 0;
   for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
     if (name == "embedding" && model.joins_micro_batches(u)) return u;
     if (name == "head" && model.fuses_passes(u)) return u;
-    if (is_number && is_block(model, u) && number-- == 0) return u;
+    if (is_number && is_block(model, u) && blocks++ == number) return u;
   }
   return std::nullopt;
 }

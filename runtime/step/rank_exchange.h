@@ -6,12 +6,12 @@
 #include "runtime/step/schedule.h"
 #include "runtime/step/step_model.h"
 
-// The ops that exchange bytes with other ranks. All ranks of an exchange compile the same ops in
-// the same order; only the part of a chunk that is the rank's own differs.
+// The ops that exchange bytes with other ranks. All data-parallel ranks compile the same ops in the
+// same order, and so do all tensor-parallel ranks: only the part of a chunk that is the rank's own
+// differs. A message between pipeline stages is a send in one stage and a receive in the other.
 namespace terrace {
 
-// --- data-parallel ranks (ZeRO)
-// --------------------------------------------------------------------
+// --- data-parallel ranks (ZeRO) -----------------------------------------------------------------
 
 // Returns this rank's part of a range that holds a whole chunk.
 Range own_shard(const StepModel& model, const Range& whole);
@@ -24,8 +24,7 @@ Range reduce_to(Mover& mover, const StepModel& model, const Range& whole, const 
 // Adds a chunk up over ranks, where it is.
 void reduce_in_place(Mover& mover, const StepModel& model, const Range& whole, std::int32_t chunk);
 
-// --- tensor-parallel ranks
-// -------------------------------------------------------------------------
+// --- tensor-parallel ranks ----------------------------------------------------------------------
 
 // Returns an exchange of activations.
 Op tensor_op(const StepModel& model, OpKind kind, const Range& source, const Range& target);
@@ -33,8 +32,7 @@ Op tensor_op(const StepModel& model, OpKind kind, const Range& source, const Ran
 void reduce_summed(Mover& mover, const StepModel& model, std::int32_t group, std::int64_t chunk,
                    const Range& whole);
 
-// --- pipeline stages
-// -------------------------------------------------------------------------------
+// --- pipeline stages ----------------------------------------------------------------------------
 
 // Returns the op of a task that sends or receives a range. Only a send says how many bytes pass.
 Op message_op(const Task& task, const Range& range, Account account);

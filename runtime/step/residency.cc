@@ -119,7 +119,8 @@ class Visits {
  private:
   static bool are_one_visit(const Task& a, const Task& b) {
     const bool is_one_update = a.group == b.group && a.chunk == b.chunk;
-    return a.unit == b.unit && a.parts == b.parts && (!a.is_deferred() || is_one_update);
+    return a.unit == b.unit && a.part == b.part && a.parts == b.parts &&
+           (!a.is_deferred() || is_one_update);
   }
 
   std::int32_t count_;
@@ -239,6 +240,7 @@ void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budge
       }
       const auto held_back = [&](Tier tier, std::int32_t end, std::size_t bytes) {
         if (room.has(tier, from, end, bytes)) return false;
+        if (note.limit == LoadLimit::kRoom) return true;  // told for a later issue already
         note.limit = LoadLimit::kRoom;
         note.tier = tier;
         note.lacking_bytes = room.lacking(tier, from, end, bytes);
@@ -247,6 +249,8 @@ void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budge
       if (held_back(load.target_tier, now, load.target_bytes)) continue;
       if (load.staging_bytes != 0 && held_back(Tier::kHost, from + 1, load.staging_bytes)) continue;
       note.limit = LoadLimit::kLookahead;
+      note.lacking_bytes = 0;
+      note.tier = Tier::kHost;
       note.visits_ahead = ahead;
       room.take(load.target_tier, from, now, load.target_bytes);
       room.take(Tier::kHost, from, from + 1, load.staging_bytes);

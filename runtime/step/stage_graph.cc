@@ -76,7 +76,7 @@ void StageGraph::match(const Channel& channel) {
     if (send.reads.front().size_bytes != receive.writes.front().size_bytes ||
         send.message != receive.message || send.parts != receive.parts ||
         send.micro_batch != receive.micro_batch || send.unit != receive.unit ||
-        send.chunk != receive.chunk) {
+        send.group != receive.group || send.chunk != receive.chunk) {
       problems_.push_back(
           fmt::format("{} is met by {}", name(channel.sends[i]), name(channel.receives[i])));
       return;

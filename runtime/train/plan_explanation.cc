@@ -21,14 +21,16 @@ using nlohmann::ordered_json;
 
 // Why a state is where it is.
 enum class Cause : std::uint8_t {
-  kAsked,       // the user named the tier
-  kHasRoom,     // nothing had to give way
-  kGaveWay,     // it gave way for the budget of a faster tier
-  kUsedAtOnce,  // a gradient that an update uses up before it could go to a drive and back
+  kAsked,     // the user named the tier
+  kHasRoom,   // nothing had to give way
+  kGaveWay,   // it gave way for the budget of a faster tier
+  kMadeRoom,  // it left the device to make room for streamed updates
+  kKept,      // a gradient that is not worth the way to a drive and back
 };
 
 std::string_view name_of(Cause cause) {
-  constexpr std::array<std::string_view, 4> kNames = {"asked", "room", "gave_way", "used_at_once"};
+  constexpr std::array<std::string_view, 5> kNames = {"asked", "room", "gave_way", "made_room",
+                                                      "kept"};
   return kNames.at(static_cast<std::size_t>(cause));
 }
 
@@ -126,16 +128,25 @@ class Explanation {
   StateReason state_of(StateClass state, std::int32_t number) const {
     StateReason reason{.state = state, .number = number, .home = policy_.home(state, number)};
     reason.given_way = last_given_way(reasons_, state, number, false);
+    const bool made_room =
+        state == StateClass::kOptimizer &&
+        std::ranges::find(reasons_.made_room, number) != reasons_.made_room.end();
     reason.cause = reasons_.is_asked[state]       ? Cause::kAsked
+                   : made_room                    ? Cause::kMadeRoom
                    : reason.given_way.has_value() ? Cause::kGaveWay
                                                   : Cause::kHasRoom;
     if (state == StateClass::kActivations) return reason;
-    for (std::int64_t c = 0; c < model_.home_chunks(state, number); ++c) {
-      reason.bytes += model_.home_bytes(state, number, c);
-    }
     if (state == StateClass::kGradients && policy_.gradient_home(number) != reason.home) {
       reason.home = policy_.gradient_home(number);
-      reason.cause = Cause::kUsedAtOnce;
+      reason.cause = Cause::kKept;
+    }
+    // Gradients that are divided away from the compute tier: see Homes::is_sharded().
+    const bool is_divided = state == StateClass::kGradients && model_.zero.of_optimizer() &&
+                            reason.home != policy_.compute_tier();
+    for (std::int64_t c = 0; c < model_.home_chunks(state, number); ++c) {
+      const ChunkPart part = is_divided ? model_.shard(number, c, model_.zero.rank)
+                                        : model_.home_part(state, number, c);
+      reason.bytes += model_.state_bytes(state, number, part.count);
     }
     return reason;
   }
@@ -172,8 +183,10 @@ std::string cause_text(const StateReason& state) {
       return "where it is used: there is room";
     case Cause::kGaveWay:
       return given_way_text(*state.given_way);
-    case Cause::kUsedAtOnce:
-      return "the update uses it up before it could go to the drive and back";
+    case Cause::kMadeRoom:
+      return "left the device to make room for updates that are streamed through it";
+    case Cause::kKept:
+      return "not worth the way to the drive and back: its update comes too soon";
   }
   return "";
 }
@@ -204,8 +217,7 @@ std::string update_text(const Explanation& plan, std::int32_t group) {
   const char* const when = policy.updates_wait_for_norm
                                ? "under the next step's forward, because it waits for the norm"
                            : policy.defers_update(group)
-                               ? "under the next step's forward, because its gradient is one of "
-                                 "the step's last"
+                               ? "under the next step's forward, where the simulator finds it best"
                                : "under the backward, as soon as its gradient is there";
   return fmt::format("  update           runs {}, {}\n", where, when);
 }
@@ -270,7 +282,10 @@ std::string_view name_of(LoadLimit limit) {
 
 ordered_json unit_json(const Explanation& plan, std::int32_t unit) {
   ordered_json states = ordered_json::array();
-  for (const StateReason& state : plan.states_of(unit)) states.push_back(state_json(state));
+  for (const StateReason& state : plan.states_of(unit)) {
+    const bool is_kept = state.state != StateClass::kActivations || !plan.is_recomputed(unit);
+    if (is_kept) states.push_back(state_json(state));
+  }
   ordered_json loads = ordered_json::array();
   for (const Explanation::Loads& alike : plan.loads_of(unit)) {
     ordered_json json = {{"of", name_of(alike.note.account)},
@@ -284,11 +299,21 @@ ordered_json unit_json(const Explanation& plan, std::int32_t unit) {
     }
     loads.push_back(std::move(json));
   }
-  return {{"unit", unit},
-          {"name", name_of_unit(plan.model(), unit)},
-          {"states", states},
-          {"recomputed", plan.is_recomputed(unit)},
-          {"loads", loads}};
+  ordered_json json = {{"unit", unit},
+                       {"name", name_of_unit(plan.model(), unit)},
+                       {"states", states},
+                       {"recomputed", plan.is_recomputed(unit)}};
+  if (plan.is_recomputed(unit)) {
+    const std::optional<GivenWay> given = plan.recompute_given_way(unit);
+    const bool is_asked = plan.reasons().recompute_is_asked;
+    json["recompute_cause"] = is_asked ? "asked" : given.has_value() ? "gave_way" : "first";
+    if (!is_asked && given.has_value()) {
+      json["recompute_for_tier"] = name_of(given->tier->tier);
+      json["recompute_place"] = given->place;
+    }
+  }
+  json["loads"] = loads;
+  return json;
 }
 
 }  // namespace
@@ -308,6 +333,9 @@ std::string explain_unit(const TierPlan& plan, std::string_view name) {
         fmt::format("give embedding, head, or a block from 0 to {}", blocks - 1));
   }
   std::string text = fmt::format("reasons for {}:\n", name_of_unit(model, *unit));
+  if (!plan.training.reasons.is_known) {
+    return text + "  only a plan that keeps as little as it can fits beside the evaluation\n";
+  }
   text += states_text(explanation, *unit);
   for (const std::int32_t group : model.units[static_cast<std::size_t>(*unit)].groups) {
     const bool is_updated = model.owner(group) == *unit && model.group_trains(group);
@@ -317,6 +345,7 @@ std::string explain_unit(const TierPlan& plan, std::string_view name) {
 }
 
 std::string reasons_json(const TierPlan& plan) {
+  if (!plan.training.reasons.is_known) return "{}";
   const Explanation explanation(plan);
   ordered_json tiers = ordered_json::array();
   for (const TierPressure& tier : plan.training.reasons.tiers) tiers.push_back(pressure_json(tier));

@@ -309,7 +309,20 @@ INSTANTIATE_TEST_SUITE_P(
                     [](auto& m, auto&) { m.units[2].groups.insert(m.units[2].groups.begin(), 0); },
                     "unit 2 has a group of its own behind another unit's"},
         Description{"group_without_owner", [](auto& m, auto&) { m.groups[1].unit = 3; },
-                    "group 1 belongs to unit 3, which does not use it"},
+                    "unit 1 uses group 1 of unit 3, which is behind it"},
+        Description{"group_twice", [](auto& m, auto&) { m.units[2].groups.push_back(2); },
+                    "unit 2 names a group twice"},
+        Description{"input_twice", [](auto& m, auto&) { m.units[3].inputs = {1, 1}; },
+                    "unit 3 names an input twice"},
+        Description{"gradient_in_two_parts",
+                    [](auto& m, auto&) {
+                      m.units[1].backward.push_back(m.units[1].backward[0]);
+                      m.units[1].backward[1].begins_part = true;
+                    },
+                    "unit 1 writes a gradient in two parts of its backward"},
+        Description{"numbered_tokens",
+                    [](auto& m, auto&) { m.units[0].forward[0].reads[0].number = 1; },
+                    "unit 0 numbers a buffer of which there is one"},
         Description{"parameters_of_no_group",
                     [](auto& m, auto&) { m.units[1].forward[0].groups = {1}; },
                     "unit 1 reads parameters of the group with index 1, but it uses only 1"},

@@ -255,7 +255,7 @@ class Machine {
   ExecutorMemory memory_;
   SystemClock clock_;
   std::unique_ptr<HashBodies> bodies_;
-  HomeGate gate_{program_.units};
+  HomeGate gate_{program_.groups};
 };
 
 // Returns small_step_model with every size shrunk, as bytes are hashed again and again here.
