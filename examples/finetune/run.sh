@@ -25,7 +25,7 @@ while (($#)); do
     --small)
       is_small=true
       pretraining_steps=200
-      epochs=20
+      epochs=30
       learning_rate=3e-3
       lora_learning_rate=1e-2
       ;;
