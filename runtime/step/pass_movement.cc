@@ -239,25 +239,21 @@ void PassMovement::settle(const Task& task) {
   }
 }
 
-// Settles the gradients that no later part of the pass writes.
+// Settles the gradients that the part has written. No other part of the pass writes them.
 void PassMovement::settle_gradients(const Task& task) {
-  const StepModel& model = state_.model;
-  const UnitModel& unit = model.units.at(task.unit);
-  const auto last_writer = [&](std::int32_t index) {
-    std::int32_t last = -1;
-    for (std::int32_t s = 0; s < static_cast<std::int32_t>(unit.backward.size()); ++s) {
-      const UnitAccess gradient{.role = Role::kGradient, .number = index};
-      if (std::ranges::find(unit.backward[s].writes, gradient) != unit.backward[s].writes.end()) {
-        last = s;
-      }
+  std::vector<std::int32_t> written;
+  for (const UnitStep& step : steps_of(state_.model, task)) {
+    for (const UnitAccess& write : step.writes) {
+      if (write.role == Role::kGradient) written.push_back(write.number);
     }
-    return last;
-  };
-  for (std::int32_t index = 0; index < std::ssize(unit.groups); ++index) {
-    const std::int32_t last = last_writer(index);
-    const bool is_in_part = task.steps.begin <= last && last < task.steps.end;
-    const std::int32_t group = unit.groups[index];
-    if (is_in_part && model.owns(group)) gradients_->settle(group, task.micro_batch);
+  }
+  std::ranges::sort(written);
+  const auto repeated = std::ranges::unique(written);
+  written.erase(repeated.begin(), repeated.end());
+  const UnitModel& unit = state_.model.units.at(task.unit);
+  for (const std::int32_t index : written) {
+    const std::int32_t group = unit.groups.at(index);
+    if (state_.model.owns(group)) gradients_->settle(group, task.micro_batch);
   }
 }
 

@@ -114,6 +114,11 @@ class TaskCheck {
       refuse(task, "has no forward before it",
              "put the unit's forward of this micro-batch before it");
     }
+    const bool names_inputs = !model_.units[task.unit].inputs.empty();
+    if (names_inputs && chains_.at(forward).use > 0) {
+      refuse(task, "uses a second time a unit that names its inputs",
+             "use it once in a micro-batch, or let it read the output before it");
+    }
     const std::vector<std::int32_t>& inputs = chains_.at(forward).inputs;
     if (model_.joins_micro_batches(task.unit) && !inputs.empty()) {
       refuse(task, "does not come first: the unit is an embedding",

@@ -280,6 +280,18 @@ std::string_view name_of(LoadLimit limit) {
   return kNames.at(static_cast<std::size_t>(limit));
 }
 
+// Where and when a group is updated, in words for programs.
+ordered_json update_json(const StepPolicy& policy, std::int32_t group) {
+  const bool on_device = policy.update_tier(group) == Tier::kDevice;
+  return {{"group", group},
+          {"where", policy.streams_update(group) ? "streamed"
+                    : on_device                  ? "device"
+                                                 : "host"},
+          {"when", policy.updates_wait_for_norm  ? "after_norm"
+                   : policy.defers_update(group) ? "deferred"
+                                                 : "at_once"}};
+}
+
 ordered_json unit_json(const Explanation& plan, std::int32_t unit) {
   ordered_json states = ordered_json::array();
   for (const StateReason& state : plan.states_of(unit)) {
@@ -311,6 +323,12 @@ ordered_json unit_json(const Explanation& plan, std::int32_t unit) {
       json["recompute_for_tier"] = name_of(given->tier->tier);
       json["recompute_place"] = given->place;
     }
+  }
+  json["updates"] = ordered_json::array();
+  for (const std::int32_t group : plan.model().units[static_cast<std::size_t>(unit)].groups) {
+    const bool is_updated = plan.model().owner(group) == unit && plan.model().group_trains(group) &&
+                            plan.policy().has_backward;
+    if (is_updated) json["updates"].push_back(update_json(plan.policy(), group));
   }
   json["loads"] = loads;
   return json;

@@ -194,6 +194,7 @@ class GroupedTrainer final : public StepCompute {
     void put_gradient(std::size_t index, std::int64_t elements, Value value) const {
       const GroupMemory& group = memory.groups[index];
       auto* const gradient = reinterpret_cast<float*>(group.gradient);
+      if (gradient == nullptr) return;  // the group is frozen
       const bool adds = group.gradient_mode == GradientMode::kAccumulate;
       for (std::int64_t at = 0; at < elements; ++at) {
         gradient[at] = adds ? gradient[at] + value(at) : value(at);

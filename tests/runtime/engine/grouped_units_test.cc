@@ -319,6 +319,52 @@ TEST(GroupedUnits, AnOrderFromOutsideHasTheSameBits) {
   EXPECT_EQ(run_grouped(model, options), usual);
 }
 
+// The middle group of the second unit stays as it was, and the others learn.
+TEST(GroupedUnits, AGroupMayBeFrozen) {
+  const TemporaryDirectory directory;
+  ComputeModel model = grouped_model();
+  ParameterGroup& frozen = model.groups.at(kC);
+  frozen.frozen_elements = frozen.padded_elements;
+  frozen.decayed_elements = 0;
+  std::erase(model.units.at(1).backward.at(1).writes, UnitAccess{Role::kGradient, 1});
+  TierRuntimeOptions options = grouped_options();
+  const ToyRun in_memory = run_grouped(model, options);
+  const auto masters = [&](std::int32_t group) {
+    return in_memory.state.at(static_cast<std::size_t>(group) * kStateFields.size());
+  };
+  EXPECT_EQ(masters(kC).at(5), grouped_parameter(kC, 5));
+  EXPECT_NE(masters(kB).at(5), grouped_parameter(kB, 5));
+  options.nvme.directories = {{directory.path(), std::nullopt}};
+  for (const bool unified : {true, false}) {
+    put_all(options, unified, Tier::kNvme);
+    EXPECT_EQ(run_grouped(model, options), in_memory) << unified;
+  }
+}
+
+// An evaluation has the loss that the next step begins with.
+TEST(GroupedUnits, AreEvaluated) {
+  const TemporaryDirectory directory;
+  const ComputeModel model = grouped_model();
+  for (const bool unified : {true, false}) {
+    TierRuntimeOptions options = grouped_options();
+    options.nvme.directories = {{directory.path(), std::nullopt}};
+    put_all(options, unified, Tier::kNvme);
+    const TierPlan plan = plan_tiers(model, options);
+    GroupedTrainer trainer(model);
+    SilentLog log;
+    TierRuntime runtime(options, plan, trainer, log);
+    fill_groups(runtime);
+    ToyRun run;
+    train_toy(runtime, options, 1, 2, run);
+    const std::vector<ToyInput> inputs = toy_inputs(3, 2);
+    const double sum = runtime.evaluate(std::as_bytes(std::span(inputs)));
+    runtime.begin_step(toy_step(3, inputs));
+    EXPECT_EQ(sum / static_cast<double>(PlainTraining::terms(inputs)),
+              runtime.finish_step().result.loss);
+    runtime.drain();
+  }
+}
+
 // The middle part of the second unit's pass waits for nothing but its own group.
 TEST(GroupedUnits, AGroupIsFetchedForThePartThatUsesIt) {
   const ComputeModel model = grouped_model();

@@ -53,6 +53,8 @@ TEST(PlanExplanation, SaysForWhichBudgetAStateGaveWay) {
   EXPECT_GT(device.at("bytes_with_one_less"), device.at("budget_bytes"));
   const json& units = reasons.at("units");
   ASSERT_EQ(units.size(), plan.model.unit_count());
+  EXPECT_EQ(units.at(0).at("updates").at(0).at("where"), "host");
+  EXPECT_EQ(units.at(0).at("updates").at(0).at("when"), "after_norm");
   // Every state that gave way is where the plan has it.
   std::size_t given_way = 0;
   for (const json& unit : units) {
