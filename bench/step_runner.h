@@ -23,7 +23,7 @@ class StepRunner {
   double step_seconds(int steps);
 
   const StepModel& model() const { return plan_.model; }
-  const Program& program() const { return plan_.training.program; }
+  const Program& program() const { return engine_.program(); }
   // The engine's own bodies, also where others run in their place.
   const OpBodies& bodies() const { return engine_.bodies(); }
   int update_threads() const { return engine_.update_threads(); }

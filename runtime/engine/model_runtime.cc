@@ -139,7 +139,7 @@ TierPlan plan_model(const ModelRuntimeOptions& options) {
 PlanMemory memory_of_plan(const TierPlan& plan) {
   // Measured with 28,000 ops: 1.1 KiB each.
   constexpr std::size_t kProgramBytesPerOp = 1536;
-  const std::size_t ops = plan.training.program.ops.size() + plan.evaluation.ops.size();
+  const std::size_t ops = op_count(plan.training.program) + op_count(plan.evaluation);
   const bool has_drive = plan.ledger[Tier::kNvme].peak_bytes > 0;
   return {arena_bytes(plan, Tier::kDevice), host_arena_bytes(plan) + 2 * step_input_bytes(plan),
           kProgramBytesPerOp * ops, HomeAccess::buffer_bytes(has_drive)};

@@ -97,6 +97,8 @@ class ModelRuntime {
 
   const UnitCompute& compute() const { return compute_; }
   const StepBodies& bodies() const { return tiers_.bodies(); }
+  // Returns the program that steps run. The reports number its ops.
+  const Program& program() const { return tiers_.program(); }
   std::vector<StorePath> store_paths() const { return tiers_.store_paths(); }
   int compute_threads() const { return tiers_.compute_threads(); }
   int update_threads() const { return tiers_.update_threads(); }

@@ -40,6 +40,7 @@ TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan
                          StepCompute& compute, Log& log)
     : options_(options),
       plan_(plan),
+      training_(plan.training.program),
       compute_(compute),
       compute_workers_(options.threads, options.cpus),
       update_workers_(options.update_threads, options.cpus),
@@ -134,7 +135,7 @@ void TierRuntime::clear_losses() {
 }
 
 void TierRuntime::make_lanes() {
-  const Program& program = plan_.training.program;
+  const Program& program = training_.program();
   homes_ = std::make_unique<HomeAccess>(program, plan_.model, memory_, device_, store_.get());
   state_ = std::make_unique<UnitState>(*homes_, plan_.model, options_.optimizer);
   bodies_ = make_bodies(program);
@@ -415,7 +416,8 @@ double TierRuntime::evaluate(std::span<const std::byte> input) {
   }
   if (!has_state_) throw UsageError("evaluate(): no state was set", "call fill_state() first");
   check_input("evaluate()", input);
-  const Program& program = plan_.evaluation;
+  if (!evaluation_.has_value()) evaluation_.emplace(plan_.evaluation);
+  const Program& program = evaluation_->program();
   if (evaluator_ == nullptr) {
     evaluation_bodies_ = make_bodies(program);
     evaluator_ = std::make_unique<LaneExecutor>(

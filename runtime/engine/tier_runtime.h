@@ -12,6 +12,7 @@
 #include "runtime/engine/tier_plan.h"
 #include "runtime/engine/unit_state.h"
 #include "runtime/step/lane_executor.h"
+#include "runtime/step/unrolled_program.h"
 
 // Training of units that a caller describes and computes, with their state in memory tiers: device
 // memory, host memory and NVMe. Only the caller knows what the units are, what their parameters
@@ -142,6 +143,9 @@ class TierRuntime {
   // Returns the runtime's own bodies, also where TierRuntimeOptions::bodies run the steps in their
   // place.
   const StepBodies& bodies() const { return *bodies_; }
+  // Returns the program that steps run: the plan's, with every repetition listed. The reports number
+  // its ops.
+  const Program& program() const { return training_.program(); }
   std::vector<StorePath> store_paths() const;
   // Returns a share in the host memory, for a caller that keeps pointers into it after the runtime
   // has gone.
@@ -172,6 +176,8 @@ class TierRuntime {
 
   const TierRuntimeOptions options_;
   const TierPlan& plan_;
+  const UnrolledProgram training_;
+  std::optional<UnrolledProgram> evaluation_;  // made at the first evaluation
   StepCompute& compute_;
   WorkerArena compute_workers_;
   WorkerArena update_workers_;

@@ -69,15 +69,17 @@ class Planner {
   }
 
   std::optional<StepPlan> least(FunctionRef<bool(StepPlan&)> accepts) const {
-    for (StepPolicy& policy : home_choice().least_policies()) {
+    std::optional<StepPlan> found;
+    home_choice().find_least_policy([&](StepPolicy& policy) {
       StepPlan plan = home_choice().least(std::move(policy));
-      if (!fits(plan.ledger) || !accepts(plan)) continue;
-      if (request_.is_trial) return plan;
-      add_edges(plan.program);
-      check(plan.program);
-      return plan;
-    }
-    return std::nullopt;
+      if (!fits(plan.ledger) || !accepts(plan)) return false;
+      found = std::move(plan);
+      return true;
+    });
+    if (!found.has_value() || request_.is_trial) return found;
+    add_edges(found->program);
+    check(found->program);
+    return found;
   }
 
   std::optional<Ledger> least_ledger() const { return home_choice().least_ledger(); }
@@ -288,7 +290,9 @@ class Planner {
   static std::optional<double> flops_of_balance(const Program& program,
                                                 const MachineProfile& profile) {
     double flops = 0;
-    for (const Op& op : program.ops) flops += op.cost.flops;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+      flops += program.times_of(i) * program.ops[i].cost.flops;
+    }
     const double link_s = busiest_link_s(program, profile);
     if (link_s == 0 || flops == 0) return std::nullopt;
     return flops / link_s;

@@ -3,6 +3,7 @@
 #include <array>
 #include <compare>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,7 +19,7 @@ namespace terrace {
 struct PolicyKey {
   MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
   bool recomputes_first = false;  // all units recompute before anything else gives way
-  bool is_short = false;          // two micro-batches stand for all
+  std::int32_t micro_batches = 0;  // of a step that has fewer than asked for; 0: of the step
   std::size_t on_device = 0;      // concessions
   std::size_t on_host = 0;
 

@@ -12,6 +12,9 @@ namespace terrace {
 namespace {
 
 constexpr std::int32_t kFewMicroBatches = 2;
+// A step of very many micro-batches is asked about after steps of this many and of larger numbers.
+constexpr std::int32_t kFewerMicroBatches = 64;
+constexpr std::int32_t kMoreMicroBatches = 8;  // times as many
 constexpr std::size_t kUnitsOfTries = 256;
 
 // Returns the smallest count in [0, most] that passes; `most` if none does.
@@ -43,19 +46,21 @@ bool HomeChoice::has_one_order() const {
 std::vector<MicroBatchOrder> HomeChoice::orders() const {
   if (request_.order.has_value()) return {*request_.order};
   if (has_one_order()) return {MicroBatchOrder::kMicroBatchMajor};
+  StepPolicy micro_batch_major;
+  micro_batch_major.micro_batches = request_.micro_batches;
+  if (has_period(model_, micro_batch_major)) {
+    return {MicroBatchOrder::kMicroBatchMajor, MicroBatchOrder::kLayerMajor};
+  }
   return {MicroBatchOrder::kLayerMajor, MicroBatchOrder::kMicroBatchMajor};
 }
 
 std::optional<StepPlan> HomeChoice::choose() const {
   std::optional<StepPlan> best;
   for (const MicroBatchOrder order : orders()) {
-    // Micro-batch-major programs are the large ones.
-    if (best.has_value() && moved_bytes(best->program) < least_moved_of_other_order()) break;
+    if (best.has_value() && !may_be_better(order, best->program)) break;
     std::optional<StepPlan> plan = try_order(order);
     if (!plan.has_value()) continue;
-    const bool moves_less =
-        !best.has_value() || moved_bytes(plan->program) <= moved_bytes(best->program);
-    if (moves_less) best = std::move(plan);
+    if (!best.has_value() || is_better(*plan, *best)) best = std::move(plan);
   }
   if (best.has_value()) return best;
   for (const PolicyKey& key : extremes()) {
@@ -68,10 +73,23 @@ std::optional<StepPlan> HomeChoice::choose() const {
   return std::nullopt;
 }
 
-double HomeChoice::least_moved_of_other_order() const {
+// Of two plans that move as much, the one in micro-batch-major order keeps fewer hidden states.
+bool HomeChoice::is_better(const StepPlan& plan, const StepPlan& than) {
+  const double moved = moved_bytes(plan.program);
+  const double least = moved_bytes(than.program);
+  return moved < least ||
+         (moved == least && plan.policy.order == MicroBatchOrder::kMicroBatchMajor);
+}
+
+// Layer-major order saves what every micro-batch moves in the other order.
+bool HomeChoice::may_be_better(MicroBatchOrder order, const Program& than) const {
+  if (order == MicroBatchOrder::kLayerMajor) {
+    return than.repetition.times == 1 || moved_by_repetition(than) > 0;
+  }
   const auto& budget = budgets_.at(static_cast<std::size_t>(compute_tier()));
-  if (!budget.has_value()) return 0;
-  return least_moved_micro_batch_major(model_, request_.micro_batches, request_.unified, *budget);
+  return !budget.has_value() ||
+         moved_bytes(than) >= least_moved_micro_batch_major(model_, request_.micro_batches,
+                                                            request_.unified, *budget);
 }
 
 std::optional<StepPlan> HomeChoice::try_order(MicroBatchOrder order) const {
@@ -124,18 +142,36 @@ bool HomeChoice::find_fewest_concessions(PolicyKey key,
 // the compute tier than a step of many, and its program is small: if it does not fit, the step does
 // not either.
 PolicyKey HomeChoice::shortened(PolicyKey key) const {
-  key.is_short = key.order == MicroBatchOrder::kMicroBatchMajor && model_.pipeline.stages == 1 &&
-                 model_.tasks.empty() && request_.micro_batches > kFewMicroBatches;
+  const bool can_be_shorter = key.order == MicroBatchOrder::kMicroBatchMajor &&
+                              model_.pipeline.stages == 1 && model_.tasks.empty() &&
+                              request_.micro_batches > kFewMicroBatches;
+  if (can_be_shorter) key.micro_batches = kFewMicroBatches;
   return key;
 }
 
-bool HomeChoice::fits_least(const PolicyKey& key, std::span<const Tier> tiers) const {
-  const PolicyKey shorter = shortened(key);
+// In layer-major order the need grows with the micro-batches, and the program of very many is
+// large.
+bool HomeChoice::needs_too_much(const PolicyKey& key) const {
   const auto t = static_cast<std::size_t>(compute_tier());
-  const bool asks_compute = std::ranges::find(tiers, compute_tier()) != tiers.end();
-  if (shorter.is_short && asks_compute && budgets_.at(t).has_value()) {
-    if (live_bytes(shorter).at(t) > *budgets_.at(t)) return false;
+  const auto is_over = [&](const PolicyKey& shorter) {
+    return live_bytes(shorter).at(t) > *budgets_.at(t);
+  };
+  if (!budgets_.at(t).has_value() || !model_.tasks.empty()) return false;
+  if (key.order == MicroBatchOrder::kMicroBatchMajor) {
+    return shortened(key) != key && is_over(shortened(key));
   }
+  PolicyKey shorter = key;
+  shorter.micro_batches = kFewerMicroBatches;
+  while (2 * shorter.micro_batches <= request_.micro_batches) {
+    if (is_over(shorter)) return true;
+    shorter.micro_batches *= kMoreMicroBatches;
+  }
+  return false;
+}
+
+bool HomeChoice::fits_least(const PolicyKey& key, std::span<const Tier> tiers) const {
+  const bool asks_compute = std::ranges::find(tiers, compute_tier()) != tiers.end();
+  if (asks_compute && needs_too_much(key)) return false;
   return footprints_.fit({model_, key, [&] { return policy_of(key); }}, budgets_, tiers);
 }
 
@@ -151,8 +187,7 @@ bool HomeChoice::may_fit(const PolicyKey& key, Tier tier) const {
   if (!budgets_.at(t).has_value()) return true;
   if (fits_least(key, std::span(&tier, 1))) return true;
   if (tier == compute_tier()) {
-    const PolicyKey shorter = shortened(key);
-    if (live_bytes(shorter).at(t) > *budgets_.at(t)) return false;
+    if (needs_too_much(key)) return false;
     if (live_bytes(key).at(t) > *budgets_.at(t)) return false;
   } else if (footprints_.needed_on_host({model_, key, [&] { return policy_of(key); }}) >
              *budgets_.at(t)) {
@@ -187,7 +222,7 @@ StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
       .recompute = request_.recompute.value_or(key.recomputes_first),
       .is_named = request_.homes[StateClass::kActivations].has_value()};
   StepPolicy policy;
-  policy.micro_batches = key.is_short ? kFewMicroBatches : request_.micro_batches;
+  policy.micro_batches = key.micro_batches == 0 ? request_.micro_batches : key.micro_batches;
   policy.order = key.order;
   policy.pipeline_schedule = request_.pipeline_schedule;
   policy.unified = request_.unified;
@@ -279,12 +314,12 @@ std::vector<PolicyKey> HomeChoice::extremes() const {
   return keys;
 }
 
-std::vector<StepPolicy> HomeChoice::least_policies() const {
-  std::vector<StepPolicy> policies;
+void HomeChoice::find_least_policy(FunctionRef<bool(StepPolicy&)> takes) const {
   for (const PolicyKey& key : extremes()) {
-    if (fits_least(key, kTiers)) policies.push_back(policy_of(key));
+    if (!fits_least(key, kTiers)) continue;
+    StepPolicy policy = policy_of(key);
+    if (takes(policy)) return;
   }
-  return policies;
 }
 
 std::optional<Ledger> HomeChoice::least_ledger() const {

@@ -25,17 +25,17 @@ class HomeChoice {
       : model_(model), request_(request), budgets_(budgets), footprints_(footprints) {}
 
   // Returns the plan with the fewest concessions, in the order of micro-batches that moves less if
-  // the order is open. If no search finds one, returns the plan of the first policy of
-  // least_policies(); none if no plan fits.
+  // the order is open. If no search finds one, returns the plan of the first policy that
+  // find_least_policy() offers; none if no plan fits.
   std::optional<StepPlan> choose() const;
   StepPlan compiled(StepPolicy policy) const;
   // Returns the plan of a policy with nothing kept or prefetched, its program without edges.
   StepPlan least(StepPolicy policy) const;
 
-  // Returns the policies with all concessions of a tier or none, in either order of micro-batches,
-  // whose programs fit with nothing kept or prefetched. A program that fits in this way fits every
-  // larger budget. The policies that move the least come first.
-  std::vector<StepPolicy> least_policies() const;
+  // Offers the policies with all concessions of a tier or none, in either order of micro-batches,
+  // whose programs fit with nothing kept or prefetched, until one is taken. A program that fits in
+  // this way fits every larger budget. Of an order, the policies that move the least come first.
+  void find_least_policy(FunctionRef<bool(StepPolicy&)> takes) const;
   // Returns the ledger of the first of these policies, without accounts; none if there is no such
   // policy. Compiles nothing. Where a tier has no budget, its peak is only the live bytes.
   std::optional<Ledger> least_ledger() const;
@@ -55,12 +55,13 @@ class HomeChoice {
   // Returns whether only one order of micro-batches is possible: one after the other, where nothing
   // else is asked for or makes sense.
   bool has_one_order() const;
-  // Returns every order that may be taken, the one that moves less first.
+  // Returns every order that may be taken: the one with the smaller program first, whose plan may
+  // show that the other need not be tried.
   std::vector<MicroBatchOrder> orders() const;
 
-  // Returns a lower bound of the bytes that are moved in micro-batch-major order, whose programs
-  // are the large ones.
-  double least_moved_of_other_order() const;
+  // Returns whether a plan in this order may move fewer bytes than a program in the other order.
+  bool may_be_better(MicroBatchOrder order, const Program& than) const;
+  static bool is_better(const StepPlan& plan, const StepPlan& than);
   std::optional<StepPlan> try_order(MicroBatchOrder order) const;
   // Returns the policies without concessions from which the search for the fewest concessions
   // starts.
@@ -78,6 +79,8 @@ class HomeChoice {
   // every order, the fewest first.
   std::vector<PolicyKey> extremes() const;
   PolicyKey shortened(PolicyKey key) const;
+  // Returns whether even a step of fewer micro-batches does not fit the compute tier.
+  bool needs_too_much(const PolicyKey& key) const;
   // Returns whether the tiers named have room for the step with nothing kept or prefetched.
   bool fits_least(const PolicyKey& key, std::span<const Tier> tiers) const;
   const std::array<std::size_t, kTierCount>& live_bytes(const PolicyKey& key) const;

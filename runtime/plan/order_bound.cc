@@ -1,14 +1,28 @@
 #include "runtime/plan/order_bound.h"
 
 #include <algorithm>
+#include <array>
 
 namespace terrace {
 
+namespace {
+
+constexpr auto kMoving = std::to_array(
+    {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective});
+
+}  // namespace
+
 double moved_bytes(const Program& program) {
   double bytes = 0;
-  for (const Lane lane :
-       {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective}) {
-    bytes += lane_bytes(program, lane);
+  for (const Lane lane : kMoving) bytes += lane_bytes(program, lane);
+  return bytes;
+}
+
+double moved_by_repetition(const Program& program) {
+  double bytes = 0;
+  for (OpId op = program.repetition.begin; op < program.repetition.end; ++op) {
+    const Op& repeated = program.ops[static_cast<std::size_t>(op)];
+    if (std::ranges::find(kMoving, repeated.lane) != kMoving.end()) bytes += repeated.cost.bytes;
   }
   return bytes;
 }

@@ -10,6 +10,8 @@ namespace terrace {
 
 // Returns the bytes that a step moves between tiers and data-parallel ranks.
 double moved_bytes(const Program& program);
+// Returns how many of these bytes one repetition moves.
+double moved_by_repetition(const Program& program);
 
 // Returns a lower bound of moved_bytes() for steps in micro-batch-major order that fit
 // `compute_bytes` of the compute tier (`unified`: host memory), wherever the states are at home.

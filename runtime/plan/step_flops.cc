@@ -20,8 +20,10 @@ bool has_word(std::string_view text, std::string_view word) {
 
 StepFlops flops_of_step(const Program& program, const StepModel& model) {
   StepFlops flops;
-  for (const Op& op : program.ops) {
-    (op.kind == OpKind::kRecompute ? flops.recomputed : flops.necessary) += op.cost.flops;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    double& sum = op.kind == OpKind::kRecompute ? flops.recomputed : flops.necessary;
+    sum += program.times_of(i) * op.cost.flops;
   }
   for (const UnitModel& unit : model.units) {
     flops.masked_halves += unit.masked_flops * model.tensor.ranks * program.micro_batches;

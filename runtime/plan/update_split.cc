@@ -19,7 +19,8 @@ std::vector<LaneSeconds> seconds_by_group(const Program& program, const MachineP
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     const std::int32_t row = op.group < 0 ? program.groups : op.group;
-    seconds.at(static_cast<std::size_t>(row)).at(static_cast<std::size_t>(op.lane)) += alone_s[i];
+    seconds.at(static_cast<std::size_t>(row)).at(static_cast<std::size_t>(op.lane)) +=
+        program.times_of(i) * alone_s[i];
   }
   return seconds;
 }

@@ -66,11 +66,29 @@ ActivationMovement::InputGradient ActivationMovement::input_gradient(const Task&
   BufferId& gradient = at(forward).hidden_gradient;
   const bool adds = gradient != kNoBuffer;
   if (!adds) gradient = hidden_buffer("hidden grad", forward);
-  return {state_.whole(gradient), adds};
+  if (!adds && lasts_for_all(forward)) keep_all_of(forward);
+  return {output_gradient(forward), adds};
+}
+
+bool ActivationMovement::lasts_for_all(std::int32_t forward) const {
+  const Task& producer = state_.tasks.at(at(forward).producer);
+  return producer.times > 1 && state_.model.joins_micro_batches(producer.unit) &&
+         state_.model.trains(producer.unit);
+}
+
+void ActivationMovement::keep_all_of(std::int32_t forward) {
+  const BufferId gradient = at(forward).hidden_gradient;
+  std::size_t& bytes = state_.draft.buffers.at(gradient).size_bytes;
+  state_.draft.strides.push_back({gradient, bytes, true});
+  bytes *= static_cast<std::size_t>(state_.tasks.at(at(forward).producer).times);
 }
 
 Range ActivationMovement::output_gradient(std::int32_t forward) const {
-  return state_.whole(at(forward).hidden_gradient);
+  Range gradient = state_.whole(at(forward).hidden_gradient);
+  if (lasts_for_all(forward)) {
+    gradient.size_bytes /= static_cast<std::size_t>(state_.tasks.at(at(forward).producer).times);
+  }
+  return gradient;
 }
 
 std::vector<std::int32_t> ActivationMovement::forwards_of(std::int32_t unit) const {
@@ -79,6 +97,7 @@ std::vector<std::int32_t> ActivationMovement::forwards_of(std::int32_t unit) con
     if (task.kind != OpKind::kForward || task.unit != unit) continue;
     forwards.at(static_cast<std::size_t>(task.micro_batch)) = task.forward;
   }
+  std::erase(forwards, -1);  // of micro-batches that are not listed
   return forwards;
 }
 

@@ -34,7 +34,7 @@ class ActivationMovement {
   };
   InputGradient input_gradient(const Task& task, std::int32_t index);
   Range output_gradient(std::int32_t forward) const;
-  // Returns the forwards of a unit, one in each micro-batch, ascending.
+  // Returns the forwards of a unit, one in each micro-batch that has tasks, ascending.
   std::vector<std::int32_t> forwards_of(std::int32_t unit) const;
   // Adds a send or a receive of hidden states or of their gradient.
   void pass_message(const Task& task);
@@ -78,6 +78,11 @@ class ActivationMovement {
   }
   // Makes the buffer for a forward's output or its gradient.
   BufferId hidden_buffer(const char* what, std::int32_t forward);
+  // Returns whether the gradient of the forward's output stays until all micro-batches have theirs,
+  // and the forward is of a micro-batch that stands for several.
+  bool lasts_for_all(std::int32_t forward) const;
+  // Makes the gradient's buffer large enough for all these micro-batches, one piece for each.
+  void keep_all_of(std::int32_t forward);
   // Returns the next task that reads the forward's output after the present one.
   std::optional<std::int32_t> next_reader(std::int32_t forward) const;
   void send_away(Activation& activation, const BufferKey& key, const Task& task,

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/step/period.h"
 #include "runtime/step/program.h"
 
 // A program that is still being made. Its ops are attached to the tasks of the schedule. They get
@@ -71,6 +73,8 @@ struct Draft {
   std::vector<DraftOp> ops;
   std::vector<Access> accesses;
   std::vector<Load> loads;
+  std::optional<Period> period;                // of its tasks
+  std::vector<Repetition::Stride> strides;     // of the buffers that a repetition goes through
   bool has_names = true;  // whether buffers have names; a caller that needs only sizes does without
 
   // Adds a buffer that no code looks for by key, so it must not be persistent.

@@ -206,6 +206,7 @@ LinearDraft linearize(const Draft& draft, std::int32_t tasks, const FetchPlan& p
   for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
     linear.live.push_back(life_of(linear.lives[b], linear.uses[b], end));
   }
+  if (draft.period.has_value()) linear.repeated = find_repeated_ops(draft, linear);
   return linear;
 }
 

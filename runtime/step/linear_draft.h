@@ -4,12 +4,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "runtime/step/draft.h"
 #include "runtime/step/load_note.h"
+#include "runtime/step/repeated_ops.h"
 
 namespace terrace {
 
@@ -75,6 +77,9 @@ struct LinearDraft {
   // end, and from the start to the last deferred read.
   std::vector<Lifetime> live;
   std::vector<BufferUse> uses;  // per buffer
+  // The ops that are repeated. None if the step has no period, or if the loads of its micro-batches
+  // differ.
+  std::optional<RepeatedOps> repeated;
 };
 
 // Puts the ops of a draft in order, as the plan says. Gives the buffers no slack. `tasks` is the

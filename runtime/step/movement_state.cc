@@ -28,7 +28,12 @@ MovementState::MovementState(const StepModel& model_of_step, const StepPolicy& p
       tasks(tasks_of_step),
       compute(policy.compute_tier()),
       draft(empty_draft(compute, has_names, tasks.size())),
-      shared(add_shared_buffers(draft, model, policy)) {}
+      shared(add_shared_buffers(draft, model, policy)) {
+  draft.period = period_of(tasks);
+  if (!draft.period.has_value()) return;
+  if (shared.tokens != kNoBuffer) draft.strides.push_back({shared.tokens, model.tokens_bytes});
+  draft.strides.push_back({shared.losses, sizeof(double)});
+}
 
 Op MovementState::compute_op(const Task& task) const {
   Op op{.kind = task.kind, .lane = Lane::kCompute, .use = task.use};

@@ -67,18 +67,27 @@ std::vector<std::size_t> extent_sizes(const Program& program) {
   return sizes;
 }
 
+std::size_t op_count(const Program& program) {
+  const Repetition& repetition = program.repetition;
+  const auto more = static_cast<std::size_t>(repetition.end - repetition.begin) *
+                    static_cast<std::size_t>(repetition.times - 1);
+  return program.ops.size() + more;
+}
+
 double lane_bytes(const Program& program, Lane lane) {
   double bytes = 0;
-  for (const Op& op : program.ops) {
-    if (op.lane == lane) bytes += op.cost.bytes;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    if (op.lane == lane) bytes += program.times_of(i) * op.cost.bytes;
   }
   return bytes;
 }
 
 double lane_bytes(const Program& program, Lane lane, Account account) {
   double bytes = 0;
-  for (const Op& op : program.ops) {
-    if (op.lane == lane && op.account == account) bytes += op.cost.bytes;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    if (op.lane == lane && op.account == account) bytes += program.times_of(i) * op.cost.bytes;
   }
   return bytes;
 }
@@ -104,6 +113,11 @@ std::string describe(const Program& program, const Op& op) {
 
 std::string to_text(const Program& program) {
   std::string text;
+  const Repetition& repetition = program.repetition;
+  if (repetition.times > 1) {
+    text += fmt::format("ops {} to {}: {} times\n", repetition.begin, repetition.end - 1,
+                        repetition.times);
+  }
   for (const Buffer& buffer : program.buffers) {
     text += fmt::format("buffer {:<24} {:>6} at {:>12} {:>12} B {}\n", buffer.name,
                         name_of(buffer.tier), buffer.offset, buffer.size_bytes,

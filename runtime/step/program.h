@@ -180,6 +180,40 @@ struct TierUse {
   friend bool operator==(const TierUse&, const TierUse&) = default;
 };
 
+// The ops [begin, end) of a program, which a run does `times` times in a row, for neighbouring
+// micro-batches. The list has them once, for the first of these. Each time is one repetition.
+struct Repetition {
+  // A buffer of which each repetition touches the next piece.
+  struct Stride {
+    BufferId buffer = kNoBuffer;
+    std::size_t bytes = 0;
+    // Whether the buffer has a piece for each repetition and no others. An op behind the
+    // repetitions that reads the first piece then reads all of them.
+    bool is_of_repetitions = false;
+
+    friend bool operator==(const Stride&, const Stride&) = default;
+  };
+  // A buffer that one repetition fills and the next uses up. The first repetition uses `before`
+  // instead, which ops in front of it fill.
+  struct Handover {
+    BufferId before = kNoBuffer;
+    BufferId own = kNoBuffer;
+
+    friend bool operator==(const Handover&, const Handover&) = default;
+  };
+
+  OpId begin = 0;
+  OpId end = 0;
+  std::int32_t times = 1;
+  std::vector<Stride> strides = {};
+  // The buffers in memory that the repetitions fill. Every repetition fills them anew, at the same
+  // place.
+  std::vector<BufferId> own = {};
+  std::vector<Handover> handovers = {};
+
+  friend bool operator==(const Repetition&, const Repetition&) = default;
+};
+
 struct Program {
   Tier compute_tier = Tier::kDevice;  // kHost in unified mode
   std::int32_t units = 0;
@@ -190,10 +224,16 @@ struct Program {
   std::vector<Buffer> buffers;
   std::vector<Op>
       ops;  // in an order that would be right if each op completed before the next began
+  Repetition repetition = {};  // one time of no ops, if nothing is repeated
   std::array<TierUse, kTierCount> use{};
   std::vector<LoadNote> loads = {};  // of a program that is not a trial
 
   const TierUse& use_of(Tier tier) const { return use.at(static_cast<std::size_t>(tier)); }
+  // Returns how many times a run does the op with this number.
+  std::int32_t times_of(std::size_t op) const {
+    const auto id = static_cast<OpId>(op);
+    return repetition.begin <= id && id < repetition.end ? repetition.times : 1;
+  }
   friend bool operator==(const Program&, const Program&) = default;
 };
 
@@ -202,6 +242,9 @@ BufferId find_buffer(const Program& program, const BufferKey& key);
 
 // Returns the bytes of each NVMe buffer, by extent number. Only for a program without a base.
 std::vector<std::size_t> extent_sizes(const Program& program);
+
+// Returns how many ops a run does.
+std::size_t op_count(const Program& program);
 
 // Returns the bytes that the lane carries in one body.
 double lane_bytes(const Program& program, Lane lane);

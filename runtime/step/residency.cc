@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <map>
 #include <optional>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -133,6 +135,128 @@ class Visits {
   std::vector<std::int32_t> before_;
 };
 
+// Issues loads earlier, visit by visit, as far as there is room. In a step with a period, the loads
+// at the same place of alike micro-batches follow the first of them: all are issued at the same
+// place, or none is.
+class EarlyLoads {
+ public:
+  // The plan has a note and a task of issue for each load. Borrows everything but the room.
+  EarlyLoads(const std::vector<Task>& tasks, const Draft& draft, Room room, FetchPlan& plan)
+      : tasks_(tasks),
+        draft_(draft),
+        room_(std::move(room)),
+        plan_(plan),
+        visits_(tasks),
+        first_forward_(static_cast<std::int32_t>(
+            std::ranges::find(tasks, OpKind::kForward, &Task::kind) - tasks.begin())),
+        follower_(draft.loads.size(), kNone),
+        follows_(draft.loads.size(), false) {
+    if (draft.period.has_value()) find_followers(*draft.period);
+  }
+
+  void run(std::int32_t lookahead) {
+    for (std::int32_t ahead = 1; ahead <= lookahead; ++ahead) {
+      for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
+        if (!follows_[i] && !plan_.leaves_out(draft_.loads[i])) issue_ahead(i, ahead);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+  void find_followers(const Period& period) {
+    std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> last;  // by place, and number at it
+    std::int32_t number = 0;
+    for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
+      const std::int32_t task = draft_.loads[i].need_task;
+      const bool is_of_same = i > 0 && draft_.loads[i - 1].need_task == task;
+      number = is_of_same ? number + 1 : 0;
+      const std::int32_t place = period.place_of(task);
+      if (place < 0 || plan_.leaves_out(draft_.loads[i])) continue;
+      const auto [known, is_first] = last.try_emplace({place, number}, i);
+      if (is_first) continue;
+      follower_[known->second] = i;
+      follows_[i] = true;
+      known->second = i;
+    }
+  }
+
+  // Issues a load and those that follow it this many visits ahead, if that is earlier than now and
+  // there is room.
+  void issue_ahead(std::size_t leader, std::int32_t ahead) {
+    for (std::size_t i = leader; i != kNone; i = follower_[i]) {
+      if (!is_earlier(i, ahead) || !has_room(i, ahead)) return;
+    }
+    for (std::size_t i = leader; i != kNone; i = follower_[i]) {
+      const Load& load = draft_.loads[i];
+      const std::int32_t from = task_ahead(load, ahead);
+      LoadNote& note = plan_.notes[i];
+      note.limit = LoadLimit::kLookahead;
+      note.lacking_bytes = 0;
+      note.tier = Tier::kHost;
+      note.visits_ahead = ahead;
+      room_.take(load.target_tier, from, plan_.issue_task[i], load.target_bytes);
+      room_.take(Tier::kHost, from, from + 1, load.staging_bytes);
+      plan_.issue_task[i] = from;
+    }
+  }
+
+  // Returns the earliest task at which the load may be issued. Loads of this step are not put before
+  // the loads of its first deferred updates: they may have to wait for the end of the step before,
+  // and the loads behind them in the lane would wait too.
+  std::int32_t earliest(const Load& load) const {
+    return tasks_.at(load.need_task).is_deferred() ? load.earliest_task
+                                                   : std::max(load.earliest_task, first_forward_);
+  }
+  std::int32_t task_ahead(const Load& load, std::int32_t ahead) const {
+    const std::int32_t wanted = visits_.ahead(load, ahead);
+    return wanted >= 0 ? std::max(wanted, earliest(load)) : wanted;
+  }
+
+  bool is_earlier(std::size_t i, std::int32_t ahead) {
+    const Load& load = draft_.loads[i];
+    const std::int32_t now = plan_.issue_task[i];
+    if (task_ahead(load, ahead) < now) return true;
+    LoadNote& note = plan_.notes[i];
+    if (note.limit != LoadLimit::kLookahead) return false;
+    const bool waits =
+        visits_.ahead(load, ahead) < now && earliest(load) == load.earliest_task;
+    note.limit = waits ? LoadLimit::kSource : LoadLimit::kStepStart;
+    return false;
+  }
+
+  bool has_room(std::size_t i, std::int32_t ahead) {
+    const Load& load = draft_.loads[i];
+    const std::int32_t from = task_ahead(load, ahead);
+    return has_room(i, load.target_tier, {from, plan_.issue_task[i]}, load.target_bytes) &&
+           (load.staging_bytes == 0 ||
+            has_room(i, Tier::kHost, {from, from + 1}, load.staging_bytes));
+  }
+
+  // Returns whether the tier has room for a load during the tasks [first, second), and notes what
+  // lacks.
+  bool has_room(std::size_t i, Tier tier, const std::pair<std::int32_t, std::int32_t>& tasks,
+                std::size_t bytes) {
+    if (room_.has(tier, tasks.first, tasks.second, bytes)) return true;
+    LoadNote& note = plan_.notes[i];
+    if (note.limit == LoadLimit::kRoom) return false;  // told for a later issue already
+    note.limit = LoadLimit::kRoom;
+    note.tier = tier;
+    note.lacking_bytes = room_.lacking(tier, tasks.first, tasks.second, bytes);
+    return false;
+  }
+
+  const std::vector<Task>& tasks_;
+  const Draft& draft_;
+  Room room_;
+  FetchPlan& plan_;
+  const Visits visits_;
+  const std::int32_t first_forward_;
+  std::vector<std::size_t> follower_;  // by load: the next one that follows it; kNone if none
+  std::vector<bool> follows_;          // by load: whether it follows another
+};
+
 }  // namespace
 
 FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
@@ -150,14 +274,26 @@ FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
     } else {
       largest_of_others_ = std::max(largest_of_others_, bytes);
     }
-    for (std::size_t k = 1; k < uses[g].size(); ++k) {
-      const Gap gap{g, k, uses[g][k - 1] + 1, uses[g][k], bytes};
-      stays_[g][k] = gap.begin == gap.end;
-      if (!stays_[g][k]) gaps_.push_back(gap);
-    }
+    add_gaps(g, uses[g], bytes);
   }
-  std::stable_sort(gaps_.begin(), gaps_.end(),
-                   [](const Gap& a, const Gap& b) { return a.end - a.begin < b.end - b.begin; });
+  std::ranges::sort(gaps_, {}, [](const Gap& gap) {
+    return std::tuple(gap.end - gap.begin, gap.group, gap.leader, gap.use);
+  });
+}
+
+void FetchPlanner::add_gaps(std::int32_t group, const std::vector<std::int32_t>& uses,
+                            std::size_t bytes) {
+  std::map<std::int32_t, std::size_t> leaders;  // by the place of the use behind the gap
+  for (std::size_t k = 1; k < uses.size(); ++k) {
+    Gap gap{group, k, k, uses[k - 1] + 1, uses[k], bytes};
+    stays_[group][k] = gap.begin == gap.end;
+    if (stays_[group][k]) continue;
+    if (draft_.period.has_value() && draft_.period->place_of(uses[k - 1]) >= 0) {
+      const std::int32_t place = draft_.period->place_of(uses[k]);
+      if (place >= 0) gap.leader = leaders.try_emplace(place, k).first->second;
+    }
+    gaps_.push_back(gap);
+  }
 }
 
 const TaskProfile& FetchPlanner::live_at_least() {
@@ -178,22 +314,36 @@ std::size_t FetchPlanner::reserve_beside(const Gap& gap) const {
 
 FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
   FetchPlan plan{stays_, {}, {}};
-  const Tier compute = policy_.compute_tier();
-  if (leaves_no_room(budgets, compute)) return plan;
-  bool any_stays = false;
-  if (!gaps_.empty()) {
-    Room room(live_at_least(), budgets);
-    for (const Gap& gap : gaps_) {
-      if (!room.has(compute, gap.begin, gap.end, gap.bytes, reserve_beside(gap))) continue;
-      room.take(compute, gap.begin, gap.end, gap.bytes);
-      plan.stays[gap.group][gap.use] = true;
-      any_stays = true;
-    }
-  }
+  if (leaves_no_room(budgets, policy_.compute_tier())) return plan;
+  const bool any_stays = choose_stays(budgets, plan);
   if (policy_.lookahead == 0) return plan;
   const TaskProfile live = any_stays ? live_in_tasks(draft_, plan, tasks_.size()) : live_at_least();
   fetch_early(live, budgets, plan);
   return plan;
+}
+
+bool FetchPlanner::choose_stays(const TierBudgets& budgets, FetchPlan& plan) {
+  if (gaps_.empty()) return false;
+  const Tier compute = policy_.compute_tier();
+  Room room(live_at_least(), budgets);
+  bool any_stays = false;
+  for (std::size_t first = 0, behind = 0; first < gaps_.size(); first = behind) {
+    const auto is_of_leader = [&](const Gap& gap) {
+      return gap.group == gaps_[first].group && gap.leader == gaps_[first].leader;
+    };
+    for (behind = first + 1; behind < gaps_.size() && is_of_leader(gaps_[behind]);) ++behind;
+    const auto led = std::span(gaps_).subspan(first, behind - first);
+    const bool have_room = std::ranges::all_of(led, [&](const Gap& gap) {
+      return room.has(compute, gap.begin, gap.end, gap.bytes, reserve_beside(gap));
+    });
+    if (!have_room) continue;
+    for (const Gap& gap : led) {
+      room.take(compute, gap.begin, gap.end, gap.bytes);
+      plan.stays[gap.group][gap.use] = true;
+    }
+    any_stays = true;
+  }
+  return any_stays;
 }
 
 std::vector<LoadNote> FetchPlanner::first_notes(const FetchPlan& plan) const {
@@ -210,53 +360,9 @@ std::vector<LoadNote> FetchPlanner::first_notes(const FetchPlan& plan) const {
 
 void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budgets,
                                FetchPlan& plan) const {
-  Room room(live, budgets);
   plan.notes = first_notes(plan);
   for (const Load& load : draft_.loads) plan.issue_task.push_back(load.need_task);
-  const auto first_forward = static_cast<std::int32_t>(
-      std::find_if(tasks_.begin(), tasks_.end(),
-                   [](const Task& task) { return task.kind == OpKind::kForward; }) -
-      tasks_.begin());
-  const Visits visits(tasks_);
-  for (std::int32_t ahead = 1; ahead <= policy_.lookahead; ++ahead) {
-    for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
-      const Load& load = draft_.loads[i];
-      if (plan.leaves_out(load)) continue;
-      // Loads of this step are not put before the loads of its first deferred updates: they may
-      // have to wait for the end of the step before, and the loads behind them in the lane would
-      // wait too.
-      const std::int32_t earliest = tasks_.at(load.need_task).is_deferred()
-                                        ? load.earliest_task
-                                        : std::max(load.earliest_task, first_forward);
-      const std::int32_t wanted = visits.ahead(load, ahead);
-      const std::int32_t from = wanted >= 0 ? std::max(wanted, earliest) : wanted;
-      const std::int32_t now = plan.issue_task[i];
-      LoadNote& note = plan.notes[i];
-      if (from >= now) {
-        if (note.limit != LoadLimit::kLookahead) continue;
-        const bool waits = wanted < now && earliest == load.earliest_task;
-        note.limit = waits ? LoadLimit::kSource : LoadLimit::kStepStart;
-        continue;
-      }
-      const auto held_back = [&](Tier tier, std::int32_t end, std::size_t bytes) {
-        if (room.has(tier, from, end, bytes)) return false;
-        if (note.limit == LoadLimit::kRoom) return true;  // told for a later issue already
-        note.limit = LoadLimit::kRoom;
-        note.tier = tier;
-        note.lacking_bytes = room.lacking(tier, from, end, bytes);
-        return true;
-      };
-      if (held_back(load.target_tier, now, load.target_bytes)) continue;
-      if (load.staging_bytes != 0 && held_back(Tier::kHost, from + 1, load.staging_bytes)) continue;
-      note.limit = LoadLimit::kLookahead;
-      note.lacking_bytes = 0;
-      note.tier = Tier::kHost;
-      note.visits_ahead = ahead;
-      room.take(load.target_tier, from, now, load.target_bytes);
-      room.take(Tier::kHost, from, from + 1, load.staging_bytes);
-      plan.issue_task[i] = from;
-    }
-  }
+  EarlyLoads(tasks_, draft_, Room(live, budgets), plan).run(policy_.lookahead);
 }
 
 }  // namespace terrace

@@ -29,10 +29,13 @@ class FetchPlanner {
   FetchPlan plan(const TierBudgets& budgets);
 
  private:
-  // The gap between two uses of a group's parameters.
+  // The gap between two uses of a group's parameters. In a step with a period, the gaps at the same
+  // place of alike micro-batches have one leader. They stand side by side, and either the parameters
+  // stay in all of them or in none.
   struct Gap {
     std::int32_t group;
     std::size_t use;
+    std::size_t leader;  // the use behind the first of these gaps; mostly its own
     std::int32_t begin;  // the first task that does not need the parameters
     std::int32_t end;    // the next use
     std::size_t bytes;
@@ -42,6 +45,10 @@ class FetchPlanner {
   // depend on the budgets.
   const TaskProfile& live_at_least();
   std::size_t reserve_beside(const Gap& gap) const;
+  // Adds the gaps between the uses of a group, which are the tasks `uses`.
+  void add_gaps(std::int32_t group, const std::vector<std::int32_t>& uses, std::size_t bytes);
+  // Decides for each gap whether the parameters stay. Returns whether any do.
+  bool choose_stays(const TierBudgets& budgets, FetchPlan& plan);
   void fetch_early(const TaskProfile& live, const TierBudgets& budgets, FetchPlan& plan) const;
   // Returns a note for each load, before any is issued early.
   std::vector<LoadNote> first_notes(const FetchPlan& plan) const;

@@ -22,9 +22,11 @@ void add_parts(const StepModel& model, Task task, std::vector<Task>& tasks) {
 
 class Scheduler {
  public:
-  Scheduler(const StepModel& model, const StepPolicy& policy)
+  Scheduler(const StepModel& model, const StepPolicy& policy,
+            const std::vector<ListedMicroBatch>& listed)
       : model_(model),
         policy_(policy),
+        listed_(listed),
         lowest_trained_(model.lowest_trained()),
         order_(model.unit_count(), model.unit_count()) {
     for (const StepTask& task : model.tasks) add_unit(task.unit);
@@ -72,7 +74,8 @@ class Scheduler {
   }
 
   void micro_batch_major() {
-    for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
+    for (const auto& [m, times] : listed_) {
+      const std::size_t first = tasks_.size();
       for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
         if (!has_forward(u)) continue;
         if (m == 0) updates_before_forward(u);
@@ -86,6 +89,7 @@ class Scheduler {
         emit(OpKind::kBackward, u, m);
         if (last) update_at_once(u);
       }
+      for (std::size_t t = first; t < tasks_.size(); ++t) tasks_[t].times = times;
     }
   }
 
@@ -280,6 +284,7 @@ class Scheduler {
 
   const StepModel& model_;
   const StepPolicy& policy_;
+  const std::vector<ListedMicroBatch>& listed_;
   const std::int32_t lowest_trained_;
   std::vector<Task> tasks_;
   std::vector<std::int32_t> units_;  // this pipeline stage's units, in the order of their first use
@@ -324,10 +329,15 @@ void connect(const StepModel& model, std::vector<Task>& tasks) {
 
 }  // namespace
 
-std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy) {
-  std::vector<Task> tasks = Scheduler(model, policy).run();
+std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy,
+                                const std::vector<ListedMicroBatch>& listed) {
+  std::vector<Task> tasks = Scheduler(model, policy, listed).run();
   connect(model, tasks);
   return tasks;
+}
+
+std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy) {
+  return schedule_step(model, policy, every_micro_batch(policy.micro_batches));
 }
 
 std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/step/period.h"
 #include "runtime/step/program.h"
 #include "runtime/step/step_model.h"
 #include "runtime/step/step_policy.h"
@@ -28,6 +29,8 @@ struct Task {
   std::int32_t forward = -1;
   std::vector<std::int32_t> inputs = {};  // the forwards whose outputs this one reads
   std::int32_t use = 0;  // how many forwards of the unit come before it in the micro-batch
+  // For how many micro-batches the task stands, from `micro_batch` on: see period.h.
+  std::int32_t times = 1;
 
   bool is_deferred() const { return parts == kOfStepBefore; }
   friend bool operator==(const Task&, const Task&) = default;
@@ -37,7 +40,11 @@ struct Task {
 // with the updates. Updates that wait for the norm are deferred: the update of unit u comes one
 // unit ahead of the next step's forward of u. Another update follows the task that finishes its
 // gradient. In a pipeline these are the tasks of this rank's stage, with its messages. If the model
-// has tasks from outside, their order is kept, and only updates are added.
+// has tasks from outside, their order is kept, and only updates are added. In micro-batch-major
+// order there are tasks of the listed micro-batches alone; other orders list each.
+std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy,
+                                const std::vector<ListedMicroBatch>& listed);
+// Does the same with every micro-batch listed.
 std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy);
 
 // The recompute pass. Adds, before each backward of a unit whose activations are not kept, the part

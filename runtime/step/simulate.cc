@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/step/few_repetitions.h"
 #include "runtime/step/op_demand.h"
 
 namespace terrace {
@@ -296,20 +297,21 @@ class LiveBytes {
 
 class Simulator {
  public:
-  Simulator(const Program& program, const MachineProfile& profile, int iterations,
+  Simulator(const FewRepetitions& few, const MachineProfile& profile, int iterations,
             std::vector<SimulatedOp>* timeline, bool counts_live_bytes)
-      : program_(program),
+      : program_(few.program()),
         profile_(profile),
         runs_(iterations + 1),
         timeline_(timeline),
-        demands_(demands_of(program, profile)),
+        demands_(demands_of(program_, profile)),
+        left_out_(few, runs_),
         completed_(runs_, 0),
         first_compute_s_(runs_, -1) {
-    for (OpId i = 0; i < static_cast<OpId>(program.ops.size()); ++i) {
-      lane_of(program.ops[i]).ops.push_back(i);
+    for (OpId i = 0; i < static_cast<OpId>(program_.ops.size()); ++i) {
+      lane_of(program_.ops[i]).ops.push_back(i);
     }
-    for (auto& side : done_) side.assign(program.ops.size(), -1);
-    if (counts_live_bytes) live_.emplace(program, runs_);
+    for (auto& side : done_) side.assign(program_.ops.size(), -1);
+    if (counts_live_bytes) live_.emplace(program_, runs_);
   }
 
   // Runs until the steady step is known. The last step must have begun, but need not end.
@@ -406,12 +408,19 @@ class Simulator {
                        .work_s = demand.work_s,
                        .demand = &demand});
     if (live_.has_value()) live_->op_starts(id, run);
-    if (program_.ops[id].lane == Lane::kCompute) compute_starts(run);
+    if (program_.ops[id].lane == Lane::kCompute) compute_starts(id, run);
   }
 
-  void compute_starts(std::int32_t run) {
+  void compute_starts(OpId op, std::int32_t run) {
     if (first_compute_s_[run] < 0) first_compute_s_[run] = now_s_;
     if (compute_begin_s_ < 0) compute_begin_s_ = now_s_;
+    left_out_.compute_starts(op, run, now_s_, busy_s());
+  }
+
+  std::array<double, kLaneCount> busy_s() const {
+    std::array<double, kLaneCount> busy{};
+    for (std::size_t l = 0; l < kLaneCount; ++l) busy[l] = lanes_[l].busy_s;
+    return busy;
   }
 
   void complete(OpId op, std::int32_t run) {
@@ -457,15 +466,16 @@ class Simulator {
 
   SimulationResult result() const {
     SimulationResult result;
-    result.makespan_s = now_s_;
+    const double left_out_s = left_out_.seconds(0, runs_);
+    result.makespan_s = now_s_ + left_out_s;
     result.step_s = steady_step_s();
     for (std::size_t l = 0; l < kLaneCount; ++l) {
-      result.busy_s[l] = lanes_[l].busy_s;
-      if (now_s_ > 0) result.busy_share[l] = lanes_[l].busy_s / now_s_;
+      result.busy_s[l] = lanes_[l].busy_s + left_out_.busy_s(l);
+      if (result.makespan_s > 0) result.busy_share[l] = result.busy_s[l] / result.makespan_s;
     }
     const auto busiest = std::max_element(result.busy_s.begin(), result.busy_s.end());
     result.bottleneck = static_cast<Lane>(busiest - result.busy_s.begin());
-    const double compute_span_s = compute_end_s_ - compute_begin_s_;
+    const double compute_span_s = compute_end_s_ - compute_begin_s_ + left_out_s;
     if (compute_span_s > 0) {
       result.bubble_share = std::max(0.0, 1 - result.busy_s_of(Lane::kCompute) / compute_span_s);
     }
@@ -484,8 +494,9 @@ class Simulator {
     const std::int32_t first = steps >= 3 ? 1 : 0;
     const std::int32_t last = steps - 1;
     const bool has_compute = first_compute_s_[first] >= 0 && first_compute_s_[last] >= 0;
-    if (first == last || !has_compute) return now_s_ / steps;
-    return (first_compute_s_[last] - first_compute_s_[first]) / (last - first);
+    if (first == last || !has_compute) return (now_s_ + left_out_.seconds(0, runs_)) / steps;
+    const double listed_s = first_compute_s_[last] - first_compute_s_[first];
+    return (listed_s + left_out_.seconds(first, last)) / (last - first);
   }
 
   const Program& program_;
@@ -494,13 +505,14 @@ class Simulator {
   std::vector<SimulatedOp>* timeline_;
   std::optional<LiveBytes> live_;
   const std::vector<OpDemand> demands_;
+  LeftOutTime left_out_;
   std::array<VirtualLane, kLaneCount> lanes_;
   std::vector<Active> active_;  // in the order of their starts
   // Run n uses side n % 2. By op: the last of these runs in which it is done.
   std::array<std::vector<std::int32_t>, 2> done_;
   std::vector<std::size_t> completed_;   // number of ops, by run
   std::vector<double> first_compute_s_;  // by run; -1: none yet
-  double now_s_ = 0;
+  double now_s_ = 0;  // without the repetitions that are left out
   double compute_begin_s_ = -1;
   double compute_end_s_ = -1;
 };
@@ -519,13 +531,15 @@ SimulationResult simulate(const Program& program, const MachineProfile& profile,
                           std::vector<SimulatedOp>* timeline) {
   TERRACE_CHECK_LT(0, iterations);
   check_profile(profile);
-  return Simulator(program, profile, iterations, timeline, true).run();
+  const FewRepetitions few(program);
+  return Simulator(few, profile, iterations, timeline, true).run();
 }
 
 double simulated_step_s(const Program& program, const MachineProfile& profile, int iterations) {
   TERRACE_CHECK_LT(0, iterations);
   check_profile(profile);
-  return Simulator(program, profile, iterations, nullptr, false).run_until_steady();
+  const FewRepetitions few(program);
+  return Simulator(few, profile, iterations, nullptr, false).run_until_steady();
 }
 
 }  // namespace terrace

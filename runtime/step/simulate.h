@@ -59,9 +59,11 @@ std::vector<double> seconds_alone(const Program& program, const MachineProfile& 
 // Compute then waits for its slowest thread (machine_profile.h), until it has lost half of its
 // speed.
 //
+// Of a program's repetitions a few are run. The others are taken to be like the last of these.
+//
 // The program must be one that verify() accepts; live bytes then never exceed the arena. If
-// `timeline` is given, the ops that took part are appended to it in the order of their ends. Throws
-// ConfigError for an impossible profile.
+// `timeline` is given, the ops that took part are appended to it in the order of their ends; their
+// numbers are those of FewRepetitions::program(). Throws ConfigError for an impossible profile.
 SimulationResult simulate(const Program& program, const MachineProfile& profile, int iterations,
                           std::vector<SimulatedOp>* timeline = nullptr);
 

@@ -8,6 +8,7 @@
 #include "runtime/step/happens_before.h"
 #include "runtime/step/place_map.h"
 #include "runtime/step/step_values.h"
+#include "runtime/step/unrolled_program.h"
 
 namespace terrace {
 namespace {
@@ -152,10 +153,36 @@ class Verifier {
   std::vector<std::string> problems_;
 };
 
+// Checks that the last repetition touches no bytes beyond the buffers that repetitions go through.
+std::vector<std::string> check_strides(const Program& program) {
+  const Repetition& repetition = program.repetition;
+  std::vector<std::string> problems;
+  for (const Repetition::Stride& stride : repetition.strides) {
+    const std::size_t behind = stride.bytes * static_cast<std::size_t>(repetition.times - 1);
+    const Buffer& buffer = program.buffers.at(stride.buffer);
+    for (OpId op = repetition.begin; op < repetition.end; ++op) {
+      for (const auto* accesses : {&program.ops[op].reads, &program.ops[op].writes}) {
+        for (const Access& access : *accesses) {
+          if (access.buffer != stride.buffer) continue;
+          if (access.offset + access.size_bytes + behind <= buffer.size_bytes) continue;
+          problems.push_back(fmt::format("the last repetition of op {} ({}) reaches beyond {}", op,
+                                         describe(program, program.ops[op]), buffer.name));
+        }
+      }
+    }
+  }
+  return problems;
+}
+
 }  // namespace
 
 std::vector<std::string> verify(const Program& program, std::size_t limit) {
-  return Verifier(program, limit).run();
+  constexpr std::int32_t kTimes = 3;
+  const UnrolledProgram unrolled(program, kTimes);
+  std::vector<std::string> problems = Verifier(unrolled.program(), limit).run();
+  for (std::string& text : check_strides(program)) problems.push_back(std::move(text));
+  if (problems.size() > limit) problems.resize(limit);
+  return problems;
 }
 
 std::vector<Tier> tiers_over_budget(const Program& program, const TierBudgets& budgets) {

@@ -49,7 +49,7 @@ void gather_step(const Program& own, const RankGroup& ranks, DryRunDocument& doc
   document.nvme_write_bytes = sum(lane_bytes(own, Lane::kWrite));
   document.collective_bytes =
       sum(lane_bytes(own, Lane::kCollective) + lane_bytes(own, Lane::kTensor));
-  document.ops = sum(static_cast<double>(own.ops.size()));
+  document.ops = sum(static_cast<double>(op_count(own)));
 }
 
 std::string to_json(const DryRunDocument& document) {

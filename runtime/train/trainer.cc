@@ -96,7 +96,7 @@ class Trainer {
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
     console_.say(describe_machine(machine_, options_.tiers.device, plan_, engine_->store_paths()));
     start_from(std::move(checkpoint));
-    waits_.emplace(plan_.training.program);
+    waits_.emplace(engine_->program());
     open_files(planned_step({plan_, machine_, before_bytes, options_.ranks.local_ranks},
                             predicted_step_s_, ranks_));
     const TrainOutcome outcome = train_and_tell_cause();
@@ -259,7 +259,7 @@ class Trainer {
     rows_->open_file(run_dir_, goes_on ? done_steps_ : 0, largest);
     const std::optional<StepRange>& traced = options_.run.trace_steps;
     if (traced && traced->last > done_steps_) {  // else the trace exists already
-      trace_.emplace(run_dir_, plan_.training.program, *traced);
+      trace_.emplace(run_dir_, engine_->program(), *traced);
     }
   }
 

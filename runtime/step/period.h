@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/step/step_model.h"
+#include "runtime/step/step_policy.h"
+
+// The period of a step. In micro-batch-major order the micro-batches of a step do the same, one
+// after the other, apart from the first ones and the last ones. So the tasks of a step of many
+// micro-batches have the first ones, one that stands for all in the middle, and the last ones. All
+// passes see these few micro-batches. The ops of the one in the middle become the repetition of the
+// program (runtime/step/program.h).
+namespace terrace {
+
+struct Task;
+
+// A micro-batch that has tasks of its own.
+struct ListedMicroBatch {
+  std::int32_t number = 0;
+  std::int32_t times = 1;  // how many micro-batches it stands for: itself and those behind it
+};
+
+// Returns whether the micro-batches of a step may be listed by their period. That is so if there
+// are very many, and if each follows the one before it.
+bool has_period(const StepModel& model, const StepPolicy& policy);
+
+// Returns all micro-batches of a step.
+std::vector<ListedMicroBatch> every_micro_batch(std::int32_t micro_batches);
+// Returns the micro-batches of a step that have tasks: few if it has a period, otherwise all.
+std::vector<ListedMicroBatch> listed_micro_batches(const StepModel& model,
+                                                   const StepPolicy& policy);
+
+// The tasks of the micro-batch that is repeated: `length` tasks from `begin` on. The micro-batch in
+// front of it and the two behind it have the same tasks.
+struct Period {
+  std::int32_t begin = 0;
+  std::int32_t length = 0;
+  std::int32_t times = 1;
+  std::int32_t micro_batch = 0;  // the first for which they stand
+
+  std::int32_t end() const { return begin + length; }
+  // Returns the place of a task among the tasks of its micro-batch, if that is one of the four;
+  // otherwise -1.
+  std::int32_t place_of(std::int32_t task) const {
+    const bool is_alike = begin - length <= task && task < end() + 2 * length;
+    return is_alike ? (task - begin + length) % length : -1;
+  }
+};
+
+// Returns the period of a step's tasks; none if every micro-batch has tasks of its own.
+std::optional<Period> period_of(const std::vector<Task>& tasks);
+
+}  // namespace terrace
