@@ -143,8 +143,8 @@ class TierRuntime {
   // Returns the runtime's own bodies, also where TierRuntimeOptions::bodies run the steps in their
   // place.
   const StepBodies& bodies() const { return *bodies_; }
-  // Returns the program that steps run: the plan's, with every repetition listed. The reports number
-  // its ops.
+  // Returns the program that steps run: the plan's, with every repetition listed. The reports
+  // number its ops.
   const Program& program() const { return training_.program(); }
   std::vector<StorePath> store_paths() const;
   // Returns a share in the host memory, for a caller that keeps pointers into it after the runtime

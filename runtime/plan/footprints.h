@@ -18,9 +18,9 @@ namespace terrace {
 // is.
 struct PolicyKey {
   MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
-  bool recomputes_first = false;  // all units recompute before anything else gives way
+  bool recomputes_first = false;   // all units recompute before anything else gives way
   std::int32_t micro_batches = 0;  // of a step that has fewer than asked for; 0: of the step
-  std::size_t on_device = 0;      // concessions
+  std::size_t on_device = 0;       // concessions
   std::size_t on_host = 0;
 
   friend auto operator<=>(const PolicyKey&, const PolicyKey&) = default;

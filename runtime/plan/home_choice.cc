@@ -73,7 +73,8 @@ std::optional<StepPlan> HomeChoice::choose() const {
   return std::nullopt;
 }
 
-// Of two plans that move as much, the one in micro-batch-major order keeps fewer hidden states.
+// If two plans move as much, the one in micro-batch-major order is better: it keeps fewer hidden
+// states.
 bool HomeChoice::is_better(const StepPlan& plan, const StepPlan& than) {
   const double moved = moved_bytes(plan.program);
   const double least = moved_bytes(than.program);

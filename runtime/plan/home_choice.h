@@ -34,7 +34,8 @@ class HomeChoice {
 
   // Offers the policies with all concessions of a tier or none, in either order of micro-batches,
   // whose programs fit with nothing kept or prefetched, until one is taken. A program that fits in
-  // this way fits every larger budget. Of an order, the policies that move the least come first.
+  // this way fits every larger budget. Within an order, the policies that move the least come
+  // first.
   void find_least_policy(FunctionRef<bool(StepPolicy&)> takes) const;
   // Returns the ledger of the first of these policies, without accounts; none if there is no such
   // policy. Compiles nothing. Where a tier has no budget, its peak is only the live bytes.

@@ -7,8 +7,8 @@ namespace terrace {
 
 namespace {
 
-constexpr auto kMoving = std::to_array(
-    {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective});
+constexpr auto kMoving =
+    std::to_array({Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective});
 
 }  // namespace
 

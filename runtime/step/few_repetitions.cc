@@ -24,9 +24,8 @@ FewRepetitions::FewRepetitions(const Program& program) : few_(program, kListed) 
 
 OpId FewRepetitions::first_compute(OpId from) const {
   const std::vector<Op>& ops = program().ops;
-  const auto found =
-      std::find_if(ops.begin() + from, ops.end(),
-                   [](const Op& op) { return op.lane == Lane::kCompute; });
+  const auto found = std::find_if(ops.begin() + from, ops.end(),
+                                  [](const Op& op) { return op.lane == Lane::kCompute; });
   TERRACE_CHECK(found != ops.end());
   return static_cast<OpId>(found - ops.begin());
 }

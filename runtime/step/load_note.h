@@ -19,6 +19,7 @@ enum class LoadLimit : std::uint8_t {
 // The outcome of one load of a step. It is kept for people who ask for the reasons of a plan.
 struct LoadNote {
   std::int32_t unit = -1;
+  std::int32_t times = 1;         // for how many micro-batches it is made
   std::int32_t visits_ahead = 0;  // how many visits to units earlier than needed it is issued
   Account account = Account::kParameters;
   bool is_for_update = false;

@@ -55,8 +55,7 @@ std::optional<Period> period_of(const std::vector<Task>& tasks) {
   if (first == tasks.end()) return std::nullopt;
   const auto behind = std::find_if_not(first, tasks.end(), is_repeated);
   const Period period{static_cast<std::int32_t>(first - tasks.begin()),
-                      static_cast<std::int32_t>(behind - first), first->times,
-                      first->micro_batch};
+                      static_cast<std::int32_t>(behind - first), first->times, first->micro_batch};
   for (std::int32_t t = period.begin - period.length; t < period.end() + period.length; ++t) {
     TERRACE_CHECK(are_alike(tasks.at(static_cast<std::size_t>(t)),
                             tasks.at(static_cast<std::size_t>(t + period.length))));

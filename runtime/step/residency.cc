@@ -166,7 +166,8 @@ class EarlyLoads {
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
   void find_followers(const Period& period) {
-    std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> last;  // by place, and number at it
+    std::map<std::pair<std::int32_t, std::int32_t>, std::size_t>
+        last;  // by place, and number at it
     std::int32_t number = 0;
     for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
       const std::int32_t task = draft_.loads[i].need_task;
@@ -202,9 +203,9 @@ class EarlyLoads {
     }
   }
 
-  // Returns the earliest task at which the load may be issued. Loads of this step are not put before
-  // the loads of its first deferred updates: they may have to wait for the end of the step before,
-  // and the loads behind them in the lane would wait too.
+  // Returns the earliest task at which the load may be issued. Loads of this step are not put
+  // before the loads of its first deferred updates: they may have to wait for the end of the step
+  // before, and the loads behind them in the lane would wait too.
   std::int32_t earliest(const Load& load) const {
     return tasks_.at(load.need_task).is_deferred() ? load.earliest_task
                                                    : std::max(load.earliest_task, first_forward_);
@@ -220,8 +221,7 @@ class EarlyLoads {
     if (task_ahead(load, ahead) < now) return true;
     LoadNote& note = plan_.notes[i];
     if (note.limit != LoadLimit::kLookahead) return false;
-    const bool waits =
-        visits_.ahead(load, ahead) < now && earliest(load) == load.earliest_task;
+    const bool waits = visits_.ahead(load, ahead) < now && earliest(load) == load.earliest_task;
     note.limit = waits ? LoadLimit::kSource : LoadLimit::kStepStart;
     return false;
   }
@@ -351,6 +351,7 @@ std::vector<LoadNote> FetchPlanner::first_notes(const FetchPlan& plan) const {
   notes.reserve(draft_.loads.size());
   for (const Load& load : draft_.loads) {
     notes.push_back({.unit = load.unit,
+                     .times = tasks_.at(load.need_task).times,
                      .account = load.account,
                      .is_for_update = tasks_.at(load.need_task).kind == OpKind::kUpdate,
                      .limit = plan.leaves_out(load) ? LoadLimit::kStays : LoadLimit::kLookahead});

@@ -30,8 +30,8 @@ class FetchPlanner {
 
  private:
   // The gap between two uses of a group's parameters. In a step with a period, the gaps at the same
-  // place of alike micro-batches have one leader. They stand side by side, and either the parameters
-  // stay in all of them or in none.
+  // place of alike micro-batches have one leader. They stand side by side, and either the
+  // parameters stay in all of them or in none.
   struct Gap {
     std::int32_t group;
     std::size_t use;

@@ -512,7 +512,7 @@ class Simulator {
   std::array<std::vector<std::int32_t>, 2> done_;
   std::vector<std::size_t> completed_;   // number of ops, by run
   std::vector<double> first_compute_s_;  // by run; -1: none yet
-  double now_s_ = 0;  // without the repetitions that are left out
+  double now_s_ = 0;                     // without the repetitions that are left out
   double compute_begin_s_ = -1;
   double compute_end_s_ = -1;
 };

@@ -59,7 +59,8 @@ std::vector<double> seconds_alone(const Program& program, const MachineProfile& 
 // Compute then waits for its slowest thread (machine_profile.h), until it has lost half of its
 // speed.
 //
-// Of a program's repetitions a few are run. The others are taken to be like the last of these.
+// If the program has repeated ops, a few repetitions are run. The others are taken to be like the
+// last of these.
 //
 // The program must be one that verify() accepts; live bytes then never exceed the arena. If
 // `timeline` is given, the ops that took part are appended to it in the order of their ends; their

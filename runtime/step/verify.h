@@ -20,8 +20,8 @@ namespace terrace {
 //    deferred op finds the scalars and gradients of its own step. A forward finds the parameters
 //    that the step before has left, whatever was copied on the way.
 //  * No buffer reaches beyond its arena.
-// Repeated ops are checked three times in a row. What holds for the third holds for all behind it:
-// they find the same as the third does.
+// Repeated ops are checked three times in a row. Each later repetition finds the same bytes and the
+// same edges as the third, so it is right if the third is.
 std::vector<std::string> verify(const Program& program, std::size_t limit = 10);
 
 // Returns the tiers whose packed peak is over budget.

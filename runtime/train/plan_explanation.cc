@@ -113,7 +113,7 @@ class Explanation {
       const std::size_t most = std::max(loads.note.lacking_bytes, note.lacking_bytes);
       loads.note = note;
       loads.note.lacking_bytes = most;
-      ++loads.count;
+      loads.count += note.times;
     }
     std::vector<Loads> list;
     for (const auto& [key, loads] : found) list.push_back(loads);

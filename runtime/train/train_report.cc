@@ -202,8 +202,7 @@ std::string describe_quantization(const ModelRuntimeOptions& options) {
 std::string describe_repetition(const Program& program) {
   const Repetition& repetition = program.repetition;
   if (repetition.times == 1) return "";
-  return fmt::format(" ({} of them {} times)", repetition.end - repetition.begin,
-                     repetition.times);
+  return fmt::format(" ({} of them {} times)", repetition.end - repetition.begin, repetition.times);
 }
 
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }

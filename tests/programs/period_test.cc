@@ -12,7 +12,8 @@ namespace {
 // The fewest micro-batches of a step that is compiled by its period.
 constexpr int kMany = 64;
 
-// Returns the cases in micro-batch-major order that may have a period, with this many micro-batches.
+// Returns the cases in micro-batch-major order that may have a period, with this many
+// micro-batches.
 std::vector<ProgramCase> cases_of(int micro_batches) {
   std::vector<ProgramCase> cases;
   const auto add = [&](ProgramCase drawn) {
@@ -43,7 +44,7 @@ bool has_budgets(const ProgramCase& drawn) {
   return drawn.budget_percent[0].has_value() || drawn.budget_percent[1].has_value();
 }
 
-// What is checked of a few repetitions holds for all of them.
+// verify() looks at a few repetitions. The program with all of them listed is right, too.
 TEST(Period, EveryProgramIsRightAsAWhole) {
   int repeated = 0;
   int cases = 0;
@@ -60,7 +61,6 @@ TEST(Period, EveryProgramIsRightAsAWhole) {
     ASSERT_TRUE(of_all.empty()) << of_all.front();
   }
   EXPECT_GE(repeated, cases * 9 / 10);
-  std::printf("%d of %d\n", repeated, cases);
 }
 
 // Steps of 62 and 63 micro-batches list each of them. One more moves as much more, whether it is
