@@ -77,7 +77,7 @@ class Planner {
       return true;
     });
     if (!found.has_value() || request_.is_trial) return found;
-    add_edges(found->program);
+    if (found->program.repetition.times == 1) add_edges(found->program);
     check(found->program);
     return found;
   }

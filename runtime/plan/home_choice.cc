@@ -12,9 +12,10 @@ namespace terrace {
 namespace {
 
 constexpr std::int32_t kFewMicroBatches = 2;
-// A step of very many micro-batches is asked about after steps of this many and of larger numbers.
+// Before a layer-major step of very many micro-batches is made, steps of this many, of 8 times as
+// many and so on are made: if one of them needs too much, so does the step.
 constexpr std::int32_t kFewerMicroBatches = 64;
-constexpr std::int32_t kMoreMicroBatches = 8;  // times as many
+constexpr std::int32_t kTimesMoreMicroBatches = 8;
 constexpr std::size_t kUnitsOfTries = 256;
 
 // Returns the smallest count in [0, most] that passes; `most` if none does.
@@ -36,6 +37,15 @@ std::size_t sum_of(const std::array<std::size_t, kTierCount>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
 }
 
+// If two plans move as much, the one in micro-batch-major order is better: it keeps fewer hidden
+// states.
+bool is_better(const StepPlan& plan, const StepPlan& best) {
+  const double moved = moved_bytes(plan.program);
+  const double least = moved_bytes(best.program);
+  return moved < least ||
+         (moved == least && plan.policy.order == MicroBatchOrder::kMicroBatchMajor);
+}
+
 }  // namespace
 
 bool HomeChoice::has_one_order() const {
@@ -46,17 +56,21 @@ bool HomeChoice::has_one_order() const {
 std::vector<MicroBatchOrder> HomeChoice::orders() const {
   if (request_.order.has_value()) return {*request_.order};
   if (has_one_order()) return {MicroBatchOrder::kMicroBatchMajor};
-  StepPolicy micro_batch_major;
-  micro_batch_major.micro_batches = request_.micro_batches;
-  if (has_period(model_, micro_batch_major)) {
-    return {MicroBatchOrder::kMicroBatchMajor, MicroBatchOrder::kLayerMajor};
-  }
   return {MicroBatchOrder::kLayerMajor, MicroBatchOrder::kMicroBatchMajor};
+}
+
+MicroBatchOrder HomeChoice::smaller_order() const {
+  StepPolicy policy;
+  policy.micro_batches = request_.micro_batches;
+  return has_period(model_, policy) ? MicroBatchOrder::kMicroBatchMajor
+                                    : MicroBatchOrder::kLayerMajor;
 }
 
 std::optional<StepPlan> HomeChoice::choose() const {
   std::optional<StepPlan> best;
-  for (const MicroBatchOrder order : orders()) {
+  std::vector<MicroBatchOrder> smaller_first = orders();
+  std::ranges::partition(smaller_first, [&](auto order) { return order == smaller_order(); });
+  for (const MicroBatchOrder order : smaller_first) {
     if (best.has_value() && !may_be_better(order, best->program)) break;
     std::optional<StepPlan> plan = try_order(order);
     if (!plan.has_value()) continue;
@@ -73,23 +87,12 @@ std::optional<StepPlan> HomeChoice::choose() const {
   return std::nullopt;
 }
 
-// If two plans move as much, the one in micro-batch-major order is better: it keeps fewer hidden
-// states.
-bool HomeChoice::is_better(const StepPlan& plan, const StepPlan& than) {
-  const double moved = moved_bytes(plan.program);
-  const double least = moved_bytes(than.program);
-  return moved < least ||
-         (moved == least && plan.policy.order == MicroBatchOrder::kMicroBatchMajor);
-}
-
 // Layer-major order saves what every micro-batch moves in the other order.
-bool HomeChoice::may_be_better(MicroBatchOrder order, const Program& than) const {
-  if (order == MicroBatchOrder::kLayerMajor) {
-    return than.repetition.times == 1 || moved_by_repetition(than) > 0;
-  }
+bool HomeChoice::may_be_better(MicroBatchOrder order, const Program& best) const {
+  if (order == MicroBatchOrder::kLayerMajor) return moved_by_repetition(best) > 0;
   const auto& budget = budgets_.at(static_cast<std::size_t>(compute_tier()));
   return !budget.has_value() ||
-         moved_bytes(than) >= least_moved_micro_batch_major(model_, request_.micro_batches,
+         moved_bytes(best) >= least_moved_micro_batch_major(model_, request_.micro_batches,
                                                             request_.unified, *budget);
 }
 
@@ -165,7 +168,7 @@ bool HomeChoice::needs_too_much(const PolicyKey& key) const {
   shorter.micro_batches = kFewerMicroBatches;
   while (2 * shorter.micro_batches <= request_.micro_batches) {
     if (is_over(shorter)) return true;
-    shorter.micro_batches *= kMoreMicroBatches;
+    shorter.micro_batches *= kTimesMoreMicroBatches;
   }
   return false;
 }
@@ -297,7 +300,7 @@ StepPlan HomeChoice::least(StepPolicy policy) const {
   return plan;
 }
 
-std::vector<PolicyKey> HomeChoice::extremes() const {
+std::vector<PolicyKey> HomeChoice::extremes(bool is_trial) const {
   std::vector<PolicyKey> keys;
   for (const MicroBatchOrder order : orders()) {
     for (PolicyKey key : starts(order)) {
@@ -312,11 +315,15 @@ std::vector<PolicyKey> HomeChoice::extremes() const {
       }
     }
   }
+  if (is_trial) {
+    std::ranges::stable_partition(
+        keys, [smaller = smaller_order()](const PolicyKey& key) { return key.order == smaller; });
+  }
   return keys;
 }
 
 void HomeChoice::find_least_policy(FunctionRef<bool(StepPolicy&)> takes) const {
-  for (const PolicyKey& key : extremes()) {
+  for (const PolicyKey& key : extremes(request_.is_trial)) {
     if (!fits_least(key, kTiers)) continue;
     StepPolicy policy = policy_of(key);
     if (takes(policy)) return;
@@ -324,7 +331,7 @@ void HomeChoice::find_least_policy(FunctionRef<bool(StepPolicy&)> takes) const {
 }
 
 std::optional<Ledger> HomeChoice::least_ledger() const {
-  for (const PolicyKey& key : extremes()) {
+  for (const PolicyKey& key : extremes(true)) {
     if (!fits_least(key, kTiers)) continue;
     Ledger ledger;
     for (const Tier tier : kTiers) {

@@ -56,13 +56,14 @@ class HomeChoice {
   // Returns whether only one order of micro-batches is possible: one after the other, where nothing
   // else is asked for or makes sense.
   bool has_one_order() const;
-  // Returns every order that may be taken: the one with the smaller program first, whose plan may
-  // show that the other need not be tried.
+  // Returns every order that may be taken, the one that moves less first.
   std::vector<MicroBatchOrder> orders() const;
+  // Returns the order whose programs are the smaller ones. Its plan may show that the other need
+  // not be tried.
+  MicroBatchOrder smaller_order() const;
 
-  // Returns whether a plan in this order may move fewer bytes than a program in the other order.
-  bool may_be_better(MicroBatchOrder order, const Program& than) const;
-  static bool is_better(const StepPlan& plan, const StepPlan& than);
+  // Returns whether a plan in this order may be better than the best one in the other order.
+  bool may_be_better(MicroBatchOrder order, const Program& best) const;
   std::optional<StepPlan> try_order(MicroBatchOrder order) const;
   // Returns the policies without concessions from which the search for the fewest concessions
   // starts.
@@ -77,8 +78,9 @@ class HomeChoice {
   StepPolicy fastest(const PolicyKey& key) const;
   StepPolicy policy_of(const PolicyKey& key) const;
   // Returns the keys with all concessions of a tier or none, on the device and on the host, in
-  // every order, the fewest first.
-  std::vector<PolicyKey> extremes() const;
+  // every order, the fewest first. For a trial, in which one that fits is as good as another, the
+  // keys of the order with the smaller programs come first.
+  std::vector<PolicyKey> extremes(bool is_trial = false) const;
   PolicyKey shortened(PolicyKey key) const;
   // Returns whether even a step of fewer micro-batches does not fit the compute tier.
   bool needs_too_much(const PolicyKey& key) const;

@@ -30,16 +30,15 @@ constexpr std::array<double, 9> kDeviceShares = {1.0, 0.95, 0.9, 0.85, 0.8, 0.7,
 constexpr std::array<std::int32_t, 6> kSlackTasks = {32, 16, 8, 4, 2, 1};
 
 // A step with its movement. The budgets decide only its fetch plan, so the step is drafted once and
-// every share of the budgets is tried on it. A step whose loads have no period is drafted again,
-// with tasks for every micro-batch. Borrows the model and the policy.
+// every share of the budgets is tried on it. Borrows the model and the policy.
 class DraftedStep {
  public:
   DraftedStep(const StepModel& model, const StepPolicy& policy, bool has_names)
-      : model_(model), policy_(policy), has_names_(has_names) {
-    draft_step(listed_micro_batches(model, policy));
-  }
-  DraftedStep(const DraftedStep&) = delete;
-  DraftedStep& operator=(const DraftedStep&) = delete;
+      : lookahead_(policy.lookahead),
+        tasks_(add_recompute(model, policy,
+                             schedule_step(model, policy, listed_micro_batches(model, policy)))),
+        draft_(add_movement(model, policy, tasks_, has_names)),
+        planner_(model, policy, tasks_, draft_) {}
 
   const Draft& draft() const { return draft_; }
 
@@ -51,35 +50,32 @@ class DraftedStep {
   }
 
   // Returns the ops in their order, with as much kept and prefetched as these budgets leave room
-  // for. Ends the use of the lists that were made before.
+  // for. If loads would reach further back than a micro-batch, so that micro-batches could not be
+  // repeated, a smaller lookahead is taken.
   LinearDraft linear(const TierBudgets& budgets) {
-    LinearDraft linear = planned(budgets);
-    if (!draft_.period.has_value() || linear.repeated.has_value()) return linear;
-    draft_step(every_micro_batch(policy_.micro_batches));
-    return planned(budgets);
+    for (std::int32_t lookahead = lookahead_;; lookahead /= 2) {
+      LinearDraft linear = planned(budgets, lookahead);
+      if (!draft_.period.has_value() || linear.repeated.has_value()) return linear;
+      // Loads that each belong to the task that needs them are the same in alike micro-batches.
+      TERRACE_CHECK_LT(0, lookahead);
+    }
   }
   // Returns the notes of the loads of the list that was made last.
   const std::vector<LoadNote>& notes() const { return notes_; }
 
  private:
-  void draft_step(const std::vector<ListedMicroBatch>& listed) {
-    tasks_ = add_recompute(model_, policy_, schedule_step(model_, policy_, listed));
-    draft_ = add_movement(model_, policy_, tasks_, has_names_);
-    planner_.emplace(model_, policy_, tasks_, draft_);
-  }
-  LinearDraft planned(const TierBudgets& budgets) {
-    FetchPlan plan = planner_->plan(budgets);
+  LinearDraft planned(const TierBudgets& budgets, std::int32_t lookahead) {
+    FetchPlan plan = planner_.plan(budgets, lookahead);
     LinearDraft linear = linearize(draft_, static_cast<std::int32_t>(tasks_.size()), plan);
+    linear.repeated = find_repeated_ops(draft_, linear);
     notes_ = std::move(plan.notes);
     return linear;
   }
 
-  const StepModel& model_;
-  const StepPolicy& policy_;
-  const bool has_names_;
-  std::vector<Task> tasks_;
-  Draft draft_;
-  std::optional<FetchPlanner> planner_;
+  const std::int32_t lookahead_;
+  const std::vector<Task> tasks_;
+  const Draft draft_;
+  FetchPlanner planner_;
   std::vector<LoadNote> notes_;
 };
 
@@ -313,7 +309,7 @@ Program place_step(const StepModel& model, const StepPolicy& policy, const TierB
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base) {
   Program program = placed({model, policy, budgets, base}, true);
-  add_edges(program);
+  if (program.repetition.times == 1) add_edges(program);
   return program;
 }
 

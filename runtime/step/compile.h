@@ -11,7 +11,8 @@ namespace terrace {
 
 // Runs all passes: schedule, recompute, offload with the fetch plan, place, edges. The room that
 // the budgets leave is used for keeping and prefetching. The program may still exceed the budgets;
-// it then tells by how much. The same inputs give the same program. `base`: see ArenaPacking.
+// it then tells by how much. The same inputs give the same program. `base`: see ArenaPacking. A
+// program with repeated ops has no edges.
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base = nullptr);
 

@@ -7,7 +7,7 @@
 
 #include "runtime/step/unrolled_program.h"
 
-// The simulator runs a few repetitions of a program's repeated ops and takes it that all further
+// The simulator runs a few repetitions of a program's repeated ops and assumes that all further
 // ones are like the last of these.
 namespace terrace {
 

@@ -161,6 +161,7 @@ class EdgeMaker {
 }  // namespace
 
 void add_edges(Program& program) {
+  TERRACE_CHECK_EQ(program.repetition.times, 1);
   for (Op& op : program.ops) op.after.clear();
   EdgeMaker(program).run();
 }

@@ -206,7 +206,6 @@ LinearDraft linearize(const Draft& draft, std::int32_t tasks, const FetchPlan& p
   for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
     linear.live.push_back(life_of(linear.lives[b], linear.uses[b], end));
   }
-  if (draft.period.has_value()) linear.repeated = find_repeated_ops(draft, linear);
   return linear;
 }
 
@@ -228,15 +227,33 @@ void set_slack(const Draft& draft, Tier tier, std::int32_t tasks, LinearDraft& l
   }
 }
 
+std::vector<Lifetime::Interval> joined_life(const LinearDraft& linear, BufferId buffer) {
+  const Lifetime& own = linear.live[buffer];
+  const Lifetime& next = linear.live[linear.repeated->next[buffer]];
+  std::vector<Lifetime::Interval> lives(own.begin(), own.end());
+  lives.insert(lives.end(), next.begin(), next.end());
+  std::ranges::sort(lives);
+  std::vector<Lifetime::Interval> joined;
+  for (const Lifetime::Interval& one : lives) {
+    if (joined.empty() || joined.back().second < one.first) {
+      joined.push_back(one);
+    } else {
+      joined.back().second = std::max(joined.back().second, one.second);
+    }
+  }
+  return joined;
+}
+
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier) {
   std::vector<std::int64_t> change(linear.ops.size() + 1, 0);
   for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
     if (draft.buffers[b].tier != tier) continue;
     const auto size = static_cast<std::int64_t>(draft.buffers[b].size_bytes);
-    for (const auto& [begin, end] : linear.live[b]) {
-      change[begin] += size;
-      change[end] -= size;
-    }
+    visit_life_at_place(linear, static_cast<BufferId>(b),
+                        [&](std::int64_t begin, std::int64_t end) {
+                          change[begin] += size;
+                          change[end] -= size;
+                        });
   }
   std::vector<std::size_t> profile;
   profile.reserve(linear.ops.size());

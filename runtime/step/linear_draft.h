@@ -77,8 +77,7 @@ struct LinearDraft {
   // end, and from the start to the last deferred read.
   std::vector<Lifetime> live;
   std::vector<BufferUse> uses;  // per buffer
-  // The ops that are repeated. None if the step has no period, or if the loads of its micro-batches
-  // differ.
+  // The ops that are repeated, if it was asked for them and there are any (find_repeated_ops()).
   std::optional<RepeatedOps> repeated;
 };
 
@@ -93,6 +92,23 @@ LinearDraft linearize(const Draft& draft, std::int32_t tasks, const FetchPlan& p
 // earlier than their position in the list, and the next step's first loads can start under the end
 // of this step. Stores can finish later before reuse of their space makes anything wait.
 void set_slack(const Draft& draft, Tier tier, std::int32_t tasks, LinearDraft& linear);
+
+// Returns the lives of a buffer and of the buffer that has its place one micro-batch later, joined.
+std::vector<Lifetime::Interval> joined_life(const LinearDraft& linear, BufferId buffer);
+
+// Calls visit(begin, end) for each interval in which the place of a buffer is in use. They are
+// disjoint and come in ascending order. If another buffer has the place one micro-batch later, its
+// intervals are among them, and it has none itself.
+template <typename Visit>
+void visit_life_at_place(const LinearDraft& linear, BufferId buffer, Visit visit) {
+  const bool shares = linear.repeated.has_value() && linear.repeated->shares_place(buffer);
+  if (!shares) {
+    for (const auto& [begin, end] : linear.live[static_cast<std::size_t>(buffer)])
+      visit(begin, end);
+  } else if (linear.repeated->is_filled[static_cast<std::size_t>(buffer)]) {
+    for (const auto& [begin, end] : joined_life(linear, buffer)) visit(begin, end);
+  }
+}
 
 // Returns the live bytes of a tier at each op.
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier);

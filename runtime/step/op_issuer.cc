@@ -63,6 +63,7 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, const LaneServ
       clock_(services.clock),
       gate_(services.gate),
       done_(program.ops.size()) {
+  TERRACE_CHECK_EQ(program.repetition.times, 1);
   for (auto& side : sides_) {
     for (const Op& op : program.ops) side.emplace_back(*this, op);
   }

@@ -22,8 +22,8 @@ struct ListedMicroBatch {
   std::int32_t times = 1;  // how many micro-batches it stands for: itself and those behind it
 };
 
-// Returns whether the micro-batches of a step may be listed by their period. That is so if there
-// are very many, and if each follows the one before it.
+// Returns whether tasks are made for only some micro-batches of the step. That is so if there are
+// very many, and if each follows the one before it.
 bool has_period(const StepModel& model, const StepPolicy& policy);
 
 // Returns all micro-batches of a step.
@@ -41,9 +41,11 @@ struct Period {
   std::int32_t micro_batch = 0;  // the first for which they stand
 
   std::int32_t end() const { return begin + length; }
-  // Returns the place of a task among the tasks of its micro-batch, if that is one of the four;
-  // otherwise -1.
-  std::int32_t place_of(std::int32_t task) const {
+  // Returns the micro-batch that is listed behind the repeated one.
+  std::int32_t next_micro_batch() const { return micro_batch + times; }
+  // Returns how many tasks of its micro-batch come before a task of the repeated micro-batch, of
+  // the one in front of it or of the two behind it; -1 for other tasks.
+  std::int32_t position_of(std::int32_t task) const {
     const bool is_alike = begin - length <= task && task < end() + 2 * length;
     return is_alike ? (task - begin + length) % length : -1;
   }

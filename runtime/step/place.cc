@@ -45,45 +45,17 @@ std::vector<BufferId> in_order_of_use(const Draft& draft, const LinearDraft& lin
   return ids;
 }
 
-// Returns by buffer the buffer that has the same place one micro-batch later; kNoBuffer if there is
-// none.
-std::vector<BufferId> next_at_same_place(const Draft& draft, const LinearDraft& linear) {
-  std::vector<BufferId> next(draft.buffers.size(), kNoBuffer);
-  if (!linear.repeated.has_value()) return next;
-  for (const BufferId b : linear.repeated->own) next[b] = linear.repeated->next[b];
-  return next;
-}
-
-// Adds the life of another buffer at the item's place.
-void add_life(const Lifetime& life, PackItem& item) {
-  for (const auto& [begin, end] : life) item.live.push_back({begin, end});
-  std::ranges::sort(item.live, {}, &LifeInterval::begin);
-  std::vector<LifeInterval> joined;
-  for (const LifeInterval& one : item.live) {
-    if (joined.empty() || joined.back().end < one.begin) {
-      joined.push_back(one);
-    } else {
-      joined.back().end = std::max(joined.back().end, one.end);
-    }
-  }
-  item.live = std::move(joined);
-}
-
 std::vector<PackItem> items_of_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
                                     const FixedOffsets& fixed, std::vector<BufferId>& ids) {
   std::vector<PackItem> items;
-  const std::vector<BufferId> next = next_at_same_place(draft, linear);
-  std::vector<bool> has_place_of(draft.buffers.size(), false);
-  for (const BufferId b : next) {
-    if (b != kNoBuffer) has_place_of[b] = true;
-  }
   for (const BufferId b : in_order_of_use(draft, linear, tier)) {
     const Buffer& buffer = draft.buffers[b];
-    if (linear.live[b].empty() || has_place_of[b]) continue;
     PackItem item;
     item.size_bytes = buffer.size_bytes;
-    for (const auto& [begin, end] : linear.live[b]) item.live.push_back({begin, end});
-    if (next[b] != kNoBuffer) add_life(linear.live[next[b]], item);
+    visit_life_at_place(linear, b, [&](std::int64_t begin, std::int64_t end) {
+      item.live.push_back({begin, end});
+    });
+    if (item.live.empty()) continue;
     const auto at = fixed.find(buffer.key);
     if (linear.lives[b] == Life::kPersistent && at != fixed.end()) item.fixed_offset = at->second;
     items.push_back(std::move(item));
@@ -117,12 +89,12 @@ TierUse use_of(const Draft& draft, const LinearDraft& linear, Tier tier, std::si
   const auto at = static_cast<std::int64_t>(peak - profile.begin());
   for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
     if (draft.buffers[b].tier != tier) continue;
-    for (const auto& [begin, end] : linear.live[b]) {
-      if (begin <= at && at < end) {
-        use.accounts.at(static_cast<std::size_t>(draft.buffers[b].account)) +=
-            draft.buffers[b].size_bytes;
-      }
-    }
+    visit_life_at_place(linear, static_cast<BufferId>(b),
+                        [&](std::int64_t begin, std::int64_t end) {
+                          if (begin > at || at >= end) return;
+                          use.accounts.at(static_cast<std::size_t>(draft.buffers[b].account)) +=
+                              draft.buffers[b].size_bytes;
+                        });
   }
   return use;
 }
@@ -256,7 +228,7 @@ Program ArenaPacking::program() const {
     program.use.at(t) = arena.use;
   }
   if (linear_.repeated.has_value()) {
-    for (const BufferId b : linear_.repeated->own) {
+    for (const BufferId b : linear_.repeated->filled) {
       program.buffers.at(numbers[linear_.repeated->next[b]]).offset =
           program.buffers.at(numbers[b]).offset;
     }

@@ -181,7 +181,9 @@ struct TierUse {
 };
 
 // The ops [begin, end) of a program, which a run does `times` times in a row, for neighbouring
-// micro-batches. The list has them once, for the first of these. Each time is one repetition.
+// micro-batches. The list has them once, for the first of these. Each time is one repetition. A
+// program with repeated ops has no edges. It is planned, reported and compared; an UnrolledProgram
+// of it is executed.
 struct Repetition {
   // A buffer of which each repetition touches the next piece.
   struct Stride {
@@ -208,7 +210,7 @@ struct Repetition {
   std::vector<Stride> strides = {};
   // The buffers in memory that the repetitions fill. Every repetition fills them anew, at the same
   // place.
-  std::vector<BufferId> own = {};
+  std::vector<BufferId> filled = {};
   std::vector<Handover> handovers = {};
 
   friend bool operator==(const Repetition&, const Repetition&) = default;

@@ -136,8 +136,8 @@ class Visits {
 };
 
 // Issues loads earlier, visit by visit, as far as there is room. In a step with a period, the loads
-// at the same place of alike micro-batches follow the first of them: all are issued at the same
-// place, or none is.
+// for the same task of alike micro-batches follow the first of them: either all of them are issued
+// earlier, or none is.
 class EarlyLoads {
  public:
   // The plan has a note and a task of issue for each load. Borrows everything but the room.
@@ -167,15 +167,15 @@ class EarlyLoads {
 
   void find_followers(const Period& period) {
     std::map<std::pair<std::int32_t, std::int32_t>, std::size_t>
-        last;  // by place, and number at it
+        last;  // by position, and number at it
     std::int32_t number = 0;
     for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
       const std::int32_t task = draft_.loads[i].need_task;
       const bool is_of_same = i > 0 && draft_.loads[i - 1].need_task == task;
       number = is_of_same ? number + 1 : 0;
-      const std::int32_t place = period.place_of(task);
-      if (place < 0 || plan_.leaves_out(draft_.loads[i])) continue;
-      const auto [known, is_first] = last.try_emplace({place, number}, i);
+      const std::int32_t position = period.position_of(task);
+      if (position < 0 || plan_.leaves_out(draft_.loads[i])) continue;
+      const auto [known, is_first] = last.try_emplace({position, number}, i);
       if (is_first) continue;
       follower_[known->second] = i;
       follows_[i] = true;
@@ -187,7 +187,7 @@ class EarlyLoads {
   // there is room.
   void issue_ahead(std::size_t leader, std::int32_t ahead) {
     for (std::size_t i = leader; i != kNone; i = follower_[i]) {
-      if (!is_earlier(i, ahead) || !has_room(i, ahead)) return;
+      if (!is_earlier(i, ahead) || !has_room(i, ahead)) return note_for_all(leader, plan_.notes[i]);
     }
     for (std::size_t i = leader; i != kNone; i = follower_[i]) {
       const Load& load = draft_.loads[i];
@@ -200,6 +200,16 @@ class EarlyLoads {
       room_.take(load.target_tier, from, plan_.issue_task[i], load.target_bytes);
       room_.take(Tier::kHost, from, from + 1, load.staging_bytes);
       plan_.issue_task[i] = from;
+    }
+  }
+
+  // Notes for a load and those that follow it what held one of them back.
+  void note_for_all(std::size_t leader, const LoadNote& held_back) {
+    for (std::size_t i = leader; i != kNone; i = follower_[i]) {
+      LoadNote& note = plan_.notes[i];
+      note.limit = held_back.limit;
+      note.tier = held_back.tier;
+      note.lacking_bytes = held_back.lacking_bytes;
     }
   }
 
@@ -283,14 +293,14 @@ FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
 
 void FetchPlanner::add_gaps(std::int32_t group, const std::vector<std::int32_t>& uses,
                             std::size_t bytes) {
-  std::map<std::int32_t, std::size_t> leaders;  // by the place of the use behind the gap
+  std::map<std::int32_t, std::size_t> leaders;  // by the position of the use behind the gap
   for (std::size_t k = 1; k < uses.size(); ++k) {
     Gap gap{group, k, k, uses[k - 1] + 1, uses[k], bytes};
     stays_[group][k] = gap.begin == gap.end;
     if (stays_[group][k]) continue;
-    if (draft_.period.has_value() && draft_.period->place_of(uses[k - 1]) >= 0) {
-      const std::int32_t place = draft_.period->place_of(uses[k]);
-      if (place >= 0) gap.leader = leaders.try_emplace(place, k).first->second;
+    if (draft_.period.has_value() && draft_.period->position_of(uses[k - 1]) >= 0) {
+      const std::int32_t position = draft_.period->position_of(uses[k]);
+      if (position >= 0) gap.leader = leaders.try_emplace(position, k).first->second;
     }
     gaps_.push_back(gap);
   }
@@ -306,23 +316,24 @@ const TaskProfile& FetchPlanner::live_at_least() {
 // Returns the room to leave for a group that is fetched while the gap's group is kept. In an
 // evaluation the two are different groups. A step with a backward leaves more room, for other bytes
 // that come and go.
-std::size_t FetchPlanner::reserve_beside(const Gap& gap) const {
-  if (policy_.lookahead == 0) return 0;
+std::size_t FetchPlanner::reserve_beside(const Gap& gap, std::int32_t lookahead) const {
+  if (lookahead == 0) return 0;
   const bool is_of_others = !policy_.has_backward && gap.group == largest_.group;
   return is_of_others ? largest_of_others_ : largest_.bytes;
 }
 
-FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
+FetchPlan FetchPlanner::plan(const TierBudgets& budgets, std::int32_t lookahead) {
   FetchPlan plan{stays_, {}, {}};
   if (leaves_no_room(budgets, policy_.compute_tier())) return plan;
-  const bool any_stays = choose_stays(budgets, plan);
-  if (policy_.lookahead == 0) return plan;
+  const bool any_stays = choose_stays(budgets, lookahead, plan);
+  if (lookahead == 0) return plan;
   const TaskProfile live = any_stays ? live_in_tasks(draft_, plan, tasks_.size()) : live_at_least();
-  fetch_early(live, budgets, plan);
+  fetch_early(live, budgets, lookahead, plan);
   return plan;
 }
 
-bool FetchPlanner::choose_stays(const TierBudgets& budgets, FetchPlan& plan) {
+bool FetchPlanner::choose_stays(const TierBudgets& budgets, std::int32_t lookahead,
+                                FetchPlan& plan) {
   if (gaps_.empty()) return false;
   const Tier compute = policy_.compute_tier();
   Room room(live_at_least(), budgets);
@@ -334,7 +345,7 @@ bool FetchPlanner::choose_stays(const TierBudgets& budgets, FetchPlan& plan) {
     for (behind = first + 1; behind < gaps_.size() && is_of_leader(gaps_[behind]);) ++behind;
     const auto led = std::span(gaps_).subspan(first, behind - first);
     const bool have_room = std::ranges::all_of(led, [&](const Gap& gap) {
-      return room.has(compute, gap.begin, gap.end, gap.bytes, reserve_beside(gap));
+      return room.has(compute, gap.begin, gap.end, gap.bytes, reserve_beside(gap, lookahead));
     });
     if (!have_room) continue;
     for (const Gap& gap : led) {
@@ -360,10 +371,10 @@ std::vector<LoadNote> FetchPlanner::first_notes(const FetchPlan& plan) const {
 }
 
 void FetchPlanner::fetch_early(const TaskProfile& live, const TierBudgets& budgets,
-                               FetchPlan& plan) const {
+                               std::int32_t lookahead, FetchPlan& plan) const {
   plan.notes = first_notes(plan);
   for (const Load& load : draft_.loads) plan.issue_task.push_back(load.need_task);
-  EarlyLoads(tasks_, draft_, Room(live, budgets), plan).run(policy_.lookahead);
+  EarlyLoads(tasks_, draft_, Room(live, budgets), plan).run(lookahead);
 }
 
 }  // namespace terrace

@@ -16,7 +16,7 @@ using TaskProfile = std::array<std::vector<std::size_t>, kTierCount>;
 
 // Decides what the room in the tiers is used for, with the whole step known in advance: which
 // parameters stay in the compute tier from one use to the next (the shortest gaps first, by
-// Belady's rule), and how far ahead of its use each load is issued, at most policy.lookahead units.
+// Belady's rule), and how far ahead of its use each load is issued.
 class FetchPlanner {
  public:
   // `draft` is the draft of these tasks (runtime/step/movement.h). Borrows everything except the
@@ -25,12 +25,13 @@ class FetchPlanner {
                const Draft& draft);
 
   // Returns the plan for these budgets, which limit the bytes that are live at once. Mandatory
-  // bytes may exceed them: this function does not refuse that.
-  FetchPlan plan(const TierBudgets& budgets);
+  // bytes may exceed them: this function does not refuse that. Loads are issued at most `lookahead`
+  // visits early (see EarlyLoads).
+  FetchPlan plan(const TierBudgets& budgets, std::int32_t lookahead);
 
  private:
-  // The gap between two uses of a group's parameters. In a step with a period, the gaps at the same
-  // place of alike micro-batches have one leader. They stand side by side, and either the
+  // The gap between two uses of a group's parameters. In a step with a period, the gaps between the
+  // same tasks of alike micro-batches have one leader. They stand side by side, and either the
   // parameters stay in all of them or in none.
   struct Gap {
     std::int32_t group;
@@ -44,12 +45,13 @@ class FetchPlanner {
   // Returns what is live when nothing is kept that need not be and no load is early. It does not
   // depend on the budgets.
   const TaskProfile& live_at_least();
-  std::size_t reserve_beside(const Gap& gap) const;
+  std::size_t reserve_beside(const Gap& gap, std::int32_t lookahead) const;
   // Adds the gaps between the uses of a group, which are the tasks `uses`.
   void add_gaps(std::int32_t group, const std::vector<std::int32_t>& uses, std::size_t bytes);
   // Decides for each gap whether the parameters stay. Returns whether any do.
-  bool choose_stays(const TierBudgets& budgets, FetchPlan& plan);
-  void fetch_early(const TaskProfile& live, const TierBudgets& budgets, FetchPlan& plan) const;
+  bool choose_stays(const TierBudgets& budgets, std::int32_t lookahead, FetchPlan& plan);
+  void fetch_early(const TaskProfile& live, const TierBudgets& budgets, std::int32_t lookahead,
+                   FetchPlan& plan) const;
   // Returns a note for each load, before any is issued early.
   std::vector<LoadNote> first_notes(const FetchPlan& plan) const;
 

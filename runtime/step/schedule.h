@@ -44,7 +44,7 @@ struct Task {
 // order there are tasks of the listed micro-batches alone; other orders list each.
 std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy,
                                 const std::vector<ListedMicroBatch>& listed);
-// Does the same with every micro-batch listed.
+// Does the same with tasks for every micro-batch.
 std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy);
 
 // The recompute pass. Adds, before each backward of a unit whose activations are not kept, the part

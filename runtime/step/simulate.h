@@ -22,9 +22,11 @@ struct SimulatedOp {
 };
 
 struct SimulatedTier {
-  std::size_t packed_bytes = 0;     // the arena, as in the program
-  std::size_t planned_bytes = 0;    // the most that is live at once, by the place pass
-  std::size_t live_peak_bytes = 0;  // the most that was live at any event of the simulation
+  std::size_t packed_bytes = 0;   // the arena, as in the program
+  std::size_t planned_bytes = 0;  // the most that is live at once, by the place pass
+  // The most that was live at any event of the simulation. The repetitions that are not run have no
+  // bytes in it.
+  std::size_t live_peak_bytes = 0;
 
   friend bool operator==(const SimulatedTier&, const SimulatedTier&) = default;
 };

@@ -6,6 +6,8 @@
 #include <map>
 #include <numeric>
 
+#include "base/check.h"
+
 namespace terrace {
 
 // The messages of one direction between two stages.
@@ -25,6 +27,7 @@ std::vector<const Program*> pointers_to(std::span<const Program> programs) {
 StageGraph::StageGraph(std::span<const Program* const> programs, int bodies)
     : programs_(programs), bodies_(bodies) {
   for (const Program* program : programs) {
+    TERRACE_CHECK_EQ(program->repetition.times, 1);
     first_.push_back(nodes_of_body_);
     nodes_of_body_ += program->ops.size();
   }

@@ -27,19 +27,13 @@ class Unroller {
   }
 
   Program run() {
-    result_ = {.compute_tier = program_.compute_tier,
-               .units = program_.units,
-               .groups = program_.groups,
-               .micro_batches = program_.micro_batches,
-               .like_units = program_.like_units,
-               .buffers = program_.buffers,
-               .ops = {},
-               .use = program_.use,
-               .loads = program_.loads};
+    result_ = program_;
+    result_.ops.clear();
+    result_.repetition = {};
     const std::size_t more = static_cast<std::size_t>(times_) - 1;
     result_.ops.reserve(program_.ops.size() +
                         more * static_cast<std::size_t>(repetition_.end - repetition_.begin));
-    result_.buffers.reserve(program_.buffers.size() + more * repetition_.own.size());
+    result_.buffers.reserve(program_.buffers.size() + more * repetition_.filled.size());
     result_.ops.insert(result_.ops.end(), program_.ops.begin(), at(repetition_.end));
     for (std::int32_t number = 1; number < times_; ++number) add_repetition(number);
     std::for_each(at(repetition_.end), program_.ops.end(), [&](const Op& op) { add_behind(op); });
@@ -52,7 +46,7 @@ class Unroller {
 
   void add_repetition(std::int32_t number) {
     before_ = now_;
-    for (const BufferId buffer : repetition_.own) {
+    for (const BufferId buffer : repetition_.filled) {
       now_[buffer] = static_cast<BufferId>(result_.buffers.size());
       Buffer again = program_.buffers[buffer];
       again.key = {};

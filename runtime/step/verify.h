@@ -20,8 +20,8 @@ namespace terrace {
 //    deferred op finds the scalars and gradients of its own step. A forward finds the parameters
 //    that the step before has left, whatever was copied on the way.
 //  * No buffer reaches beyond its arena.
-// Repeated ops are checked three times in a row. Each later repetition finds the same bytes and the
-// same edges as the third, so it is right if the third is.
+// A program with repeated ops is checked as an UnrolledProgram that has three repetitions, with the
+// edges of that. Each later repetition finds the same as the third, so it is right if the third is.
 std::vector<std::string> verify(const Program& program, std::size_t limit = 10);
 
 // Returns the tiers whose packed peak is over budget.

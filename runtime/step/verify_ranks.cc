@@ -19,6 +19,10 @@ std::string shared_part(const Program& program, const Op& op) {
   return text;
 }
 
+std::string repetition_text(const Repetition& repetition) {
+  return fmt::format("ops {} to {} {} times", repetition.begin, repetition.end, repetition.times);
+}
+
 }  // namespace
 
 std::vector<std::string> verify_ranks(std::span<const Program> programs, std::size_t limit) {
@@ -30,6 +34,11 @@ std::vector<std::string> verify_ranks(std::span<const Program> programs, std::si
     if (other.ops.size() != first.ops.size()) {
       problems.push_back(fmt::format("rank 0 has {} ops, rank {} has {}", first.ops.size(), rank,
                                      other.ops.size()));
+    }
+    if (repetition_text(other.repetition) != repetition_text(first.repetition)) {
+      problems.push_back(fmt::format("rank 0 does {}, rank {} {}",
+                                     repetition_text(first.repetition), rank,
+                                     repetition_text(other.repetition)));
     }
     const std::size_t count = std::min(first.ops.size(), other.ops.size());
     for (std::size_t i = 0; i < count && problems.size() < limit; ++i) {
@@ -46,10 +55,9 @@ std::vector<std::string> verify_ranks(std::span<const Program> programs, std::si
 
 std::uint64_t rank_fingerprint(const Program& program) {
   StreamingHash hash;
-  for (const Op& op : program.ops) {
-    const std::string text = shared_part(program, op) + '\n';
-    hash.add(std::as_bytes(std::span(text)));
-  }
+  const auto add = [&hash](const std::string& text) { hash.add(std::as_bytes(std::span(text))); };
+  for (const Op& op : program.ops) add(shared_part(program, op) + '\n');
+  add(repetition_text(program.repetition));
   return hash.value();
 }
 

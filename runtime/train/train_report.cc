@@ -198,11 +198,12 @@ std::string describe_quantization(const ModelRuntimeOptions& options) {
                      is_nf4 ? "nf4" : "int8", name_of(options.compute_type));
 }
 
-// Returns what to say of a program that lists some ops once and does them many times.
-std::string describe_repetition(const Program& program) {
+// Returns how many ops a program has. A repeated op stands for as many as it is done times.
+std::string describe_ops(const Program& program) {
   const Repetition& repetition = program.repetition;
-  if (repetition.times == 1) return "";
-  return fmt::format(" ({} of them {} times)", repetition.end - repetition.begin, repetition.times);
+  if (repetition.times == 1) return fmt::format("{} ops", program.ops.size());
+  return fmt::format("{} ops, {} of them done {} times in a row", program.ops.size(),
+                     repetition.end - repetition.begin, repetition.times);
 }
 
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
@@ -217,13 +218,13 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
   std::string text = fmt::format(
       "{}: {} parameters in {} units, {}\n"
       "a step: {} micro-batches of {} x {} tokens, {}\n"
-      "program: {} ops{}, {} buffers, about {} beside the budgets, {} of {} blocks recomputed, "
+      "program: {}, {} buffers, about {} beside the budgets, {} of {} blocks recomputed, "
       "lookahead {}\n",
       options.model.name, parameter_count(parameter_layout(options.model)), policy.homes.size(),
       name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
       options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
-      op_count(program), describe_repetition(program), program.buffers.size(),
+      describe_ops(program), program.buffers.size(),
       format_size(memory_of_plan(plan).beside_budgets()), recomputed, blocks.size(),
       policy.lookahead);
   text += describe_trainable(options.model);

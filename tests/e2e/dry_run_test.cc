@@ -218,6 +218,21 @@ TEST(DryRun, JsonWithoutItIs2) {
   EXPECT_EQ(outcome.output, "");
 }
 
+// A step of very many micro-batches is planned by its period, and its figures are of all of them.
+TEST(DryRun, SaysWhichOpsAreRepeated) {
+  const TinyTraining training;
+  const Arguments many = {"--max-steps", "1", "--gradient-accumulation-steps", "5000"};
+  EXPECT_THAT(training.train("run", many + Arguments{"--dry-run"}).output,
+              HasSubstr("done 4995 times in a row"));
+  const auto ops = [&](const char* micro_batches) {
+    const json document =
+        document_of(training.train("run", {"--max-steps", "1", "--dry-run", "--json",
+                                           "--gradient-accumulation-steps", micro_batches}));
+    return document.at("results").at(3).at("ops").get<std::int64_t>();
+  };
+  EXPECT_EQ(ops("5000") - ops("64"), (5000 - 64) * (ops("63") - ops("62")));
+}
+
 TEST(DryRun, ExplainsAUnit) {
   const TinyTraining training;
   const Outcome outcome = run_program(

@@ -230,6 +230,20 @@ ProgramCase recorded_case(int number) {
   return drawn;
 }
 
+std::vector<ProgramCase> periodic_cases(int micro_batches) {
+  std::vector<ProgramCase> cases;
+  const auto add = [&](ProgramCase drawn) {
+    if (drawn.ranks.stages > 1 || drawn.ranks.shares_rows) return;
+    drawn.layer_major = false;
+    drawn.micro_batches = micro_batches;
+    drawn.name = "periodic-" + drawn.name;
+    cases.push_back(std::move(drawn));
+  };
+  for (int number = 0; number < kProgramCases; ++number) add(program_case(number));
+  for (int number = 0; number < kFrozenCases; ++number) add(frozen_case(number));
+  return cases;
+}
+
 std::vector<PlanCase> plan_cases() {
   using Budgets = std::array<std::optional<int>, 3>;
   std::vector<PlanCase> cases;

@@ -109,6 +109,10 @@ inline constexpr int kRecordedCases = 128;
 // some of them twice. Otherwise it is a step of one pipeline stage among the first cases.
 ProgramCase recorded_case(int number);
 
+// Returns the cases above that may be compiled by a period, but with this many micro-batches, one
+// after the other. With 64 or more, their programs have repeated ops.
+std::vector<ProgramCase> periodic_cases(int micro_batches);
+
 // A preset whose places are planned, with budgets in MiB.
 struct PlanCase {
   std::string name;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "runtime/step/unrolled_program.h"
 #include "tests/programs/compile_case.h"
 
 namespace terrace {
@@ -176,6 +177,16 @@ std::string program_text(const Program& program) {
   return text;
 }
 
+// Returns the text of the program with a few repetitions of its repeated ops listed.
+std::string unrolled_text(const Program& program) {
+  constexpr std::int32_t kTimes = 3;
+  const Repetition& repetition = program.repetition;
+  if (repetition.times == 1) return program_text(program);
+  return fmt::format("ops {} to {} are done {} times\n", repetition.begin, repetition.end - 1,
+                     repetition.times) +
+         program_text(UnrolledProgram(program, kTimes).program());
+}
+
 std::vector<std::string> all_words() {
   std::vector<std::string> words;
   for (const auto& [kind, word] : kind_words()) {
@@ -198,6 +209,8 @@ std::vector<ProgramCase> drawn_cases() {
   for (int number = 0; number < kProgramCases; ++number) cases.push_back(program_case(number));
   for (int number = 0; number < kFrozenCases; ++number) cases.push_back(frozen_case(number));
   for (int number = 0; number < kRecordedCases; ++number) cases.push_back(recorded_case(number));
+  constexpr int kMicroBatches = 70;
+  for (ProgramCase& drawn : periodic_cases(kMicroBatches)) cases.push_back(std::move(drawn));
   return cases;
 }
 
@@ -217,9 +230,9 @@ std::string case_text(const std::string& name) {
     return cases;
   }();
   const auto drawn = kCases.find(name);
-  if (drawn != kCases.end()) return program_text(compile_case(drawn->second));
+  if (drawn != kCases.end()) return unrolled_text(compile_case(drawn->second));
   for (const PlanCase& plan : plan_cases()) {
-    if (plan.name == name) return program_text(compile_plan(plan));
+    if (plan.name == name) return unrolled_text(compile_plan(plan));
   }
   return {};
 }

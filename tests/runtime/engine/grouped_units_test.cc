@@ -299,6 +299,27 @@ INSTANTIATE_TEST_SUITE_P(
                    [](TierRuntimeOptions& o) { o.optimizer.splits_bf16_masters = false; }}),
     [](const auto& instance) { return instance.param.name; });
 
+// So many micro-batches that the program repeats the ones in the middle. In layer-major order it
+// lists all.
+TEST(GroupedUnits, AProgramWithRepetitionsHasTheSameBits) {
+  const TemporaryDirectory directory;
+  const ComputeModel model = grouped_model();
+  TierRuntimeOptions options = grouped_options(70);
+  options.placement.order = MicroBatchOrder::kLayerMajor;
+  const ToyRun listed = run_grouped(model, options);
+  options.nvme.directories = {{directory.path(), std::nullopt}};
+  options.placement.order = MicroBatchOrder::kMicroBatchMajor;
+  for (const Tier tier : kTiers) {
+    for (const bool recompute : {false, true}) {
+      SCOPED_TRACE(std::string(name_of(tier)) + (recompute ? " recomputed" : ""));
+      put_all(options, false, tier);
+      options.placement.recompute = recompute;
+      EXPECT_EQ(plan_tiers(model, options).training.program.repetition.times, 65);
+      EXPECT_EQ(run_grouped(model, options), listed);
+    }
+  }
+}
+
 // An order of the caller's in which the micro-batches take turns.
 TEST(GroupedUnits, AnOrderFromOutsideHasTheSameBits) {
   const TemporaryDirectory directory;

@@ -74,8 +74,12 @@ TEST(PeriodicRanks, HaveTheBitsOfListedMicroBatches) {
         const TemporaryDirectory drive;
         ModelRuntimeOptions options = many_micro_batches("llama", false, DType::kBF16, drive);
         options.model = tiny_model("llama", false, false);
+        options.sequence_parallel = false;
         const RankedRun plain = train_ranks(listed(options), shape, stage);
         all_on(options, true, home);
+        options.ranks.shape = shape;
+        options.zero_stage = stage;
+        EXPECT_TRUE(has_repetition(options));
         const RankedRun run = train_ranks(options, shape, stage);
         EXPECT_EQ(run.curves, plain.curves);
         EXPECT_EQ(run.evaluations, plain.evaluations);

@@ -83,7 +83,7 @@ TEST(Place, DoesNotDependOnTheOrderInWhichBuffersAreMade) {
     for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
       draft.buffers[b].name = std::to_string(b);
     }
-    const FetchPlan plan = FetchPlanner(model, policy, tasks, draft).plan({});
+    const FetchPlan plan = FetchPlanner(model, policy, tasks, draft).plan({}, policy.lookahead);
     std::vector<BufferId> number_of;
     const Draft other = shuffled(draft, random, number_of);
     const LinearDraft linear = linearize(draft, count, plan);

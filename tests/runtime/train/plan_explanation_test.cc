@@ -96,6 +96,27 @@ TEST(PlanExplanation, SaysWhatHeldBackLoads) {
   EXPECT_GT(held_back, 0);
 }
 
+// The loads under a repeated micro-batch count as often as it is repeated.
+TEST(PlanExplanation, CountsTheLoadsOfAllMicroBatches) {
+  ModelRuntimeOptions options = tiny_options(tiny_model("llama", true, false), DType::kBF16);
+  options.placement.has_nvme = true;
+  options.placement.homes[StateClass::kActivations] = Tier::kNvme;
+  options.nvme.directories = {{".", std::nullopt}};
+  const auto loads_of = [&](std::int32_t micro_batches) {
+    options.placement.micro_batches = micro_batches;
+    std::int64_t loads = 0;
+    const json reasons = json::parse(reasons_json(plan_model(options)));
+    for (const json& unit : reasons.at("units")) {
+      for (const json& alike : unit.at("loads")) loads += alike.at("count").get<std::int64_t>();
+    }
+    return loads;
+  };
+  const std::int64_t of_one = loads_of(63) - loads_of(62);
+  EXPECT_GT(of_one, 0);
+  EXPECT_EQ(loads_of(64) - loads_of(63), of_one);
+  EXPECT_EQ(loads_of(1000) - loads_of(64), 936 * of_one);
+}
+
 TEST(PlanExplanation, AnUnknownUnitIsNamed) {
   const TierPlan plan = tight_plan(1.5);
   for (const char* name : {"6", "-1", "tail", "1x", ""}) {
