@@ -16,7 +16,8 @@ void add_state(const StepModel& model, const PlacementRequest& request, Tier fro
   const std::int32_t count = is_of_units ? model.last_unit() + 1 : model.group_count();
   const auto first = static_cast<std::ptrdiff_t>(list.size());
   for (std::int32_t n = 0; n < count; ++n) {
-    list.push_back({.state = state, .number = n, .from = from, .to = to});
+    const bool is_here = is_of_units ? model.has_unit(n) : model.has_home(state, n);
+    if (is_here) list.push_back({.state = state, .number = n, .from = from, .to = to});
   }
   if (request.has_backward || is_of_units) return;
   // Where there is only a forward, a group that several units use is used most often.
@@ -32,7 +33,8 @@ void add_recompute(const StepModel& model, const PlacementRequest& request, Tier
                    std::vector<Concession>& list) {
   if (request.recompute.has_value()) return;
   for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
-    if (model.joins_micro_batches(u) || model.fuses_passes(u)) continue;
+    const bool is_block = !model.joins_micro_batches(u) && !model.fuses_passes(u);
+    if (!is_block || !model.has_unit(u)) continue;
     list.push_back(
         {.state = StateClass::kActivations, .number = u, .recomputes = true, .from = tier});
   }

@@ -10,6 +10,15 @@ namespace {
 constexpr auto kMoving =
     std::to_array({Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective});
 
+// Returns whether a step of the unit's pass reads the group's parameters.
+bool reads(const std::vector<UnitStep>& pass, const UnitModel& unit, std::int32_t group) {
+  return std::ranges::any_of(pass, [&](const UnitStep& step) {
+    return std::ranges::any_of(step.groups, [&](std::int32_t index) {
+      return unit.groups[static_cast<std::size_t>(index)] == group;
+    });
+  });
+}
+
 }  // namespace
 
 double moved_bytes(const Program& program) {
@@ -40,8 +49,8 @@ double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_
     if (model.joins_micro_batches(u) || model.fuses_passes(u)) continue;
     const ParameterGroup& group = model.groups.at(static_cast<std::size_t>(g));
     const double bytes = static_cast<double>(model.group_bytes(g));
-    in_forward += bytes;
-    if (u >= lowest) in_backward += bytes;
+    if (reads(model.units[u].forward, model.units[u], g)) in_forward += bytes;
+    if (u >= lowest && reads(model.units[u].backward, model.units[u], g)) in_backward += bytes;
     trained += static_cast<double>(group.trained_elements());
   }
   const double room = static_cast<double>(compute_bytes);

@@ -217,12 +217,12 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
   const auto recomputed = std::ranges::count(blocks, true, &UnitActivations::recompute);
   std::string text = fmt::format(
       "{}: {} parameters in {} units, {}\n"
-      "a step: {} micro-batches of {} x {} tokens, {}\n"
+      "a step: {} micro-batch{} of {} x {} tokens, {}\n"
       "program: {}, {} buffers, about {} beside the budgets, {} of {} blocks recomputed, "
       "lookahead {}\n",
       options.model.name, parameter_count(parameter_layout(options.model)), policy.homes.size(),
-      name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
-      options.batch.positions,
+      name_of(options.compute_type), policy.micro_batches, policy.micro_batches == 1 ? "" : "es",
+      options.batch.sequences, options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
       describe_ops(program), program.buffers.size(),
       format_size(memory_of_plan(plan).beside_budgets()), recomputed, blocks.size(),
