@@ -92,6 +92,7 @@ constexpr auto kOfAll = std::to_array<KnownKey>({
     {"is_encoder_decoder", "false"},
     {"tie_encoder_decoder", "false"},
     {"use_sliding_window", "false"},
+    {.name = "sliding_window_size", .repeats = "sliding_window"},
     {"use_bidirectional_attention"},
     {"is_causal"},
     {"pruned_heads", "{}"},
@@ -144,6 +145,7 @@ constexpr auto kOfRope = std::to_array<KnownKey>({
     {"mscale_all_dim"},
     {"short_factor"},
     {"long_factor"},
+    {"finetuned"},  // whether the model was trained with these numbers
 });
 
 // The types of layers that rope_parameters may have an object for.
@@ -165,14 +167,14 @@ const KnownKey* find(std::span<const KnownKey> keys, std::string_view name) {
 // The keys of an object that are unknown, or not at their harmless values.
 class StrangeKeys {
  public:
-  explicit StrangeKeys(const std::string& origin) : origin_(origin) {}
+  // `whole`: the config.json.
+  StrangeKeys(const std::string& origin, const Json& whole) : origin_(origin), whole_(whole) {}
 
   // Adds a key unless it is harmless. `name` begins with the object's name where the key is inside
   // an object.
   void add(const std::string& name, const Json& value, const KnownKey* known) {
-    if (value.is_null()) return;
-    if (known != nullptr && known->harmless_at.empty()) return;
-    if (known != nullptr && value == Json::parse(known->harmless_at)) return;
+    if (value.is_null() || (known == nullptr && value == false)) return;
+    if (known != nullptr && is_harmless(value, *known)) return;
     std::string text = unquote_non_finite(value.dump());
     constexpr std::size_t kShown = 40;
     if (text.size() > kShown) text = text.substr(0, kShown) + "...";
@@ -190,7 +192,16 @@ class StrangeKeys {
   }
 
  private:
+  bool is_harmless(const Json& value, const KnownKey& known) const {
+    if (!known.repeats.empty()) {
+      const auto repeated = whole_.find(std::string(known.repeats));
+      return repeated != whole_.end() && *repeated == value;
+    }
+    return known.harmless_at.empty() || value == Json::parse(known.harmless_at);
+  }
+
   const std::string& origin_;
+  const Json& whole_;
   std::vector<std::string> names_;
   std::vector<std::string> told_;  // with their values
 };
@@ -224,7 +235,7 @@ void add_rope_keys(const std::string& name, const Json& object, StrangeKeys& str
 void check_config_keys(std::string_view json, std::span<const KnownKey> own,
                        const std::string& origin) {
   const Json object = Json::parse(quote_non_finite(json));
-  StrangeKeys strange(origin);
+  StrangeKeys strange(origin, object);
   for (const auto& [name, value] : object.items()) {
     const KnownKey* known = find(own, name);
     const bool is_rope = known != nullptr && (name == kOlderRope || name == kNewerRope);

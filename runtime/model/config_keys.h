@@ -10,15 +10,18 @@
 namespace terrace {
 
 // A known key. `harmless_at` is the JSON of the one value at which the key is harmless. It is empty
-// where the key is read, or harmless at any value.
+// where the key is read, or harmless at any value. A key that `repeats` another is harmless where
+// it has the same value as that one.
 struct KnownKey {
   std::string_view name;
   std::string_view harmless_at = {};
+  std::string_view repeats = {};
 };
 
 // Throws ConfigError naming every key of a config.json that is neither among the family's `own` nor
 // known to be harmless at its value. The keys inside rope_scaling and rope_parameters, and inside
-// the objects of layer types in rope_parameters, are checked too. A key that is null is harmless.
+// the objects of layer types in rope_parameters, are checked too. A key that is null is harmless,
+// and so is an unknown key that is false: it says that the model lacks a feature.
 void check_config_keys(std::string_view json, std::span<const KnownKey> own,
                        const std::string& origin);
 

@@ -6,10 +6,11 @@
 
 namespace terrace {
 
-void read_gemma(const ConfigReader& keys, ModelConfig& config) {
+void read_gemma(const ConfigReader& keys, ModelConfig& config, std::int64_t positions) {
   for (const char* key : {"sliding_window", "query_pre_attn_scalar"}) refuse_null(keys, key);
   read_usual(keys, config,
-             {.key_value_heads = 4,
+             {.positions = positions,
+              .key_value_heads = 4,
               .takes_null_key_value_heads = false,
               .head_width = 256,
               .divides_width = true,

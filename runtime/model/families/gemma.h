@@ -9,8 +9,9 @@
 namespace terrace {
 
 // Reads sizes, names, norms around attention and feed-forward, GELU gates, and the scales of
-// embeddings and scores. The caller reads rotary embeddings, windows and caps.
-void read_gemma(const ConfigReader& keys, ModelConfig& config);
+// embeddings and scores. `positions`: their number, where the key is absent. The caller reads
+// rotary embeddings, windows and caps.
+void read_gemma(const ConfigReader& keys, ModelConfig& config, std::int64_t positions);
 
 // Reads a cap of scores or logits. Returns `fallback` where the key is absent, no cap (0) where it
 // is null.

@@ -23,7 +23,7 @@ constexpr auto kKeys = with_usual_keys({
 });
 
 void read(const ConfigReader& keys, ModelConfig& config) {
-  read_gemma(keys, config);
+  read_gemma(keys, config, 8192);
   read_one_rope(keys, config);
   read_layer_types(keys, config, read_window(keys, 4096),
                    [](std::int64_t layer) { return layer % 2 == 0; });

@@ -32,7 +32,7 @@ RopeDefaults defaults_of(const ModelConfig& config, double theta) {
 }
 
 void read(const ConfigReader& keys, ModelConfig& config) {
-  read_gemma(keys, config);
+  read_gemma(keys, config, 131072);
   config.query_key_norms = QueryKeyNorms::kEachHead;
   if (keys.has("attn_logit_softcapping")) {
     keys.refuse("attn_logit_softcapping", "is ignored by the class; gemma2 has such a cap");

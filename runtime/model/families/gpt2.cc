@@ -35,6 +35,9 @@ constexpr auto kKeys = std::to_array<KnownKey>({
     {"summary_proj_to_labels"},
     {"summary_type"},
     {"summary_use_proj"},
+    {"n_special", "0"},
+    {"output_past"},  // this and the next are of the first version of transformers
+    {"predict_special_tokens"},
 });
 
 ParameterNames names() {
@@ -66,7 +69,8 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   config.width = keys.count_of("n_embd", "hidden_size");
   config.layers = keys.count_of("n_layer", "num_hidden_layers");
   config.heads = keys.count_of("n_head", "num_attention_heads");
-  config.positions = keys.count_of("n_positions", "max_position_embeddings");
+  const bool has_positions = keys.has("n_positions") || keys.has("max_position_embeddings");
+  config.positions = has_positions ? keys.count_of("n_positions", "max_position_embeddings") : 1024;
   config.vocabulary = keys.count("vocab_size");
   config.intermediate = keys.count("n_inner", 4 * config.width);
   config.key_value_heads = config.heads;

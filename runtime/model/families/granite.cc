@@ -21,7 +21,7 @@ constexpr auto kKeys = with_usual_keys({
 });
 
 void read(const ConfigReader& keys, ModelConfig& config) {
-  read_usual(keys, config, {});
+  read_usual(keys, config, {.positions = 2048});
   read_attention_bias(keys, config);
   read_feed_forward_bias(keys, config);
   read_one_rope(keys, config);

@@ -18,9 +18,11 @@ constexpr auto kKeys = with_usual_keys({
 });
 
 void read(const ConfigReader& keys, ModelConfig& config) {
-  read_usual(
-      keys, config,
-      {.key_value_heads = 8, .takes_null_key_value_heads = false, .takes_null_head_width = true});
+  read_usual(keys, config,
+             {.positions = 131072,
+              .key_value_heads = 8,
+              .takes_null_key_value_heads = false,
+              .takes_null_head_width = true});
   read_one_rope(keys, config);
   set_window(config, read_window(keys, 4096));
   if (keys.has("layer_types")) {

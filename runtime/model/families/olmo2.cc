@@ -16,7 +16,7 @@ constexpr auto kKeys = with_usual_keys({
 });
 
 void read(const ConfigReader& keys, ModelConfig& config) {
-  read_usual(keys, config, {.epsilon = 1e-5, .padding_token = 1});
+  read_usual(keys, config, {.positions = 2048, .epsilon = 1e-5, .padding_token = 1});
   read_attention_bias(keys, config);
   read_one_rope(keys, config);
   config.norm.form = RmsNormForm::kMultiplyThenRound;

@@ -18,6 +18,8 @@ constexpr auto kKeys = with_usual_keys({
     {"sliding_window"},
     {"original_max_position_embeddings"},
     {"attention_bias", "false"},  // there is none whatever it says
+    {"full_attn_mod", "1"},
+    {"interpolate_factor", "1"},
 });
 
 constexpr const char* kPartKey = "partial_rotary_factor";
@@ -52,7 +54,7 @@ void set_stored_names(ModelConfig& config) {
 }
 
 void read(const ConfigReader& keys, ModelConfig& config) {
-  read_usual(keys, config, {.epsilon = 1e-5, .padding_token = 32000});
+  read_usual(keys, config, {.positions = 4096, .epsilon = 1e-5, .padding_token = 32000});
   config.rotary_width = read_rotary_width(keys, config.head_width);
   read_one_rope(keys, config,
                 {.original_positions = 4096, .only_longrope = true, .may_be_partial = true});

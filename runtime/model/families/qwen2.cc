@@ -20,7 +20,7 @@ constexpr auto kKeys = with_usual_keys({
 });
 
 void read(const ConfigReader& keys, ModelConfig& config) {
-  read_usual(keys, config, {.key_value_heads = 32});
+  read_usual(keys, config, {.positions = 32768, .key_value_heads = 32});
   read_one_rope(keys, config);
   read_upper_windows(keys, config);
   config.has_qkv_bias = true;

@@ -46,7 +46,8 @@ std::vector<bool> read_rotating_layers(const ConfigReader& keys, std::int64_t la
 }
 
 void read(const ConfigReader& keys, ModelConfig& config) {
-  read_usual(keys, config, {.key_value_heads = 4, .tied = true, .padding_token = 128004});
+  read_usual(keys, config,
+             {.positions = 32768, .key_value_heads = 4, .tied = true, .padding_token = 128004});
   read_attention_bias(keys, config);
   read_feed_forward_bias(keys, config);
   read_one_rope(keys, config, {.theta = 2e6});

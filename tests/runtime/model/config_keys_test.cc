@@ -96,6 +96,37 @@ TEST(ConfigKeys, NullAndHarmlessValuesPass) {
       R"({"rope_scaling": {"type": "linear", "factor": 2, "mscale": 1, "beta_fast": 2}})")));
 }
 
+// An unknown feature that is off, keys of old versions, and keys that say something once more.
+TEST(ConfigKeys, WhatChangesNothingPasses) {
+  for (const char* more :
+       {R"({"parallel_residual": false})", R"({"pretraining_tp": 2})",
+        R"({"rope_scaling": {"type": "linear", "factor": 2, "finetuned": true}})"}) {
+    EXPECT_NO_THROW(read_keys(with_keys(kLlama, more))) << more;
+  }
+  EXPECT_NO_THROW(read_keys(with_keys(
+      kGpt2, R"({"n_special": 0, "output_past": true, "predict_special_tokens": true})")));
+  Json mistral = with_keys(kLlama, R"({"sliding_window": 64, "sliding_window_size": 64})");
+  mistral["model_type"] = "mistral";
+  mistral["num_key_value_heads"] = 2;
+  EXPECT_NO_THROW(read_keys(mistral));
+  mistral["sliding_window_size"] = 32;
+  TERRACE_EXPECT_THROW_WITH(read_keys(mistral), ConfigError, "sliding_window_size 32");
+  TERRACE_EXPECT_THROW_WITH(read_keys(with_keys(kLlama, R"({"sliding_window_size": 64})")),
+                            ConfigError, "sliding_window_size 64");
+}
+
+// transformers has such a default in the class of each family.
+TEST(ConfigKeys, TheNumberOfPositionsHasADefault) {
+  Json json = Json::parse(kLlama);
+  json.erase("max_position_embeddings");
+  EXPECT_EQ(read_keys(json).positions, 2048);
+  json["max_position_embeddings"] = nullptr;
+  TERRACE_EXPECT_THROW_WITH(read_keys(json), ConfigError, "max_position_embeddings");
+  Json gpt2 = Json::parse(kGpt2);
+  gpt2.erase("n_positions");
+  EXPECT_EQ(read_keys(gpt2).positions, 1024);
+}
+
 // There gemma3 has an object for each type of layer.
 TEST(ConfigKeys, InsideTheObjectsOfRopeParameters) {
   constexpr auto kOwn = std::to_array<KnownKey>({{"rope_scaling"}, {"rope_parameters"}});

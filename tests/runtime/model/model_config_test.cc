@@ -152,7 +152,6 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"quantized", with(llama(), "quantization_config", {{"bits", 4}}),
                 "quantization_config"},
         Refused{"llama_act", with(llama(), "hidden_act", "gelu"), "hidden_act"},
-        Refused{"tp", with(llama(), "pretraining_tp", 2), "pretraining_tp"},
         Refused{"axial", with(llama(), "rope_scaling", {{"type", "axial"}, {"factor", 2}}),
                 "axial"},
         Refused{"no_factor", with(llama(), "rope_scaling", {{"type", "linear"}}), "factor"},
