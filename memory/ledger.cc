@@ -16,25 +16,25 @@ constexpr std::array<Account, kAccountCount> kAccounts = [] {
   return accounts;
 }();
 
-constexpr std::size_t kColumnCount = 3 + kAccountCount;
 constexpr std::size_t kLargestAccountsNamed = 3;
 
-using Row = std::array<std::string, kColumnCount>;
-
-Row title_row() {
-  Row row = {"tier", "budget", "peak"};
-  for (std::size_t i = 0; i < kAccountCount; ++i) row.at(3 + i) = name_of(kAccounts.at(i));
-  return row;
+// Returns the tiers that have bytes or a budget.
+std::vector<Tier> tiers_in_use(const Ledger& ledger) {
+  std::vector<Tier> tiers;
+  for (const Tier tier : kTiers) {
+    if (ledger[tier].peak_bytes > 0 || ledger[tier].budget_bytes) tiers.push_back(tier);
+  }
+  return tiers;
 }
 
-Row row_of(Tier tier, const TierLedger& of) {
-  Row row = {std::string(name_of(tier)), of.budget_bytes ? format_size(*of.budget_bytes) : "none",
-             format_size(of.peak_bytes)};
-  for (std::size_t i = 0; i < kAccountCount; ++i) {
-    const std::size_t charged = of[kAccounts.at(i)];
-    row.at(3 + i) = charged == 0 ? "-" : format_size(charged);
-  }
-  return row;
+// Returns a line of a table: a title, and a cell for each tier.
+template <typename Cell>
+std::string line_of(std::string_view title, const std::vector<Tier>& tiers, Cell cell) {
+  constexpr std::size_t kTitleWidth = 17;
+  constexpr std::size_t kCellWidth = 10;
+  std::string line = fmt::format("{:<{}}", title, kTitleWidth);
+  for (const Tier tier : tiers) line += fmt::format("{:>{}}", std::string(cell(tier)), kCellWidth);
+  return line + '\n';
 }
 
 std::string largest_accounts(const TierLedger& of) {
@@ -60,21 +60,21 @@ bool fits(const Ledger& ledger) {
 }
 
 std::string to_text(const Ledger& ledger) {
-  std::vector<Row> rows = {title_row()};
-  for (const Tier tier : kTiers) rows.push_back(row_of(tier, ledger[tier]));
-  std::array<std::size_t, kColumnCount> widths = {};
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < kColumnCount; ++i) {
-      widths.at(i) = std::max(widths.at(i), row.at(i).size());
-    }
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    text += fmt::format("{:<{}}", row.front(), widths.front());
-    for (std::size_t i = 1; i < kColumnCount; ++i) {
-      text += fmt::format("  {:>{}}", row.at(i), widths.at(i));
-    }
-    text += '\n';
+  const std::vector<Tier> tiers = tiers_in_use(ledger);
+  std::string text = line_of("", tiers, [](Tier tier) { return name_of(tier); });
+  text += line_of("budget", tiers, [&](Tier tier) {
+    const auto& budget = ledger[tier].budget_bytes;
+    return budget ? format_size(*budget) : std::string("none");
+  });
+  text += line_of("peak", tiers, [&](Tier tier) { return format_size(ledger[tier].peak_bytes); });
+  for (const Account account : kAccounts) {
+    const bool is_used =
+        std::ranges::any_of(tiers, [&](Tier tier) { return ledger[tier][account] > 0; });
+    if (!is_used) continue;
+    text += line_of(fmt::format("  {}", name_of(account)), tiers, [&](Tier tier) {
+      const std::size_t charged = ledger[tier][account];
+      return charged == 0 ? std::string("-") : format_size(charged);
+    });
   }
   return text;
 }

@@ -8,6 +8,14 @@
 #include "base/bytes.h"
 
 namespace terrace {
+namespace {
+
+// A prediction within this factor is as good as it can be expected to be, and is not mentioned.
+constexpr double kUsualFactor = 3;
+
+bool is_far_off(double ratio) { return ratio > kUsualFactor || ratio < 1 / kUsualFactor; }
+
+}  // namespace
 
 void FirstSteps::add(double step_s, std::size_t process_peak_bytes) {
   if (is_full()) return;
@@ -30,7 +38,7 @@ std::optional<MeasuredStep> FirstSteps::measured() const {
 std::string describe_measured(const PlannedStep& planned, const MeasuredStep& measured) {
   std::string text = fmt::format("measured: {:.3g} s a step, the median of {}",
                                  measured.median_step_s, measured.steps);
-  if (planned.step_s.has_value()) {
+  if (planned.step_s.has_value() && is_far_off(measured.median_step_s / *planned.step_s)) {
     text += fmt::format("; {:.3g} s were predicted, so it takes {:.2f} times as long",
                         *planned.step_s, measured.median_step_s / *planned.step_s);
   }

@@ -206,6 +206,17 @@ std::string describe_ops(const Program& program) {
                      repetition.end - repetition.begin, repetition.times);
 }
 
+// Returns the bytes that each link carries in a step, if it carries any.
+std::string describe_links(const Program& program) {
+  std::string text;
+  for (const Lane lane : kLinks) {
+    const double bytes = lane_bytes(program, lane);
+    if (bytes == 0) continue;
+    text += fmt::format("  {} {}", name_of(lane), format_size(static_cast<std::size_t>(bytes)));
+  }
+  return text.empty() ? "  none over any link" : text;
+}
+
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 
 }  // namespace
@@ -236,11 +247,7 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
     text += count_homes(homes_of(plan.model, policy, info), info.state);
   }
   text += count_updates(plan.model, policy);
-  text += '\n' + to_text(plan.ledger) + "\nbytes in a step:";
-  for (const Lane lane : kLinks) {
-    text += fmt::format("  {} {}", name_of(lane),
-                        format_size(static_cast<std::size_t>(lane_bytes(program, lane))));
-  }
+  text += '\n' + to_text(plan.ledger) + "\nbytes in a step:" + describe_links(program);
   const double written = lane_bytes(program, Lane::kWrite);
   if (written > 0) {
     text += fmt::format("\nwritten to the drives{}{}: {:.3f} TB in 1000 steps",

@@ -173,7 +173,7 @@ TEST(ExitCode, OfARunWithFewAddressesIs0OrNamesTheLimit) {
   // less: there it depends on the moment whether another thread's reservation is in the way.
   const Outcome fits = run_with("1500000", {});
   EXPECT_EQ(fits.code, 0) << fits;
-  EXPECT_THAT(fits.output, testing::ContainsRegex("host +[0-9.]+ MiB"));
+  EXPECT_THAT(fits.output, testing::ContainsRegex(" host\nbudget +[0-9.]+ MiB\n"));
   const Outcome tight = run_with("400000", {});
   if (tight.code != 0) {
     EXPECT_EQ(tight.code, 3) << tight;

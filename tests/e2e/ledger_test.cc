@@ -10,18 +10,17 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kTitles =
-    "tier +budget +peak +parameters +gradients +optimizer_state +activations +staging";
+constexpr const char* kTable =
+    "\nbudget +[0-9a-zA-Z. ]+\npeak +[0-9a-zA-Z. ]+\n +parameters +[0-9a-zA-Z. -]+\n +gradients ";
 
 TEST(DryRun, PrintsTheLedgerAndWritesNothing) {
   const TinyTraining training;
   const Outcome outcome = training.train(
       "run", training.nvme() + Arguments{"--max-steps", "3", "--dry-run", "--device-memory",
                                          "64MiB", "--place-optimizer", "nvme"});
-  EXPECT_THAT(outcome.output, ContainsRegex(kTitles));
-  for (const char* line : {"\ndevice +64.0 MiB ", "\nhost +64.0 MiB ", "\nnvme +none "}) {
-    EXPECT_THAT(outcome.output, ContainsRegex(line));
-  }
+  EXPECT_THAT(outcome.output, ContainsRegex(kTable));
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("\n +device +host +nvme\nbudget +64.0 MiB +64.0 MiB +none\n"));
   EXPECT_THAT(outcome.output, HasSubstr("\nbytes in a step:"));
   EXPECT_THAT(outcome.output, HasSubstr("\nwritten to the drives: "));
   EXPECT_THAT(outcome.output, ContainsRegex("\npredicted: about .* s a step here, .* tokens/s"));
@@ -53,7 +52,7 @@ TEST(DoesNotFit, Is3BeforeAnythingIsMade) {
         training.command("run", training.nvme() + Arguments{"--max-steps", "3"} + budgets));
     EXPECT_EQ(outcome.code, 3) << outcome;
     EXPECT_THAT(outcome.errors, HasSubstr("does not fit"));
-    EXPECT_THAT(outcome.errors, ContainsRegex(kTitles));
+    EXPECT_THAT(outcome.errors, ContainsRegex(kTable));
     EXPECT_THAT(outcome.errors, ContainsRegex("to make it fit(: |, do one of these:\n  )raise --"));
     EXPECT_FALSE(training.directory().has("run"));
     EXPECT_TRUE(training.nvme_is_empty());

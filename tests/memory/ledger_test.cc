@@ -28,14 +28,25 @@ Ledger example() {
 
 TEST(LedgerTest, TableIsAligned) {
   EXPECT_EQ(to_text(example()),
-            "tier      budget      peak  parameters  gradients  optimizer_state  activations"
-            "  staging  workspace  slack\n"
-            "device  2.00 GiB  3.00 GiB     800 MiB    400 MiB                -     1.56 GiB"
-            "        -    100 MiB      -\n"
-            "host    8.00 GiB  8.00 GiB           -          -         8.00 GiB            -"
-            "        -          -      -\n"
-            "nvme        none  12.0 GiB           -          -         12.0 GiB            -"
-            "        -          -      -\n");
+            "                     device      host      nvme\n"
+            "budget             2.00 GiB  8.00 GiB      none\n"
+            "peak               3.00 GiB  8.00 GiB  12.0 GiB\n"
+            "  parameters        800 MiB         -         -\n"
+            "  gradients         400 MiB         -         -\n"
+            "  optimizer_state         -  8.00 GiB  12.0 GiB\n"
+            "  activations      1.56 GiB         -         -\n"
+            "  workspace         100 MiB         -         -\n");
+}
+
+TEST(LedgerTest, TableLeavesOutWhatIsNotUsed) {
+  Ledger ledger;
+  ledger[Tier::kHost].peak_bytes = kGiB;
+  ledger[Tier::kHost][Account::kActivations] = kGiB;
+  EXPECT_EQ(to_text(ledger),
+            "                       host\n"
+            "budget                 none\n"
+            "peak               1.00 GiB\n"
+            "  activations      1.00 GiB\n");
 }
 
 TEST(LedgerTest, FitsUpToTheBudgetItself) {

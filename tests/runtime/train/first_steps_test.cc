@@ -33,10 +33,16 @@ TEST(FirstSteps, TheVeryFirstIsLeftOutWhereThereIsAnother) {
 TEST(FirstSteps, AreToldBesideWhatWasPlanned) {
   PlannedStep planned{.step_s = 2, .device_bytes = kMiB, .host_bytes = 64 * kMiB};
   planned.process_bytes = 100 * kMiB;
-  const MeasuredStep measured{.steps = 3, .median_step_s = 3, .process_peak_bytes = 120 * kMiB};
+  MeasuredStep measured{.steps = 3, .median_step_s = 7, .process_peak_bytes = 120 * kMiB};
   EXPECT_EQ(describe_measured(planned, measured),
-            "measured: 3 s a step, the median of 3; 2 s were predicted, so it takes 1.50 times as "
+            "measured: 7 s a step, the median of 3; 2 s were predicted, so it takes 3.50 times as "
             "long\nprocess memory: at most 120 MiB so far, 100 MiB planned");
+  measured.median_step_s = 0.5;
+  EXPECT_THAT(describe_measured(planned, measured), HasSubstr("it takes 0.25 times as long"));
+  measured.median_step_s = 3;  // about as predicted
+  EXPECT_EQ(describe_measured(planned, measured),
+            "measured: 3 s a step, the median of 3\n"
+            "process memory: at most 120 MiB so far, 100 MiB planned");
   const auto json = nlohmann::json::parse(to_json(planned, measured));
   EXPECT_EQ(json.at("predicted_step_s"), 2);
   EXPECT_EQ(json.at("step_s"), 3);
