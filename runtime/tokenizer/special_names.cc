@@ -33,7 +33,31 @@ void read_named_id(const JsonNode& root, std::string_view key, NamedToken& token
   token.id = id;
 }
 
+// Reads 2, [2, 7] or null. A negative number, as old files have it, is no token.
+std::vector<std::int32_t> read_ids(const JsonNode& root, std::string_view key) {
+  std::vector<std::int32_t> ids;
+  if (!root.has(key)) return ids;
+  const auto add = [&ids](const JsonNode& node) {
+    if (node.integer() >= 0) ids.push_back(read_token_id(node));
+  };
+  const JsonNode node = root.child(key);
+  if (!node.is_array()) add(node);
+  for (std::size_t i = 0; node.is_array() && i < node.size(); ++i) add(node.item(i));
+  return ids;
+}
+
 }  // namespace
+
+std::vector<std::int32_t> read_end_ids(const std::string& directory) {
+  std::error_code ignored;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const std::string path = (fs::path(directory) / name).string();
+    if (!fs::exists(path, ignored)) continue;
+    const JsonFile file(path);
+    return read_ids(file.root(), "eos_token_id");
+  }
+  return {};
+}
 
 SpecialNames read_special_names(const std::string& directory) {
   SpecialNames names;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace terrace {
 
@@ -24,5 +25,10 @@ struct SpecialNames {
 // Reads tokenizer_config.json, special_tokens_map.json and generation_config.json, as far as they
 // are there. The first that names a token counts. Throws CorruptData, IoError.
 SpecialNames read_special_names(const std::string& directory);
+
+// Returns the ids at which a text that the directory's model makes ends, as generate() of
+// transformers takes them: eos_token_id of generation_config.json, one or several; without that
+// file, of config.json. Throws CorruptData, IoError.
+std::vector<std::int32_t> read_end_ids(const std::string& directory);
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "runtime/tokenizer/choose_tokenizer.h"
 #include "runtime/tokenizer/load_tokenizer.h"
+#include "runtime/tokenizer/special_names.h"
 #include "runtime/train/run_record.h"
 
 namespace terrace {
@@ -83,9 +84,19 @@ void SampledModel::load_tokenizer_of(const std::string& asked, Log& log) {
                        tokenizer_->vocabulary(), config_.vocabulary));
   }
   const bool is_bytes = tokenizer_path(choice.name, choice.directory).empty();
+  if (!is_bytes) take_end_ids(choice.directory);
   if (!is_bytes || !choice.doubts_bytes) return;
   const std::string foreign = why_bytes_are_foreign(choice.directory, config_);
   if (!foreign.empty()) log.warning(foreign);
+}
+
+// The files of a model name ids of its own tokenizer. They mean nothing where ids are bytes.
+void SampledModel::take_end_ids(const std::string& directory_of_tokenizer) {
+  if (const auto end = tokenizer_->end_token(); end.has_value()) end_ids_.push_back(*end);
+  for (const std::string& directory : {directory_of_tokenizer, directory_}) {
+    const std::vector<std::int32_t> named = read_end_ids(directory);
+    end_ids_.insert(end_ids_.end(), named.begin(), named.end());
+  }
 }
 
 void SampledModel::refuse_absent() const {

@@ -33,6 +33,9 @@ class SampledModel {
   SampledModel(const Source& source, Log& log);
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // Returns the ids at which a text ends: the tokenizer's end token, and the ids that the files of
+  // the model and of its adapter name.
+  const std::vector<std::int32_t>& end_ids() const { return end_ids_; }
   const ModelConfig& config() const { return config_; }
   // Returns bf16 if all weights are bf16. Other weights, which bf16 does not hold exactly, compute
   // in fp32.
@@ -53,6 +56,7 @@ class SampledModel {
   void take_adapter();
   TokenizerChoice tokenizer_choice(const std::string& asked, Log& log) const;
   void load_tokenizer_of(const std::string& asked, Log& log);
+  void take_end_ids(const std::string& directory_of_tokenizer);
   [[noreturn]] void refuse_absent() const;
   [[noreturn]] void refuse(const std::string& why) const;
 
@@ -63,6 +67,7 @@ class SampledModel {
   std::unique_ptr<HfDirectory> weights_;
   std::unique_ptr<AdapterDirectory> adapter_;  // beside the weights of its base
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<std::int32_t> end_ids_;
 };
 
 }  // namespace terrace

@@ -162,10 +162,14 @@ void warn_of_positions(const ModelConfig& config, const SampleOutcome& outcome, 
 // A text that is being made: its ids, and what was written of it so far.
 class SampledText {
  public:
-  SampledText(const SampleOptions& options, const Tokenizer& tokenizer,
+  // Borrows the model.
+  SampledText(const SampleOptions& options, const SampledModel& model,
               FunctionRef<void(std::string_view)> write)
-      : tokenizer_(tokenizer), stream_(options.stop_texts), write_(write) {
-    ids_ = prompt_ids(tokenizer, options.prompt);
+      : tokenizer_(model.tokenizer()),
+        end_ids_(model.end_ids()),
+        stream_(options.stop_texts),
+        write_(write) {
+    ids_ = prompt_ids(tokenizer_, options.prompt);
   }
 
   std::span<const std::int32_t> ids() const { return ids_; }
@@ -173,7 +177,7 @@ class SampledText {
   // Adds a token. Returns the reason if the text ends with it.
   std::optional<SampleEnd> add(std::int32_t id) {
     ids_.push_back(id);
-    if (id == tokenizer_.end_token()) return SampleEnd::kEndToken;
+    if (std::ranges::find(end_ids_, id) != end_ids_.end()) return SampleEnd::kEndToken;
     show(stream_.add(text_of_last(tokenizer_, ids_)));
     if (stream_.is_stopped()) return SampleEnd::kStopText;
     return std::nullopt;
@@ -186,6 +190,7 @@ class SampledText {
   }
 
   const Tokenizer& tokenizer_;
+  const std::vector<std::int32_t>& end_ids_;
   TextStream stream_;
   FunctionRef<void(std::string_view)> write_;
   std::vector<std::int32_t> ids_;
@@ -202,8 +207,7 @@ std::string_view name_of(SampleEnd end) {
 SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write,
                           Log& log) {
   const SampledModel model(options.source, log);
-  const Tokenizer& tokenizer = model.tokenizer();
-  SampledText text(options, tokenizer, write);
+  SampledText text(options, model, write);
   SampleOutcome outcome;
   outcome.prompt_tokens = static_cast<std::int64_t>(text.ids().size());
   const SystemClock clock;
@@ -221,8 +225,8 @@ SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::st
       break;
     }
     // The model may have more ids than its tokenizer: the extra ids have no text.
-    const auto logits =
-        sampler->logits_after(text.ids()).first(static_cast<std::size_t>(tokenizer.vocabulary()));
+    const auto logits = sampler->logits_after(text.ids())
+                            .first(static_cast<std::size_t>(model.tokenizer().vocabulary()));
     const auto index = static_cast<std::uint64_t>(outcome.new_tokens);
     end = text.add(choose_id(logits, options.choice, {options.seed, index}));
     if (++outcome.new_tokens == 1) outcome.prompt_seconds = seconds();

@@ -30,7 +30,7 @@ struct SampleOptions {
 
 enum class SampleEnd : std::uint8_t {
   kLength,     // max_new_tokens
-  kEndToken,   // the tokenizer's
+  kEndToken,   // one of the model's or the tokenizer's
   kStopText,   // one of stop_texts
   kPositions,  // the model has no more learned positions
 };
@@ -50,11 +50,11 @@ struct SampleOutcome {
 };
 
 // Passes the prompt to `write` once the model is in memory, and then the new text as TextStream
-// releases it. Ends early at the tokenizer's end token, at a stop text, and where the model has no
-// more learned positions, which it warns of. The tokenizer's begin token, if it has one, stands
-// before the prompt. Throws ConfigError as SampledModel does and for a prompt without tokens or
-// with more tokens than the model has positions, OutOfMemory where model, keys and values do not
-// fit in memory, CorruptData, NotFinite, IoError, and what `write` throws.
+// releases it. Ends early at an end token of the model or the tokenizer, at a stop text, and where
+// the model has no more learned positions, which it warns of. The tokenizer's begin token, if it
+// has one, stands before the prompt. Throws ConfigError as SampledModel does and for a prompt
+// without tokens or with more tokens than the model has positions, OutOfMemory where model, keys
+// and values do not fit in memory, CorruptData, NotFinite, IoError, and what `write` throws.
 SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write,
                           Log& log);
 

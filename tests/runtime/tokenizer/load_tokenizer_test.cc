@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "runtime/tokenizer/special_names.h"
 #include "tests/runtime/temporary_directory.h"
 #include "tests/sanitized.h"
 
@@ -141,6 +142,21 @@ TEST_F(LoadTokenizer, RefusesPathsWithoutATokenizer) {
   TERRACE_EXPECT_THROW_WITH(load_tokenizer(directory_.path("none"), log_), ConfigError, "no such");
   TERRACE_EXPECT_THROW_WITH(load_tokenizer(directory_.write("vocab.txt", "a"), log_), ConfigError,
                             "neither in .json nor in .model");
+}
+
+TEST_F(LoadTokenizer, ReadsAllIdsAtWhichTextsEnd) {
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(read_end_ids(directory_.path()), Ids());
+  directory_.write("config.json", R"({"eos_token_id": 2})");
+  EXPECT_EQ(read_end_ids(directory_.path()), Ids{2});
+  directory_.write("generation_config.json", R"({"eos_token_id": [3, 7]})");
+  EXPECT_EQ(read_end_ids(directory_.path()), (Ids{3, 7}));
+  directory_.write("generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_EQ(read_end_ids(directory_.path()), Ids());
+  directory_.write("generation_config.json", R"({"eos_token_id": [-1, 4]})");
+  EXPECT_EQ(read_end_ids(directory_.path()), Ids{4});
+  directory_.write("generation_config.json", R"({"eos_token_id": "end"})");
+  EXPECT_THROW(read_end_ids(directory_.path()), CorruptData);
 }
 
 TEST_F(LoadTokenizer, ReadsTheEndFromTheFilesBeside) {
