@@ -9,9 +9,9 @@
 // refused. The list has the keys that are read and those that are known to be harmless.
 namespace terrace {
 
-// A known key. `harmless_at` is the JSON of the one value at which the key is harmless. It is empty
-// where the key is read, or harmless at any value. A key that `repeats` another is harmless where
-// it has the same value as that one.
+// A known key. With neither of the other members it is read, or harmless at any value.
+// `harmless_at`: the JSON of the one value at which it is harmless. `repeats`: the name of another
+// key; this one is harmless only if that key is there with the same value.
 struct KnownKey {
   std::string_view name;
   std::string_view harmless_at = {};

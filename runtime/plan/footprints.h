@@ -19,7 +19,7 @@ namespace terrace {
 struct PolicyKey {
   MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
   bool recomputes_first = false;   // all units recompute before anything else gives way
-  std::int32_t micro_batches = 0;  // if it has fewer than asked for; otherwise 0
+  std::int32_t micro_batches = 0;  // fewer than the request's; 0: as many
   std::size_t on_device = 0;       // concessions
   std::size_t on_host = 0;
 

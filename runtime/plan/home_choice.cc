@@ -59,7 +59,7 @@ std::vector<MicroBatchOrder> HomeChoice::orders() const {
   return {MicroBatchOrder::kLayerMajor, MicroBatchOrder::kMicroBatchMajor};
 }
 
-MicroBatchOrder HomeChoice::smaller_order() const {
+MicroBatchOrder HomeChoice::quicker_order() const {
   StepPolicy policy;
   policy.micro_batches = request_.micro_batches;
   return has_period(model_, policy) ? MicroBatchOrder::kMicroBatchMajor
@@ -68,9 +68,9 @@ MicroBatchOrder HomeChoice::smaller_order() const {
 
 std::optional<StepPlan> HomeChoice::choose() const {
   std::optional<StepPlan> best;
-  std::vector<MicroBatchOrder> smaller_first = orders();
-  std::ranges::partition(smaller_first, [&](auto order) { return order == smaller_order(); });
-  for (const MicroBatchOrder order : smaller_first) {
+  std::vector<MicroBatchOrder> quicker_first = orders();
+  std::ranges::partition(quicker_first, [&](auto order) { return order == quicker_order(); });
+  for (const MicroBatchOrder order : quicker_first) {
     if (best.has_value() && !may_be_better(order, best->program)) break;
     std::optional<StepPlan> plan = try_order(order);
     if (!plan.has_value()) continue;
@@ -317,7 +317,7 @@ std::vector<PolicyKey> HomeChoice::extremes(bool is_trial) const {
   }
   if (is_trial) {
     std::ranges::stable_partition(
-        keys, [smaller = smaller_order()](const PolicyKey& key) { return key.order == smaller; });
+        keys, [quicker = quicker_order()](const PolicyKey& key) { return key.order == quicker; });
   }
   return keys;
 }

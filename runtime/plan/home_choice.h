@@ -58,9 +58,9 @@ class HomeChoice {
   bool has_one_order() const;
   // Returns every order that may be taken, the one that moves less first.
   std::vector<MicroBatchOrder> orders() const;
-  // Returns the order whose programs are the smaller ones. Its plan may show that the other need
-  // not be tried.
-  MicroBatchOrder smaller_order() const;
+  // Returns the order whose programs have fewer ops. It is tried first, because its plan may make
+  // the other order unnecessary.
+  MicroBatchOrder quicker_order() const;
 
   // Returns whether a plan in this order may be better than the best one in the other order.
   bool may_be_better(MicroBatchOrder order, const Program& best) const;
@@ -79,10 +79,11 @@ class HomeChoice {
   StepPolicy policy_of(const PolicyKey& key) const;
   // Returns the keys with all concessions of a tier or none, on the device and on the host, in
   // every order, the fewest first. For a trial, in which one that fits is as good as another, the
-  // keys of the order with the smaller programs come first.
+  // keys of the quicker order come first.
   std::vector<PolicyKey> extremes(bool is_trial = false) const;
   PolicyKey shortened(PolicyKey key) const;
-  // Returns whether even a step of fewer micro-batches does not fit the compute tier.
+  // Returns whether even a step of fewer micro-batches does not fit the compute tier. If not, the
+  // step itself may fit or not.
   bool needs_too_much(const PolicyKey& key) const;
   // Returns whether the tiers named have room for the step with nothing kept or prefetched.
   bool fits_least(const PolicyKey& key, std::span<const Tier> tiers) const;

@@ -78,10 +78,11 @@ class ActivationMovement {
   }
   // Makes the buffer for a forward's output or its gradient.
   BufferId hidden_buffer(const char* what, std::int32_t forward);
-  // Returns whether the gradient of the forward's output stays until all micro-batches have theirs,
-  // and the forward is of a micro-batch that stands for several.
+  // Returns whether the forward belongs to the repeated micro-batch, and the gradient of its output
+  // is needed until the end of the step.
   bool lasts_for_all(std::int32_t forward) const;
-  // Makes the gradient's buffer large enough for all these micro-batches, one piece for each.
+  // Makes the gradient's buffer large enough for every micro-batch that the repeated one stands
+  // for, with a piece for each.
   void keep_all_of(std::int32_t forward);
   // Returns the next task that reads the forward's output after the present one.
   std::optional<std::int32_t> next_reader(std::int32_t forward) const;

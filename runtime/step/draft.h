@@ -74,7 +74,7 @@ struct Draft {
   std::vector<Access> accesses;
   std::vector<Load> loads;
   std::optional<Period> period;             // of its tasks
-  std::vector<Repetition::Stride> strides;  // of the buffers that a repetition goes through
+  std::vector<Repetition::Stride> strides;  // of buffers whose offset grows by repetition
   bool has_names = true;  // whether buffers have names; a caller that needs only sizes does without
 
   // Adds a buffer that no code looks for by key, so it must not be persistent.

@@ -45,7 +45,7 @@ class LeftOutTime {
   // Called when a compute op starts. `busy_s`: how long each lane has been busy so far.
   void compute_starts(OpId op, std::int32_t run, double now_s, const LaneSeconds& busy_s);
 
-  // Returns the time that they take in the runs [first, last).
+  // Returns the time that the left-out repetitions take in the runs [first, last).
   double seconds(std::int32_t first, std::int32_t last) const;
   // Returns how long they keep the lane with this number busy, in all runs.
   double busy_s(std::size_t lane) const { return busy_s_.at(lane); }

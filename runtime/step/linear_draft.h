@@ -77,7 +77,7 @@ struct LinearDraft {
   // end, and from the start to the last deferred read.
   std::vector<Lifetime> live;
   std::vector<BufferUse> uses;  // per buffer
-  // The ops that are repeated, if it was asked for them and there are any (find_repeated_ops()).
+  // The repeated ops. linearize() leaves this empty; a caller sets it with find_repeated_ops().
   std::optional<RepeatedOps> repeated;
 };
 
@@ -93,12 +93,13 @@ LinearDraft linearize(const Draft& draft, std::int32_t tasks, const FetchPlan& p
 // of this step. Stores can finish later before reuse of their space makes anything wait.
 void set_slack(const Draft& draft, Tier tier, std::int32_t tasks, LinearDraft& linear);
 
-// Returns the lives of a buffer and of the buffer that has its place one micro-batch later, joined.
+// Returns the intervals in which a buffer or its `next` is live, merged where they touch. The
+// buffer must be one of RepeatedOps::filled.
 std::vector<Lifetime::Interval> joined_life(const LinearDraft& linear, BufferId buffer);
 
 // Calls visit(begin, end) for each interval in which the place of a buffer is in use. They are
-// disjoint and come in ascending order. If another buffer has the place one micro-batch later, its
-// intervals are among them, and it has none itself.
+// disjoint and come in ascending order. Two buffers may share a place, the second one micro-batch
+// later (RepeatedOps::next). Then the first has the intervals of both, and the second has none.
 template <typename Visit>
 void visit_life_at_place(const LinearDraft& linear, BufferId buffer, Visit visit) {
   const bool shares = linear.repeated.has_value() && linear.repeated->shares_place(buffer);

@@ -7,11 +7,11 @@
 #include "runtime/step/step_model.h"
 #include "runtime/step/step_policy.h"
 
-// The period of a step. In micro-batch-major order the micro-batches of a step do the same, one
-// after the other, apart from the first ones and the last ones. So the tasks of a step of many
-// micro-batches have the first ones, one that stands for all in the middle, and the last ones. All
-// passes see these few micro-batches. The ops of the one in the middle become the repetition of the
-// program (runtime/step/program.h).
+// In micro-batch-major order all micro-batches of a step do the same, except the first and the
+// last. So a step of very many micro-batches has tasks only for the first few, for one in the
+// middle that stands for several, and for the last few. All passes see these few. The tasks of the
+// one in the middle are the period of the step. Its ops become the Repetition of the program
+// (runtime/step/program.h).
 namespace terrace {
 
 struct Task;
@@ -43,8 +43,8 @@ struct Period {
   std::int32_t end() const { return begin + length; }
   // Returns the micro-batch that is listed behind the repeated one.
   std::int32_t next_micro_batch() const { return micro_batch + times; }
-  // Returns how many tasks of its micro-batch come before a task of the repeated micro-batch, of
-  // the one in front of it or of the two behind it; -1 for other tasks.
+  // Returns the index of a task within its micro-batch, for the repeated micro-batch, the one in
+  // front of it and the two behind it; -1 for all other tasks.
   std::int32_t position_of(std::int32_t task) const {
     const bool is_alike = begin - length <= task && task < end() + 2 * length;
     return is_alike ? (task - begin + length) % length : -1;

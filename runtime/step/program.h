@@ -180,7 +180,7 @@ struct TierUse {
   friend bool operator==(const TierUse&, const TierUse&) = default;
 };
 
-// The ops [begin, end) of a program, which a run does `times` times in a row, for neighbouring
+// The ops [begin, end) of a program, which are done `times` times in a row, for neighbouring
 // micro-batches. The list has them once, for the first of these. Each time is one repetition. A
 // program with repeated ops has no edges. It is planned, reported and compared; an UnrolledProgram
 // of it is executed.
@@ -189,14 +189,14 @@ struct Repetition {
   struct Stride {
     BufferId buffer = kNoBuffer;
     std::size_t bytes = 0;
-    // Whether the buffer has a piece for each repetition and no others. An op behind the
-    // repetitions that reads the first piece then reads all of them.
+    // Whether the buffer has exactly one piece for each repetition. If so, an op behind the
+    // repetitions that reads the first piece reads all pieces: UnrolledProgram adds the others.
     bool is_of_repetitions = false;
 
     friend bool operator==(const Stride&, const Stride&) = default;
   };
-  // A buffer that one repetition fills and the next uses up. The first repetition uses `before`
-  // instead, which ops in front of it fill.
+  // Bytes that each repetition leaves for the next. Every repetition leaves them in `own`. The next
+  // one finds them there. The first repetition finds them in `before`, which earlier ops fill.
   struct Handover {
     BufferId before = kNoBuffer;
     BufferId own = kNoBuffer;
@@ -231,7 +231,7 @@ struct Program {
   std::vector<LoadNote> loads = {};  // of a program that is not a trial
 
   const TierUse& use_of(Tier tier) const { return use.at(static_cast<std::size_t>(tier)); }
-  // Returns how many times a run does the op with this number.
+  // Returns how many times in a row the op with this number is done.
   std::int32_t times_of(std::size_t op) const {
     const auto id = static_cast<OpId>(op);
     return repetition.begin <= id && id < repetition.end ? repetition.times : 1;
@@ -245,7 +245,7 @@ BufferId find_buffer(const Program& program, const BufferKey& key);
 // Returns the bytes of each NVMe buffer, by extent number. Only for a program without a base.
 std::vector<std::size_t> extent_sizes(const Program& program);
 
-// Returns how many ops a run does.
+// Returns the number of ops with every repetition counted.
 std::size_t op_count(const Program& program);
 
 // Returns the bytes that the lane carries in one body.

@@ -11,14 +11,15 @@ namespace terrace {
 struct Draft;
 struct LinearDraft;
 
-// The ops of a list that belong to the tasks of the repeated micro-batch: [begin, end). Some are
-// loads for the micro-batch behind it. As many ops behind them do the same for that micro-batch,
-// with other buffers.
+// The ops of the tasks of the repeated micro-batch: [begin, end) of a list. They include loads that
+// are issued early for the next micro-batch. The same number of ops follows, which do the same for
+// the next micro-batch with other buffers.
 struct RepeatedOps {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   // By buffer of the draft: the buffer that the next micro-batch uses instead; kNoBuffer if it uses
-  // the same one, or if no repeated op uses the buffer.
+  // the same one, if no repeated op uses the buffer, or if the buffer has a piece for each
+  // repetition.
   std::vector<BufferId> next;
   // The transient buffers in memory that the repeated ops fill. Each has the same place as its
   // `next`, so the ops may be repeated at these places.
@@ -34,9 +35,9 @@ struct RepeatedOps {
 };
 
 // Returns the repeated ops of a list; none if its draft has no period, or if they cannot be
-// repeated. That is so if the ops of the next micro-batch differ, for example because other loads
-// are issued under it, or if a buffer is in use for more than two micro-batches but not for all of
-// them.
+// repeated. They cannot be repeated if the ops of the next micro-batch differ, for example because
+// other loads are issued during it, or if a buffer is in use for more than two micro-batches but
+// not for all of them.
 std::optional<RepeatedOps> find_repeated_ops(const Draft& draft, const LinearDraft& linear);
 
 // Returns the repetition of a program that is made of the list. `numbers`: by buffer of the draft,

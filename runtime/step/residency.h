@@ -30,13 +30,13 @@ class FetchPlanner {
   FetchPlan plan(const TierBudgets& budgets, std::int32_t lookahead);
 
  private:
-  // The gap between two uses of a group's parameters. In a step with a period, the gaps between the
-  // same tasks of alike micro-batches have one leader. They stand side by side, and either the
-  // parameters stay in all of them or in none.
+  // The gap between two uses of a group's parameters. In a step with a period, the gaps at the same
+  // position of alike micro-batches form a set. They are neighbours in `gaps_`, and the parameters
+  // stay in all of them or in none.
   struct Gap {
     std::int32_t group;
     std::size_t use;
-    std::size_t leader;  // the use behind the first of these gaps; mostly its own
+    std::size_t leader;  // the use behind the first gap of the set; without a set its own
     std::int32_t begin;  // the first task that does not need the parameters
     std::int32_t end;    // the next use
     std::size_t bytes;

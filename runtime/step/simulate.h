@@ -24,8 +24,7 @@ struct SimulatedOp {
 struct SimulatedTier {
   std::size_t packed_bytes = 0;   // the arena, as in the program
   std::size_t planned_bytes = 0;  // the most that is live at once, by the place pass
-  // The most that was live at any event of the simulation. The repetitions that are not run have no
-  // bytes in it.
+  // The most that was live at any event of the simulation. Only simulated repetitions count.
   std::size_t live_peak_bytes = 0;
 
   friend bool operator==(const SimulatedTier&, const SimulatedTier&) = default;
@@ -66,7 +65,8 @@ std::vector<double> seconds_alone(const Program& program, const MachineProfile& 
 //
 // The program must be one that verify() accepts; live bytes then never exceed the arena. If
 // `timeline` is given, the ops that took part are appended to it in the order of their ends; their
-// numbers are those of FewRepetitions::program(). Throws ConfigError for an impossible profile.
+// numbers are those of FewRepetitions(program).program() (few_repetitions.h), without the
+// repetitions that are left out. Throws ConfigError for an impossible profile.
 SimulationResult simulate(const Program& program, const MachineProfile& profile, int iterations,
                           std::vector<SimulatedOp>* timeline = nullptr);
 

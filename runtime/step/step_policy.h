@@ -56,7 +56,7 @@ struct StepPolicy {
   // soon as its gradient is there, except where GroupHomes::defers_update says otherwise.
   bool updates_wait_for_norm = true;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;  // if there are pipeline stages
-  std::int32_t lookahead = 3;                                    // prefetch distance, in units
+  std::int32_t lookahead = 3;                                    // prefetch distance, in visits
   std::vector<GroupHomes> homes;                                 // by group
   std::vector<UnitActivations> activations;                      // by unit
 

@@ -8,12 +8,12 @@
 
 namespace terrace {
 
-// A program with its repeated ops listed as often as a run does them, one repetition behind the
-// other. An executor needs it, and so do checks that follow every op. A program without repeated
-// ops is taken as it is.
+// A program whose repetitions are written out one after the other, with edges. If nothing is
+// repeated, it is the program itself.
 class UnrolledProgram {
  public:
-  // Lists the repeated ops `times` times at most. Borrows the program.
+  // Writes out `times` repetitions at most. With fewer than all it is for checks and simulations,
+  // and must not be executed. Borrows the program.
   explicit UnrolledProgram(const Program& program,
                            std::int32_t times = std::numeric_limits<std::int32_t>::max());
   UnrolledProgram(const UnrolledProgram&) = delete;

@@ -20,8 +20,9 @@ namespace terrace {
 //    deferred op finds the scalars and gradients of its own step. A forward finds the parameters
 //    that the step before has left, whatever was copied on the way.
 //  * No buffer reaches beyond its arena.
-// A program with repeated ops is checked as an UnrolledProgram that has three repetitions, with the
-// edges of that. Each later repetition finds the same as the third, so it is right if the third is.
+// A program with repeated ops is unrolled to three repetitions, with edges, and then checked. Later
+// repetitions begin with the same memory contents as the third, so they are right if it is. Of the
+// last one only the ends of the buffers that repetitions go through are checked.
 std::vector<std::string> verify(const Program& program, std::size_t limit = 10);
 
 // Returns the tiers whose packed peak is over budget.
