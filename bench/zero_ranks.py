@@ -112,10 +112,16 @@ def least_memory(text):
 
 
 def ledger_of(text):
-    row = re.search(r"^host\s+.*$", text, re.M).group(0)
-    sizes = [size_of(*pair) if pair[0] else 0.0
-             for pair in re.findall(r"([\d.]+) ([KMG]?i?B)|(?<=\s)-(?=\s|$)", row)]
-    return dict(zip(["budget", "peak"] + ACCOUNTS, sizes))
+    """Returns the sizes on the host by the table's titles. Rows of noughts are not printed."""
+    ledger = dict.fromkeys(["budget", "peak"] + ACCOUNTS, 0.0)
+    header = re.search(r"^ +(.*\bhost\b.*)\nbudget ", text, re.M)
+    tiers = header.group(1).split()
+    for title in ledger:
+        row = re.search(rf"^ *{title} (.*)$", text[header.start():], re.M)
+        cells = re.findall(r"([\d.]+) ([KMG]?i?B)|(?<=\s)(-|none)(?=\s|$)", row.group(1)) if row else []
+        if cells and cells[tiers.index("host")][0]:
+            ledger[title] = size_of(*cells[tiers.index("host")][:2])
+    return ledger
 
 
 def per_parameter(stage, ranks, gradient):

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -50,6 +51,7 @@ enum : std::size_t {
   kSamplePlace,
   kSampleEngine,
   kSampleLookahead,
+  kAnswerOnly,
   kSampleJson
 };
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
@@ -85,6 +87,7 @@ constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"io-engine", "Machine", "auto|io_uring|posix", "How drives are read (auto)"},
     {"lookahead", "Machine", "UNITS",
      "Prefetch distance: how many units ahead parameters are read at most (auto)"},
+    {"answer-only", "Output", "", "Print the new text without the prompt", FlagArity::kSwitch},
     {"json", "Output", "", "Print one JSON document instead of the text", FlagArity::kSwitch},
 });
 
@@ -224,7 +227,14 @@ int run_sample(int argc, const char* const* argv) {
     print_document(options.prompt, text.substr(options.prompt.size()), outcome);
     return 0;
   }
-  sample_text(options, [](std::string_view text) { print_now(text); }, log);
+  const bool only_answer = values[kAnswerOnly] && values[kAnswerOnly]->on_off();
+  std::size_t left_out = only_answer ? options.prompt.size() : 0;  // of the text, which begins so
+  const auto print = [&left_out](std::string_view text) {
+    const std::size_t hidden = std::min(left_out, text.size());
+    left_out -= hidden;
+    if (hidden < text.size()) print_now(text.substr(hidden));
+  };
+  sample_text(options, print, log);
   print_now("\n");
   return 0;
 }

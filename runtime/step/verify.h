@@ -21,8 +21,8 @@ namespace terrace {
 //    that the step before has left, whatever was copied on the way.
 //  * No buffer reaches beyond its arena.
 // A program with repeated ops is unrolled to three repetitions, with edges, and then checked. Later
-// repetitions begin with the same memory contents as the third, so they are right if it is. Of the
-// last one only the ends of the buffers that repetitions go through are checked.
+// repetitions begin with the same memory contents as the third, so they are right if it is. The
+// last one is only checked for bytes beyond the buffers that repetitions go through.
 std::vector<std::string> verify(const Program& program, std::size_t limit = 10);
 
 // Returns the tiers whose packed peak is over budget.

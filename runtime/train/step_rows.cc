@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -71,6 +72,9 @@ void StepRows::flush(std::int64_t until_ns) {
   }
   if (file_) file_->write(*row_);
   summary_.add(*row_);
+  last_loss_ = {row_->step, row_->loss};
+  if (!first_loss_.has_value()) first_loss_ = last_loss_;
+  if (!row_->validation.empty()) last_validation_ = row_->validation;
   say(*row_);
   first_steps_.add(row_->step_s, static_cast<std::size_t>(row_->totals.process_peak_bytes));
   row_.reset();
@@ -88,6 +92,26 @@ void StepRows::tell_first_steps() {
   } catch (const IoError& problem) {  // a reader of run.json is not worth failing the run
     console_.say(fmt::format("run.json does not contain these figures: {}", problem.what()));
   }
+}
+
+std::string StepRows::ending(const std::string& best, bool has_final) const {
+  if (run_dir_.empty() || !first_loss_.has_value()) return "";
+  const auto& [first, loss] = *first_loss_;
+  std::string text = best.empty() ? "" : "\n" + best;
+  text += fmt::format("\nloss: {:.4f} in step {}", loss, first);
+  if (last_loss_.first != first) {
+    text += fmt::format(", {:.4f} in step {}", last_loss_.second, last_loss_.first);
+  }
+  for (const ValidationLoss& validation : last_validation_) {
+    text += fmt::format(", {} {:.4f}", validation_loss_key(validation.set), validation.loss);
+  }
+  const std::filesystem::path run_dir = run_dir_;
+  if (has_final) {
+    text += fmt::format("\nto try the model: terrace sample --model {} --prompt TEXT",
+                        (run_dir / "final").string());
+  }
+  return text + fmt::format("\ncurves: {}, or tensorboard --logdir {}",
+                            (run_dir / "metrics.jsonl").string(), run_dir_);
 }
 
 std::optional<std::int64_t> StepRows::save_interval() const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -62,6 +63,10 @@ class StepRows {
 
   // Returns the summary of the whole run, for its end.
   std::string summary(const StepWaits& waits) const { return summary_.text(waits, run_.ranks); }
+  // Returns lines for the end of a run: `best`, if it is not empty; how the loss went; which
+  // command tries the model, if there is one in final/; and where the curves are. A line break
+  // precedes each. Empty where this rank writes no file.
+  std::string ending(const std::string& best, bool has_final) const;
 
  private:
   void say(const StepMetrics& row);
@@ -72,6 +77,10 @@ class StepRows {
   std::int64_t started_ns_;
   std::optional<MetricsFile> file_;
   std::optional<StepMetrics> row_;  // finished, its time not yet known
+  // The step and the loss of the first row and of the last one, and the last validation loss.
+  std::optional<std::pair<std::int64_t, double>> first_loss_;
+  std::pair<std::int64_t, double> last_loss_;
+  std::vector<ValidationLoss> last_validation_;
   TimeSummary summary_;
   std::string run_dir_;  // of the first rank
   FirstSteps first_steps_;

@@ -102,8 +102,8 @@ class Trainer {
     const TrainOutcome outcome = train_and_tell_cause();
     if (trace_) trace_->finish();
     rows_->tell_first_steps();
-    console_.say(rows_->summary(*waits_));
-    if (const std::string best = best_->describe_kept(run_dir_); !best.empty()) console_.say(best);
+    console_.say(rows_->summary(*waits_) +
+                 rows_->ending(best_->describe_kept(run_dir_), outcome == TrainOutcome::kDone));
     return outcome;
   }
 

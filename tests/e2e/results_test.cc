@@ -65,6 +65,19 @@ TEST_F(Results, TrainingLearnsAndTheFinalModelHasWhatWasLearned) {
   EXPECT_GT(training_.rows("random").front().columns.at("loss"), 2 * first);
 }
 
+// The last lines of a run.
+TEST(EndOfARun, SaysHowTheLossWentAndWhatIsNext) {
+  const TinyTraining training;
+  const std::string output = training.train("run", {"--max-steps", "3"}).output;
+  EXPECT_THAT(output, testing::ContainsRegex("\nloss: [0-9.]+ in step 1, [0-9.]+ in step 3, "
+                                             "validation_loss [0-9.]+\nto try the model: "));
+  EXPECT_THAT(output, HasSubstr("terrace sample --model " + training.path("run/final") +
+                                " --prompt TEXT\ncurves: " + training.path("run/metrics.jsonl")));
+  const std::string stopped =
+      training.train("other", {"--max-steps", "3", "--stop-after-step", "1"}).output;
+  EXPECT_THAT(stopped, testing::ContainsRegex("\nloss: [0-9.]+ in step 1\ncurves: "));
+}
+
 TEST_F(Results, SamplingRepeatsWithOneSeed) {
   const Arguments prompt = {"--prompt", "the field", "--max-new-tokens", "60"};
   const Outcome first = sample(prompt + Arguments{"--seed", "3"});
@@ -72,6 +85,8 @@ TEST_F(Results, SamplingRepeatsWithOneSeed) {
   EXPECT_THAT(first.output, StartsWith("the field"));
   EXPECT_EQ(first.output.size(), std::string("the field\n").size() + 60);
   EXPECT_EQ(sample(prompt + Arguments{"--seed", "3"}).output, first.output);
+  const Outcome answer = sample(prompt + Arguments{"--seed", "3", "--answer-only"});
+  EXPECT_EQ("the field" + answer.output, first.output);
   EXPECT_NE(sample(prompt + Arguments{"--seed", "4"}).output, first.output);
   // The likeliest text needs no seed, and is made of the words that were learned.
   const Outcome cold = sample(prompt + Arguments{"--temperature", "0", "--seed", "3"});
