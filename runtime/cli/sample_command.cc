@@ -221,13 +221,18 @@ int run_sample(int argc, const char* const* argv) {
   const SampleFlagValues values = read_flags(kSampleCommand, kSampleFlags, arguments);
   const SampleOptions options = sample_options_of(values);
   ConsoleLog log;
+  const bool only_answer = values[kAnswerOnly] && values[kAnswerOnly]->on_off();
   if (values[kSampleJson] && values[kSampleJson]->on_off()) {
+    if (only_answer) {
+      values[kAnswerOnly]->refuse("is given with --json",
+                                  "leave it out: the document has the new "
+                                  "text by itself");
+    }
     std::string text;
     const auto outcome = sample_text(options, [&](std::string_view piece) { text += piece; }, log);
     print_document(options.prompt, text.substr(options.prompt.size()), outcome);
     return 0;
   }
-  const bool only_answer = values[kAnswerOnly] && values[kAnswerOnly]->on_off();
   std::size_t left_out = only_answer ? options.prompt.size() : 0;  // of the text, which begins so
   const auto print = [&left_out](std::string_view text) {
     const std::size_t hidden = std::min(left_out, text.size());

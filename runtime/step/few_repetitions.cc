@@ -32,15 +32,14 @@ OpId FewRepetitions::first_compute(OpId from) const {
 
 void LeftOutTime::compute_starts(OpId op, std::int32_t run, double now_s,
                                  const LaneSeconds& busy_s) {
-  if (few_.left_out() == 0) return;
   if (op == few_.first_of_last()) {
     begin_s_ = now_s;
     busy_before_s_ = busy_s;
-  } else if (op == few_.first_behind()) {
-    seconds_.at(static_cast<std::size_t>(run)) = few_.left_out() * (now_s - begin_s_);
-    for (std::size_t l = 0; l < kLaneCount; ++l) {
-      busy_s_[l] += few_.left_out() * (busy_s[l] - busy_before_s_[l]);
-    }
+    return;
+  }
+  seconds_.at(static_cast<std::size_t>(run)) = few_.left_out() * (now_s - begin_s_);
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    busy_s_[l] += few_.left_out() * (busy_s[l] - busy_before_s_[l]);
   }
 }
 

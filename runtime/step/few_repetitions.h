@@ -42,7 +42,9 @@ class LeftOutTime {
   LeftOutTime(const FewRepetitions& few, std::int32_t runs)
       : few_(few), seconds_(static_cast<std::size_t>(runs), 0) {}
 
-  // Called when a compute op starts. `busy_s`: how long each lane has been busy so far.
+  // Returns whether the start of this op must be told.
+  bool asks_about(OpId op) const { return op == few_.first_of_last() || op == few_.first_behind(); }
+  // Called when such an op starts. `busy_s`: how long each lane has been busy so far.
   void compute_starts(OpId op, std::int32_t run, double now_s, const LaneSeconds& busy_s);
 
   // Returns the time that the left-out repetitions take in the runs [first, last).

@@ -71,7 +71,7 @@ class RepeatedOpsFinder {
   static bool are_one_kind(const Op& a, const Op& b) {
     return a.kind == b.kind && a.message == b.message && a.lane == b.lane && a.step == b.step &&
            a.unit == b.unit && a.group == b.group && a.chunk == b.chunk && a.use == b.use &&
-           a.account == b.account && a.cost == b.cost && (a.micro_batch < 0) == (b.micro_batch < 0);
+           a.account == b.account && a.cost == b.cost;
   }
 
   bool match(const Access& a, const Access& b) {

@@ -414,7 +414,7 @@ class Simulator {
   void compute_starts(OpId op, std::int32_t run) {
     if (first_compute_s_[run] < 0) first_compute_s_[run] = now_s_;
     if (compute_begin_s_ < 0) compute_begin_s_ = now_s_;
-    left_out_.compute_starts(op, run, now_s_, busy_s());
+    if (left_out_.asks_about(op)) left_out_.compute_starts(op, run, now_s_, busy_s());
   }
 
   std::array<double, kLaneCount> busy_s() const {

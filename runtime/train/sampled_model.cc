@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -83,18 +84,22 @@ void SampledModel::load_tokenizer_of(const std::string& asked, Log& log) {
     refuse(fmt::format("the tokenizer has {} ids, but the model's vocabulary has only {}",
                        tokenizer_->vocabulary(), config_.vocabulary));
   }
+  take_end_ids(choice.directory);
   const bool is_bytes = tokenizer_path(choice.name, choice.directory).empty();
-  if (!is_bytes) take_end_ids(choice.directory);
   if (!is_bytes || !choice.doubts_bytes) return;
   const std::string foreign = why_bytes_are_foreign(choice.directory, config_);
   if (!foreign.empty()) log.warning(foreign);
 }
 
-// The files of a model name ids of its own tokenizer. They mean nothing where ids are bytes.
+// A model may have been trained with another tokenizer than its files are for. So the ids that they
+// name count only if the tokenizer's own end token is one of them.
 void SampledModel::take_end_ids(const std::string& directory_of_tokenizer) {
-  if (const auto end = tokenizer_->end_token(); end.has_value()) end_ids_.push_back(*end);
+  const std::optional<std::int32_t> own = tokenizer_->end_token();
+  if (!own.has_value()) return;
+  end_ids_ = {*own};
   for (const std::string& directory : {directory_of_tokenizer, directory_}) {
     const std::vector<std::int32_t> named = read_end_ids(directory);
+    if (std::ranges::find(named, *own) == named.end()) continue;
     end_ids_.insert(end_ids_.end(), named.begin(), named.end());
   }
 }

@@ -34,7 +34,7 @@ class SampledModel {
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // Returns the ids at which a text ends: the tokenizer's end token, and the ids that the files of
-  // the model and of its adapter name.
+  // the model and of its adapter name beside it. None if the tokenizer has no end token.
   const std::vector<std::int32_t>& end_ids() const { return end_ids_; }
   const ModelConfig& config() const { return config_; }
   // Returns bf16 if all weights are bf16. Other weights, which bf16 does not hold exactly, compute

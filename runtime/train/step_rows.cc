@@ -105,13 +105,9 @@ std::string StepRows::ending(const std::string& best, bool has_final) const {
   for (const ValidationLoss& validation : last_validation_) {
     text += fmt::format(", {} {:.4f}", validation_loss_key(validation.set), validation.loss);
   }
-  const std::filesystem::path run_dir = run_dir_;
-  if (has_final) {
-    text += fmt::format("\nto try the model: terrace sample --model {} --prompt TEXT",
-                        (run_dir / "final").string());
-  }
+  if (has_final) text += "\nto try the model: " + run_.trial;
   return text + fmt::format("\ncurves: {}, or tensorboard --logdir {}",
-                            (run_dir / "metrics.jsonl").string(), run_dir_);
+                            (std::filesystem::path(run_dir_) / "metrics.jsonl").string(), run_dir_);
 }
 
 std::optional<std::int64_t> StepRows::save_interval() const {

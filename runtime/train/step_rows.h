@@ -26,6 +26,7 @@ class StepRows {
     std::int64_t total_steps = 0;  // of the schedule
     std::int64_t log_every = 1;
     int ranks = 1;
+    std::string trial = {};  // the command that tries the model in final/
     // The time of a step of all ranks at the stated speed of all their GPUs; 0: not known.
     double seconds_at_stated_speed = 0;
     PlannedStep planned = {};

@@ -217,6 +217,11 @@ std::string describe_links(const Program& program) {
   return text.empty() ? "  none over any link" : text;
 }
 
+// Returns the program as the user has typed it.
+std::string program_of(const TrainCommand& command) {
+  return command.command_line.empty() ? "terrace" : command.command_line.front();
+}
+
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 
 }  // namespace
@@ -273,16 +278,19 @@ std::string describe_data(const Dataset& data, const UsedData& use) {
   return text;
 }
 
+std::string trial_command(const TrainCommand& command, const std::string& run_dir) {
+  return fmt::format("{} sample --model {} --prompt TEXT", in_shell(program_of(command)),
+                     in_shell((std::filesystem::path(run_dir) / "final").string()));
+}
+
 std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,
                           const TrainCommand& command, const std::string& run_dir) {
-  const std::string program =
-      command.command_line.empty() ? "terrace" : command.command_line.front();
   const std::string config = (std::filesystem::path(run_dir) / "config.toml").string();
   const char* const name = signal == 0 ? nullptr : sigabbrev_np(signal);
   return fmt::format(
       "stopped by {} after step {} of {}; to go on: {} train --config {} --resume auto",
       name == nullptr ? std::string("a signal") : fmt::format("SIG{}", name), step, total_steps,
-      in_shell(program), in_shell(config));
+      in_shell(program_of(command)), in_shell(config));
 }
 
 std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks) {

@@ -30,6 +30,8 @@ struct UsedData {
 // Describes how much data there is to train on, how much of it the run goes through, and what an
 // evaluation costs.
 std::string describe_data(const Dataset& data, const UsedData& use);
+// Returns a command that continues a text with the result of a run.
+std::string trial_command(const TrainCommand& command, const std::string& run_dir);
 // Describes where a run was stopped, with the command that goes on from there. `signal`: the signal
 // that asked for the stop; 0: another rank got it.
 std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,

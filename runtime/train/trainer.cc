@@ -251,7 +251,7 @@ class Trainer {
     }
     rows_.emplace(
         StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
-                      plan_.model.ranks(),
+                      plan_.model.ranks(), trial_command(command_, run_dir_),
                       seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_), planned},
         console_);
     if (!ranks_.is_first()) return;

@@ -71,7 +71,7 @@ TEST(EndOfARun, SaysHowTheLossWentAndWhatIsNext) {
   const std::string output = training.train("run", {"--max-steps", "3"}).output;
   EXPECT_THAT(output, testing::ContainsRegex("\nloss: [0-9.]+ in step 1, [0-9.]+ in step 3, "
                                              "validation_loss [0-9.]+\nto try the model: "));
-  EXPECT_THAT(output, HasSubstr("terrace sample --model " + training.path("run/final") +
+  EXPECT_THAT(output, HasSubstr(" sample --model " + training.path("run/final") +
                                 " --prompt TEXT\ncurves: " + training.path("run/metrics.jsonl")));
   const std::string stopped =
       training.train("other", {"--max-steps", "3", "--stop-after-step", "1"}).output;
@@ -87,6 +87,9 @@ TEST_F(Results, SamplingRepeatsWithOneSeed) {
   EXPECT_EQ(sample(prompt + Arguments{"--seed", "3"}).output, first.output);
   const Outcome answer = sample(prompt + Arguments{"--seed", "3", "--answer-only"});
   EXPECT_EQ("the field" + answer.output, first.output);
+  const Outcome refused = sample(prompt + Arguments{"--json", "--answer-only"});
+  EXPECT_EQ(refused.code, 2) << refused;
+  EXPECT_THAT(refused.errors, HasSubstr("--answer-only"));
   EXPECT_NE(sample(prompt + Arguments{"--seed", "4"}).output, first.output);
   // The likeliest text needs no seed, and is made of the words that were learned.
   const Outcome cold = sample(prompt + Arguments{"--temperature", "0", "--seed", "3"});

@@ -77,7 +77,9 @@ void read_usual(const ConfigReader& keys, ModelConfig& config, const ClassDefaul
   config.heads = keys.count("num_attention_heads");
   config.vocabulary = keys.count("vocab_size");
   refuse_null(keys, "max_position_embeddings");
-  config.positions = keys.count("max_position_embeddings", defaults.positions);
+  config.positions = defaults.positions == 0
+                         ? keys.count("max_position_embeddings")
+                         : keys.count("max_position_embeddings", defaults.positions);
   config.key_value_heads = read_key_value_heads(keys, defaults, config.heads);
   config.head_width = read_head_width(keys, defaults, config);
   config.norm.epsilon = static_cast<float>(keys.number("rms_norm_eps", defaults.epsilon));

@@ -45,7 +45,7 @@ consteval std::array<KnownKey, kUsualKeys.size() + N> with_usual_keys(const Know
 // The values that a family's class takes where config.json lacks a key, and the nulls that it
 // takes.
 struct ClassDefaults {
-  std::int64_t positions = 0;              // where max_position_embeddings is absent
+  std::int64_t positions = 0;              // where max_position_embeddings is absent; 0: required
   std::int64_t key_value_heads = 0;        // 0: as many as heads
   bool takes_null_key_value_heads = true;  // a null means as many as heads
   std::int64_t head_width = 0;             // 0: hidden_size / num_attention_heads
