@@ -190,9 +190,9 @@ class DriveLoads {
 };
 
 // The machine that a step runs on.
-class Machine {
+class ThisMachine {
  public:
-  explicit Machine(const BenchOptions& options)
+  explicit ThisMachine(const BenchOptions& options)
       : options_(options), copies_(options.small ? kMiB : 256 * kMiB, options.threads) {}
 
   // `drive`: null if the step uses none.
@@ -279,7 +279,7 @@ struct PredictedStep {
   const std::string& name;
   const ModelRuntimeOptions& engine;
   OpsAlone& ops;
-  Machine& machine;
+  ThisMachine& machine;
   Rounds rounds;
 };
 
@@ -321,7 +321,7 @@ void run_step_predictions(const BenchOptions& options, double share, BenchRecord
   const std::vector<PredictedPart> parts = wanted_parts(options);
   if (parts.empty()) return;
   const std::vector<Scene> scenes = scenes_for(options.small);
-  Machine machine(options);
+  ThisMachine machine(options);
   std::unique_ptr<OpsAlone> ops;
   std::size_t scene_of_ops = scenes.size();
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -53,6 +53,11 @@ if(terrace_missing)
                       "them elsewhere.")
 endif()
 
+# Serves the page of terrace train --live. Without it the flag is refused.
+if(PKG_CONFIG_FOUND)
+  pkg_check_modules(cpphttplib QUIET IMPORTED_TARGET GLOBAL cpp-httplib)
+endif()
+
 # Users who run several processes ask for MPI by this option. Without it MpiSession refuses.
 if(TERRACE_MPI)
   find_package(MPI QUIET COMPONENTS CXX)

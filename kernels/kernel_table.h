@@ -195,6 +195,21 @@ struct ScaleRows {
   float factor = 1;
   bool adds = false;
 };
+// Inverted dropout (Srivastava et al. 2014, JMLR 15): y = 0 where an element is dropped, else
+// factor * x, an fp32 product rounded once. y may be x. Row r is position p = r % positions of
+// sample samples[r]; if that number is negative, the row is copied. Column c is column e =
+// first_column + c of the whole row. An element is kept if its random word is at least `threshold`:
+// word e % 4 of philox({seed}, {p 2^32 + e / 4, stream, samples[r]}), base/philox.h.
+struct Dropout {
+  TensorView x, y;             // [R, C]
+  TensorView samples;          // i32 [R]
+  std::int64_t positions = 1;  // of a sample
+  std::int64_t first_column = 0;
+  std::uint64_t seed = 0;       // the key of the random words
+  std::uint32_t stream = 0;     // each layer has another, and so other random words
+  std::uint32_t threshold = 0;  // the probability times 2^32
+  float factor = 1;             // 1 / (1 - the probability)
+};
 // Computes for each of N columns, from the sum of the squares of its weights: norms = the root of
 // squares, rounded to the type of magnitude; inverses = 1 / norms; factors = magnitude / norms. All
 // are fp32 [N] except magnitude. Both results are 0 where a norm is 0.
@@ -353,6 +368,7 @@ struct KernelTable {
   void (*add)(const KernelContext&, const Add&);
   void (*scale)(const KernelContext&, const Scale&);
   void (*scale_rows)(const KernelContext&, const ScaleRows&);
+  void (*dropout)(const KernelContext&, const Dropout&);
   void (*magnitude_factors)(const KernelContext&, const MagnitudeFactors&);
   void (*scale_columns)(const KernelContext&, const ScaleColumns&);
   void (*accumulate_gradient)(const KernelContext&, const AccumulateGradient&);

@@ -12,10 +12,11 @@ required=(
   libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
-# Nothing that is built needs these packages. The format and tidy gates of tools/test.sh use the first two,
-# and terrace bench io compares with fio. A test makes two hosts of network namespaces with iproute2,
-# others count system calls with strace, and one measures classes with universal-ctags.
-extras=(clang-format-19 clang-tidy-19 clang-19 libclang-rt-19-dev libomp-19-dev fio iproute2 strace universal-ctags)
+# The build does not need these packages. terrace train --live is built where the first one is. The format
+# and tidy gates of tools/test.sh use the next two, and terrace bench io compares with fio. A test makes
+# two hosts of network namespaces with iproute2, others count system calls with strace, and one measures
+# classes with universal-ctags.
+extras=(libcpp-httplib-dev clang-format-19 clang-tidy-19 clang-19 libclang-rt-19-dev libomp-19-dev fio iproute2 strace universal-ctags)
 
 say() { printf 'install-deps: %s\n' "$*" >&2; }
 
@@ -97,7 +98,7 @@ main() {
     if ((${#lacking[@]})); then
       fail "missing: ${lacking[*]}; run as root: apt-get install -y ${lacking[*]}"
     fi
-    say "not root: left out ${optional[*]}, which only the gates of tools/test.sh and terrace bench use"
+    say "not root: left out ${optional[*]}, which only --live, the gates of tools/test.sh and terrace bench use"
     check_versions
     return
   fi
@@ -115,7 +116,7 @@ main() {
   done
   if ((${#wanted[@]})); then
     apt install -y --no-install-recommends "${wanted[@]}" ||
-      say "apt-get could not install ${wanted[*]}, which only the gates of tools/test.sh and terrace bench use"
+      say "apt-get could not install ${wanted[*]}, which only --live, the gates of tools/test.sh and terrace bench use"
   fi
   check_versions
 }

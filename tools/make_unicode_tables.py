@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes runtime/tokenizer/unicode_tables.cc: which code points are letters, digits, white space and
-marks to Hugging Face's `tokenizers`.
+marks to Hugging Face's `tokenizers`; and newer_categories.cc: which categories it gives to code points
+that are newer than Unicode 14.
 
     tools/make_unicode_tables.py        in a Python that has the package `tokenizers`
 
@@ -19,6 +20,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "runtime/tokenizer/unicode_tables.cc"
+NEWER_OUTPUT = ROOT / "runtime/tokenizer/newer_categories.cc"
 POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
@@ -96,6 +98,37 @@ def runs(members):
     return lengths
 
 
+CATEGORIES = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So").split()
+
+
+def newer_categories():
+    """Returns (first, last, category) for code points of patterns that Unicode 14 does not have."""
+    if unicodedata.unidata_version != "14.0.0":
+        sys.exit("needs Python 3.11, whose Unicode is 14, as that of PCRE2 10.42 is")
+    unassigned = {c for c in POINTS if unicodedata.category(chr(c)) == "Cn"}
+    ranges = []
+    for category in CATEGORIES:
+        at = 0
+        lengths = runs(of_pattern(rf"\p{{{category}}}") & unassigned)
+        for gap, size in zip(lengths[::2], lengths[1::2]):
+            ranges.append((at + gap, at + gap + size - 1, category))
+            at += gap + size
+    return sorted(ranges)
+
+
+def write_newer():
+    lines = ['#include "runtime/tokenizer/newer_categories.h"', "", "#include <array>", "",
+             f"// Made by tools/make_unicode_tables.py from tokenizers {tokenizers.__version__}.",
+             "namespace terrace {", "namespace {", "",
+             "constexpr auto kRanges = std::to_array<CategoryRange>({"]
+    lines += [f'{{{first:#x}, {last:#x}, "{category}"}},'
+              for first, last, category in newer_categories()]
+    lines += ["});", "", "}  // namespace", "",
+              "std::span<const CategoryRange> newer_categories() { return kRanges; }", "",
+              "}  // namespace terrace", ""]
+    NEWER_OUTPUT.write_text("\n".join(lines))
+
+
 def main():
     nfc = normalizers.NFC().normalize_str
     spaces = of_pattern(r"\s")
@@ -118,6 +151,7 @@ def main():
               f"UnicodeTables unicode_tables() {{ return {{{names}}}; }}", "",
               "}  // namespace terrace", ""]
     OUTPUT.write_text("\n".join(lines))
+    write_newer()
     subprocess.run([ROOT / "tools/check_format.sh", "--fix"], check=True, stdout=subprocess.DEVNULL)
 
 

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu_activation.h"
 #include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/cpu_dropout.h"
 #include "kernels/cpu/cpu_elementwise.h"
 #include "kernels/cpu/cpu_embedding.h"
 #include "kernels/cpu/cpu_head_loss.h"
@@ -37,6 +38,7 @@ constexpr KernelTable kCpuKernels = {
     .add = cpu_add,
     .scale = cpu_scale,
     .scale_rows = cpu_scale_rows,
+    .dropout = cpu_dropout,
     .magnitude_factors = cpu_magnitude_factors,
     .scale_columns = cpu_scale_columns,
     .accumulate_gradient = cpu_accumulate_gradient,

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/philox.h"
 #include "kernels/norm_tree.h"
 #include "kernels/reference/reference_element.h"
 #include "kernels/reference/reference_ops.h"
@@ -40,6 +41,26 @@ void scale_rows(const KernelContext&, const ScaleRows& op) {
         const Wide<T> scaled = static_cast<Wide<T>>(op.factor) * load(x[i]);
         y[i] = round_to<T>(op.adds ? load(y[i]) + scaled : scaled);
       }
+    }
+  });
+}
+
+void dropout(const KernelContext&, const Dropout& op) {
+  const std::int64_t columns = op.x.shape[1];
+  TERRACE_CHECK_EQ(op.samples.elements() * columns, op.x.elements());
+  TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    for (std::int64_t i = 0; i < op.x.elements(); ++i) {
+      const std::int64_t row = i / columns;
+      const T x = op.x.as<T>()[i];
+      const std::int32_t sample = op.samples.as<std::int32_t>()[row];
+      const auto column = static_cast<std::uint64_t>(op.first_column + i % columns);
+      const auto position = static_cast<std::uint64_t>(row % op.positions);
+      const auto words = philox({op.seed}, {(position << 32U) + column / 4, op.stream,
+                                            static_cast<std::uint32_t>(sample)});
+      const T kept = round_to<T>(static_cast<Wide<T>>(op.factor) * load(x));
+      const T dropped = round_to<T>(Wide<T>{0});
+      op.y.as<T>()[i] = sample < 0 ? x : words[column % 4] >= op.threshold ? kept : dropped;
     }
   });
 }

@@ -26,6 +26,7 @@ constexpr KernelTable kReferenceKernels = {
     .add = reference::add,
     .scale = reference::scale,
     .scale_rows = reference::scale_rows,
+    .dropout = reference::dropout,
     .magnitude_factors = reference::magnitude_factors,
     .scale_columns = reference::scale_columns,
     .accumulate_gradient = reference::accumulate_gradient,

@@ -33,6 +33,7 @@ void gelu_backward(const KernelContext&, const GeluBackward&);
 void add(const KernelContext&, const Add&);
 void scale(const KernelContext&, const Scale&);
 void scale_rows(const KernelContext&, const ScaleRows&);
+void dropout(const KernelContext&, const Dropout&);
 void magnitude_factors(const KernelContext&, const MagnitudeFactors&);
 void scale_columns(const KernelContext&, const ScaleColumns&);
 void accumulate_gradient(const KernelContext&, const AccumulateGradient&);

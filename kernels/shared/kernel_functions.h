@@ -9,6 +9,7 @@
 #include "kernels/shared/activation.h"
 #include "kernels/shared/attention_backward.h"
 #include "kernels/shared/attention_forward.h"
+#include "kernels/shared/dropout.h"
 #include "kernels/shared/elementwise.h"
 #include "kernels/shared/embedding.h"
 #include "kernels/shared/head_loss.h"
@@ -87,6 +88,7 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .add = K::template run<Add, add<L>>,
       .scale = K::template run<Scale, scale<L>>,
       .scale_rows = K::template run<ScaleRows, scale_rows<L>>,
+      .dropout = K::template run<Dropout, dropout<L>>,
       .magnitude_factors = K::template run<MagnitudeFactors, magnitude_factors<L>>,
       .scale_columns = K::template run<ScaleColumns, scale_columns<L>>,
       .accumulate_gradient = K::template run<AccumulateGradient, accumulate_gradient<L>>,

@@ -1,19 +1,16 @@
 #include "memory/cuda/gpu_inventory.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <fstream>
 
-// NVML's header is not used here: its functions are looked up by name. Types and names follow the
-// NVML API reference.
+#include "memory/cuda/nvml_library.h"
+
 namespace terrace {
 namespace {
 
-constexpr int kNvmlSuccess = 0;
-using NvmlDevice = void*;
+using NvmlDevice = NvmlLibrary::Device;
 
 struct PciInfo {
   std::array<char, 16> short_address;
@@ -24,39 +21,6 @@ struct MemoryInfo {
   unsigned long long total, free, used;
 };
 
-class Nvml {
- public:
-  explicit Nvml(const std::string& library)
-      : library_(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    is_open_ = library_ != nullptr && call<int()>("nvmlInit_v2");
-  }
-  ~Nvml() {
-    if (is_open_) call<int()>("nvmlShutdown");
-    if (library_ != nullptr) ::dlclose(library_);
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-
-  bool is_there() const { return library_ != nullptr; }
-  bool is_open() const { return is_open_; }
-
-  // Calls the function with that name; returns false if there is none, or it fails.
-  template <typename Function, typename... Arguments>
-  bool call(const char* name, Arguments... arguments) const {
-    auto* const function = reinterpret_cast<Function*>(::dlsym(library_, name));
-    return function != nullptr && function(arguments...) == kNvmlSuccess;
-  }
-
-  unsigned number(const char* name, NvmlDevice device) const {
-    unsigned value = 0;
-    return call<int(NvmlDevice, unsigned*)>(name, device, &value) ? value : 0;
-  }
-
- private:
-  void* const library_;
-  bool is_open_ = false;
-};
-
 // Returns the address as sysfs writes it: four digits for the domain, small letters.
 std::string sysfs_address(std::string address) {
   std::transform(address.begin(), address.end(), address.begin(),
@@ -64,7 +28,7 @@ std::string sysfs_address(std::string address) {
   return address.starts_with("0000") && address.find(':') == 8 ? address.substr(4) : address;
 }
 
-GpuFacts facts_of(const Nvml& nvml, NvmlDevice device, const std::string& pci_devices) {
+GpuFacts facts_of(const NvmlLibrary& nvml, NvmlDevice device, const std::string& pci_devices) {
   GpuFacts facts;
   std::array<char, 96> name = {};
   if (nvml.call<int(NvmlDevice, char*, unsigned)>("nvmlDeviceGetName", device, name.data(),
@@ -105,7 +69,7 @@ double link_bytes_per_s(const GpuFacts& gpu) {
 }
 
 GpuInventory read_gpu_inventory(const std::string& library, const std::string& pci_devices) {
-  const Nvml nvml(library);
+  const NvmlLibrary nvml(library);
   GpuInventory inventory;
   if (!nvml.is_there()) {
     inventory.remark = "no CUDA driver";

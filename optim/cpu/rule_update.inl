@@ -16,6 +16,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_vector.inl"
+#include "kernels/cpu/philox_vector.inl"
 #include "optim/cpu/moment_vector.inl"
 #include "optim/cpu/parameter_vector.inl"
 #include "optim/cpu/rule_number.inl"

@@ -11,8 +11,8 @@ struct AdapterConfig {
   AdapterOptions options;       // with the layers that target_modules names; without layers after
                                 // parsing, because the tensors tell them
   std::string base_model = {};  // base_model_name_or_path
-  double dropout = 0;           // lora_dropout
   bool is_fan_in_fan_out = false;
+  bool ties_head = false;  // ensure_weight_tying; written, not read: the tensors tell it
 };
 
 // Parses the text. Throws ConfigError, which names `origin` and the key, where the adapter is no

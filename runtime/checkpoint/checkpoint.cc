@@ -16,8 +16,10 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/json_depth.h"
+#include "runtime/checkpoint/adapter_manifest.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/json_number.h"
+#include "runtime/model/adapter_patterns.h"
 
 namespace terrace {
 namespace {
@@ -226,23 +228,6 @@ WeightTypes parse_weight_types(const json& listed) {
   return types;
 }
 
-json listed(const AdapterOptions& adapter) {
-  json keys = {{"rank", adapter.rank},
-               {"alpha", adapter.alpha},
-               {"rank_stabilized", adapter.is_rank_stabilized},
-               {"targets", adapter.targets}};
-  if (adapter.has_magnitudes) keys["dora"] = true;
-  return keys;
-}
-
-AdapterOptions parse_adapter(const json& listed) {
-  return {.rank = parse_count(listed, "rank", 1),
-          .alpha = listed.at("alpha").get<double>(),
-          .is_rank_stabilized = listed.at("rank_stabilized").get<bool>(),
-          .has_magnitudes = listed.value("dora", false),
-          .targets = listed.at("targets").get<std::vector<std::string>>()};
-}
-
 }  // namespace
 
 std::vector<const UnitLayout*> CheckpointedModel::units() const {
@@ -301,7 +286,8 @@ json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& mo
   if (progress.loaded_types) manifest["loaded_types"] = listed(*progress.loaded_types);
   if (progress.evaluations) manifest[kEvaluations] = json::parse(to_json(*progress.evaluations));
   if (progress.frozen) manifest[kFrozen] = json::parse(to_json(*progress.frozen));
-  if (model.config.adapter.is_there()) manifest[kAdapter] = listed(model.config.adapter);
+  if (model.config.adapter.is_there())
+    manifest[kAdapter] = json::parse(to_json(model.config.adapter));
   if (progress.is_automatic) manifest[kAutomatic] = true;
   return manifest;
 }
@@ -480,7 +466,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
       frozen_names_ = progress_.frozen->parameters;
       std::ranges::sort(frozen_names_);
     }
-    if (manifest.contains(kAdapter)) adapter = parse_adapter(manifest.at(kAdapter));
+    if (manifest.contains(kAdapter)) adapter = parse_adapter_options(manifest.at(kAdapter).dump());
     for (const json& file : manifest.at("files")) {
       listed_.push_back(parse_listed_file(file.dump()));
     }
@@ -503,6 +489,9 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   model_ = parse_saved_config(read_whole_file(disk, config), config);
   model_.name = name;
   model_.adapter = std::move(adapter);
+  if (model_.adapter.is_there()) {
+    model_ = with_adapter_sizes(std::move(model_), path_in(directory, kManifest));
+  }
 }
 
 bool Checkpoint::is_frozen(const ParameterTensor& tensor) const {

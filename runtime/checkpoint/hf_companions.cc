@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/file_system.h"
 
@@ -45,11 +46,16 @@ bool is_like(std::string_view name, std::span<const std::string_view> patterns) 
 class Companions {
  public:
   Companions(fs::path directory, CompanionScope scope, Log& log)
-      : directory_(std::move(directory)), takes_ids_(scope == CompanionScope::kAll), log_(log) {}
+      : directory_(std::move(directory)),
+        takes_ids_(scope != CompanionScope::kWithoutTokenizer),
+        takes_model_(scope != CompanionScope::kTokenizer),
+        log_(log) {}
 
   std::vector<HfCompanion> read() {
     for (const std::string& name : names_in(directory_)) {
-      if (is_like(name, kAboutModel) || (takes_ids_ && is_like(name, kAboutIds))) add(name);
+      const bool is_taken =
+          (takes_model_ && is_like(name, kAboutModel)) || (takes_ids_ && is_like(name, kAboutIds));
+      if (is_taken) add(name);
     }
     if (!takes_ids_) return std::move(found_);
     for (const std::string& name : names_in(directory_ / kTemplateFolder)) {
@@ -81,7 +87,11 @@ class Companions {
       return leave_out(path, fmt::format("is larger than {}", format_size(kCompanionBytesMax)));
     }
     try {
-      found_.push_back({name, read_whole_file(system_files(), path.string())});
+      std::string content = read_whole_file(system_files(), path.string());
+      if (content.starts_with(kLfsPointerBegin)) {
+        return leave_out(path, fmt::format("is {}", kLfsPointerKind));
+      }
+      found_.push_back({name, std::move(content)});
     } catch (const IoError& problem) {
       log_.warning(fmt::format("{}: the result will not contain it", problem.what()));
     }
@@ -93,6 +103,7 @@ class Companions {
 
   fs::path directory_;
   bool takes_ids_;
+  bool takes_model_;
   Log& log_;
   std::vector<HfCompanion> found_;
 };

@@ -18,6 +18,8 @@ enum class CompanionScope {
   // Without the tokenizer, chat templates and generation settings, which are about ids that the
   // result does not have.
   kWithoutTokenizer,
+  // The tokenizer, chat templates and generation settings alone.
+  kTokenizer,
 };
 
 // Reads the files of a model directory that belong to a model of the same ids: licence, README,

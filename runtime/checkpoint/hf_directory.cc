@@ -27,14 +27,6 @@ bool is_known_buffer(const std::string& name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-std::vector<std::uint64_t> shape_on_disk(const ParameterTensor& tensor) {
-  const auto rows = static_cast<std::uint64_t>(tensor.stored_rows);
-  const auto columns = static_cast<std::uint64_t>(tensor.columns);
-  if (tensor.is_vector) return {rows};
-  if (tensor.stored_transposed) return {columns, rows};
-  return {rows, columns};
-}
-
 // Returns the stored name; empty where the family has no such parameter.
 std::string stored_name_of(const ModelConfig& config, ParameterKind kind) {
   const ParameterName& name = config.names.at(static_cast<std::size_t>(kind));
@@ -48,7 +40,7 @@ void check_tensor(const std::string& directory, const SafetensorsTensor& stored,
         fmt::format("{}: tensor {} is {}", directory, stored.name, name_of(stored.type)),
         "convert the weights to F32, BF16 or F16");
   }
-  const std::vector<std::uint64_t> wanted = shape_on_disk(tensor);
+  const std::vector<std::uint64_t> wanted = stored_shape(tensor);
   if (stored.shape != wanted) {
     throw ConfigError(
         fmt::format("{}: tensor {} is [{}], but according to config.json it should be [{}]",

@@ -87,18 +87,10 @@ SafetensorsHeader header_of(const Shard& shard) {
   SafetensorsHeader header;
   header.metadata["format"] = "pt";
   for (const Piece& piece : shard.pieces) {
-    const auto rows = static_cast<std::uint64_t>(piece.first().stored_rows);
-    const auto columns = static_cast<std::uint64_t>(piece.first().columns);
     SafetensorsTensor tensor;
     tensor.name = piece.name();
     tensor.type = type_in_file(piece.dtype);
-    if (piece.first().is_vector) {
-      tensor.shape = {rows};
-    } else if (piece.first().stored_transposed) {
-      tensor.shape = {columns, rows};
-    } else {
-      tensor.shape = {rows, columns};
-    }
+    tensor.shape = stored_shape(piece.first());
     header.tensors.push_back(std::move(tensor));
   }
   return header;

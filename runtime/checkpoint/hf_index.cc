@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json_depth.h"
+#include "base/lfs_pointer.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/hf_weight_files.h"
 
@@ -26,6 +27,7 @@ bool is_file_name(const std::string& name) {
 
 nlohmann::json read_map(const fs::path& path) {
   const std::string text = read_whole_file(system_files(), path.string());
+  refuse_lfs_pointer(text, path.string());
   nlohmann::json index;
   if (!nests_deeper(text)) index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (index.is_discarded() || !index.is_object() || !index.contains("weight_map") ||

@@ -8,14 +8,13 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 
 namespace terrace {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-// The beginning of a file that Git LFS has not fetched. Read as a length it would be far too large.
-constexpr std::string_view kLfsPointer = "version ";
 constexpr const char* kFetchAgain = "fetch or write the file again";
 
 }  // namespace
@@ -43,9 +42,9 @@ void SafetensorsFile::load_header() {
   if (size < 8) throw CorruptData(fmt::format("{}: has only {} bytes", path_, size), kFetchAgain);
   std::uint64_t length = 0;
   read_fully(*file_, path_, 0, std::as_writable_bytes(std::span(&length, 1)));
-  if (std::memcmp(&length, kLfsPointer.data(), sizeof(length)) == 0) {
-    throw ConfigError(fmt::format("{}: a Git LFS pointer instead of the file", path_),
-                      "fetch the file itself: git lfs pull");
+  // As a length, the first letters of a pointer would be far too large.
+  if (std::memcmp(&length, kLfsPointerBegin.data(), sizeof(length)) == 0) {
+    throw lfs_pointer_error(path_);
   }
   if (length > kSafetensorsHeaderLimit || length > size - 8) {
     throw CorruptData(

@@ -42,6 +42,14 @@ SafetensorsType type_in_file(DType dtype) {
   return dtype == DType::kF16 ? SafetensorsType::kF16 : SafetensorsType::kBF16;
 }
 
+std::vector<std::uint64_t> stored_shape(const ParameterTensor& tensor) {
+  const auto rows = static_cast<std::uint64_t>(tensor.stored_rows);
+  const auto columns = static_cast<std::uint64_t>(tensor.columns);
+  if (tensor.is_vector) return {rows};
+  if (tensor.stored_transposed) return {columns, rows};
+  return {rows, columns};
+}
+
 void read_values(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::int64_t first,
                  std::span<float> out) {
   const std::uint64_t byte = static_cast<std::uint64_t>(first) * bits_of(tensor.type) / 8;

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/dtype.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/model/parameter_layout.h"
 
 // Values of safetensors files as fp32, in which F32, BF16 and F16 are exact.
 namespace terrace {
@@ -14,6 +16,9 @@ bool is_loadable(SafetensorsType type);
 // Convert the type of a loadable tensor to a DType, and back.
 DType dtype_of_values(SafetensorsType type);
 SafetensorsType type_in_file(DType dtype);
+
+// Returns the shape of the stored tensor that has a parameter's rows.
+std::vector<std::uint64_t> stored_shape(const ParameterTensor& tensor);
 
 // Reads elements [first, first + out.size()) of a tensor of a loadable type, in the file's order.
 // Throws IoError.

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/failure_text.h"
+#include "base/nearest_name.h"
 #include "bench/bench_compare.h"
 #include "bench/bench_cost.h"
 #include "bench/bench_device.h"
@@ -24,7 +25,6 @@
 #include "runtime/cli/early_end.h"
 #include "runtime/cli/failure.h"
 #include "runtime/config/flag_reader.h"
-#include "runtime/config/nearest_name.h"
 
 namespace terrace {
 namespace {

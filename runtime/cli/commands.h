@@ -8,9 +8,14 @@ namespace terrace {
 int run_train(int argc, const char* const* argv);
 int run_tokenize(int argc, const char* const* argv);
 int run_sample(int argc, const char* const* argv);
+int run_chat(int argc, const char* const* argv);
 int run_export(int argc, const char* const* argv);
 int run_inspect(int argc, const char* const* argv);
+int run_report(int argc, const char* const* argv);
+int run_diff(int argc, const char* const* argv);
 int run_merge(int argc, const char* const* argv);
+int run_plan(int argc, const char* const* argv);
+int run_profile(int argc, const char* const* argv);
 int run_doctor(int argc, const char* const* argv);
 int run_bench(int argc, const char* const* argv);
 

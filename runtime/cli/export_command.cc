@@ -10,6 +10,7 @@
 #include "runtime/cli/progress_console.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/train_flags.h"
+#include "runtime/model/model_directory.h"
 #include "runtime/train/checkpoint_export.h"
 
 namespace terrace {
@@ -48,7 +49,9 @@ int run_export(int argc, const char* const* argv) {
   request.directory = operands[1];
   if (values[kExportDtype]) request.dtype = parse_save_type(*values[kExportDtype]);
   if (values[kMaxShardSize]) request.max_shard_bytes = values[kMaxShardSize]->size();
-  if (values[kCompanionsOf]) request.model_directory = values[kCompanionsOf]->name();
+  if (values[kCompanionsOf]) {
+    request.model_directory = directory_of_model(values[kCompanionsOf]->name());
+  }
   ConsoleLog log;
   ProgressConsole console(stdout, {.is_terminal = isatty(STDOUT_FILENO) != 0});
   export_checkpoint(request, console, log);

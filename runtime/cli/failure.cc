@@ -1,12 +1,14 @@
 #include "runtime/cli/failure.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <new>
 #include <utility>
 
 #include "base/error.h"
 #include "base/failure_text.h"
+#include "runtime/cli/standard_output.h"
 
 namespace terrace {
 namespace {
@@ -50,7 +52,8 @@ UnforeseenFailure::UnforeseenFailure(const std::exception& failure, std::string 
     : kind_(kind_of_failure(failure)), doing_(std::move(doing)) {}
 
 int report_failure(const std::exception& error, std::string_view command, const ErrorSink& sink) {
-  sink(fmt::format("terrace: error: {}\n", text_of(error, command)));
+  const char* const label = takes_colours(STDERR_FILENO) ? "\x1b[1;31merror:\x1b[0m" : "error:";
+  sink(fmt::format("terrace: {} {}\n", label, text_of(error, command)));
   return exit_code_of(error);
 }
 

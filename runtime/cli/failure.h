@@ -9,6 +9,7 @@
 namespace terrace {
 
 inline constexpr int kExitUsage = 2;
+inline constexpr int kExitDiffers = 7;  // of terrace diff: no failure
 
 // An unforeseen exception (base/failure_text.h), and what a command was doing when it came.
 class UnforeseenFailure : public std::exception {

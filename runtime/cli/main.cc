@@ -23,7 +23,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/failure.h"
-#include "runtime/config/nearest_name.h"
+#include "runtime/cli/unknown_command.h"
 #include "runtime/config/version.h"
 
 namespace terrace {
@@ -33,25 +33,27 @@ struct Command {
   std::string_view name;
   std::string_view group;
   std::string_view summary;
-  int (*run)(int argc, const char* const* argv);  // null: not built yet
+  int (*run)(int argc, const char* const* argv);
 };
 
 constexpr auto kCommands = std::to_array<Command>({
     {"train", "Training", "trains a model", run_train},
-    {"plan", "Training", "reports what a training run needs and what limits it (not built yet)",
-     nullptr},
+    {"plan", "Training", "reports what a training run needs on a machine, and what limits it",
+     run_plan},
     {"tokenize", "Training", "converts text into token files", run_tokenize},
     {"sample", "Results", "continues a text with a trained model", run_sample},
+    {"chat", "Results", "holds a conversation with a trained model", run_chat},
     {"export", "Results", "writes a checkpoint as a Hugging Face directory", run_export},
     {"merge", "Results", "merges an adapter into its base model", run_merge},
     {"inspect", "Results", "describes a checkpoint, model or data file", run_inspect},
-    {"report", "Results", "shows runs on one page (not built yet)", nullptr},
-    {"diff", "Results", "finds where two runs diverge (not built yet)", nullptr},
+    {"report", "Results", "shows runs on one page, or gives their last figures to Prometheus",
+     run_report},
+    {"diff", "Results", "finds where two runs part", run_diff},
     {"doctor", "Machine",
      "reports which parts of this machine training can use, and how to make more usable",
      run_doctor},
     {"bench", "Machine", "measures parts of Terrace against the machine's limits", run_bench},
-    {"profile", "Machine", "measures the machine and writes a profile (not built yet)", nullptr},
+    {"profile", "Machine", "measures the machine and writes its profile, for plan", run_profile},
 });
 
 std::string help() {
@@ -74,7 +76,8 @@ std::string help() {
          "fit, 4 the\n"
          "environment lacks something, 5 corrupt data or checkpoint, 6 the loss or a gradient is "
          "not a number,\n"
-         "75 saved after a signal (run again to go on), 128+N ended by another signal N.\n";
+         "7 two runs differ (terrace diff), 75 saved after a signal (run again to go on), 128+N "
+         "ended by another\nsignal N.\n";
 }
 
 const Command& find_command(std::string_view name) {
@@ -83,9 +86,7 @@ const Command& find_command(std::string_view name) {
     if (command.name == name) return command;
     names.push_back(command.name);
   }
-  throw ConfigError(
-      fmt::format("unknown command '{}'", name),
-      fmt::format("did you mean {}? terrace --help lists all", nearest_name(name, names)));
+  throw unknown_command_error(name, names);
 }
 
 int run(int argc, const char* const* argv) {
@@ -102,12 +103,7 @@ int run(int argc, const char* const* argv) {
     fmt::print("terrace {}\n", terrace_version());
     return 0;
   }
-  const Command& command = find_command(name);
-  if (command.run == nullptr) {
-    throw ConfigError(fmt::format("terrace {} is not built yet", name),
-                      "terrace --help lists the commands that are built");
-  }
-  return command.run(argc, argv);
+  return find_command(name).run(argc, argv);
 }
 
 // Opens /dev/null in place of closed standard streams. Otherwise the next opened files would take

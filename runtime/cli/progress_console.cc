@@ -43,7 +43,7 @@ std::string fitting(std::initializer_list<std::string> parts, std::size_t width)
 
 // Returns a bar with the most wanted numbers beside it. It is narrower than `columns`, because a
 // line as wide as the terminal may wrap.
-std::string bar_text(const StepProgress& progress, int columns) {
+std::string bar_text(const StepProgress& progress, int columns, bool has_colours) {
   const int width = std::max(columns - 1, 1);
   const std::string text =
       fitting({fmt::format("step {}/{}", progress.step, progress.last_step),
@@ -57,7 +57,8 @@ std::string bar_text(const StepProgress& progress, int columns) {
                                                     static_cast<double>(progress.last_step)
                                               : 0;
   const int full = std::clamp(static_cast<int>(share * cells), 0, cells);
-  return fmt::format("[{:=<{}}{: <{}}] {}", "", full, "", cells - full, text);
+  return fmt::format("[{}{:=<{}}{}{: <{}}] {}", has_colours ? "\x1b[32m" : "", "", full,
+                     has_colours ? "\x1b[0m" : "", "", cells - full, text);
 }
 
 std::string phase_text(const std::string& what, double fraction, double seconds) {
@@ -135,7 +136,7 @@ void ProgressConsole::step(const StepProgress& progress) {
   drawn_.clear();
   print_line(progress.line);
   if (lines_) say_progress(progress);
-  if (bar_) drawn_ = bar_text(progress, columns());
+  if (bar_) drawn_ = bar_text(progress, columns(), options_.has_colours);
   draw();
   std::fflush(out_);
 }

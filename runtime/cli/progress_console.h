@@ -28,6 +28,7 @@ struct ConsoleOptions {
   ProgressChoice choice = ProgressChoice::kAuto;
   int columns = 0;  // of the terminal; 0: ask standard output for each line
   PhasePace pace = {};
+  bool has_colours = false;  // the bar is coloured
 };
 
 // The console that training prints to: lines and, on a terminal, one line of progress below them,
@@ -49,6 +50,7 @@ class ProgressConsole final : public TrainConsole {
   void begin_phase(const std::string& what) override;
   void advance_phase(double fraction) override;
   void end_phase() override;
+  void opened(const std::string& /*run_dir*/) override {}
 
   // Removes the line of progress while it runs `write`, which prints whole lines by other means.
   void above_progress(FunctionRef<void()> write);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -13,8 +12,10 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "runtime/cli/choice_flags.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
+#include "runtime/cli/standard_output.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/host_facts.h"
 #include "runtime/config/thread_count.h"
@@ -35,6 +36,7 @@ constexpr CommandSpec kSampleCommand = {
 
 enum : std::size_t {
   kModel,
+  kAdapter,
   kIgnoredKeys,
   kTokenizer,
   kPrompt,
@@ -57,6 +59,7 @@ enum : std::size_t {
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"model", "Model", "DIR",
      "A run's final/ or checkpoint-N, a Hugging Face directory, or an adapter"},
+    {"adapter", "Model", "DIR", "An adapter over --model, which is then the directory of its base"},
     {"ignore-config-keys", "Model", "KEY",
      "Keys of its config.json that Terrace does not know and that do not change the model",
      FlagArity::kList},
@@ -93,15 +96,6 @@ constexpr auto kSampleFlags = std::to_array<FlagSpec>({
 
 using SampleFlagValues = std::vector<std::optional<FlagValue>>;
 
-// Prints at once. A large model takes seconds for a token, and the reader should not wait for the
-// last one.
-void print_now(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
-    return;
-  }
-  throw IoError({.operation = "write", .path = "standard output", .error_number = errno});
-}
-
 std::string read_all(std::istream& stream) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
@@ -134,17 +128,6 @@ std::string prompt_of(const SampleFlagValues& values) {
   return values[kPrompt]->name();
 }
 
-ChoiceRule choice_of(const SampleFlagValues& values) {
-  ChoiceRule rule;
-  if (values[kTemperature]) rule.temperature = values[kTemperature]->number(0);
-  if (values[kTopK]) rule.top_k = values[kTopK]->integer(0);
-  if (values[kTopP]) {
-    rule.top_p = values[kTopP]->positive_number();
-    if (rule.top_p > 1) values[kTopP]->refuse("too large", "give at most 1");
-  }
-  return rule;
-}
-
 // Returns the tier options, read as `terrace train` reads them.
 std::optional<TierOptions> tiers_of(const SampleFlagValues& values) {
   TrainOptions options;
@@ -171,6 +154,7 @@ SampleOptions sample_options_of(const SampleFlagValues& values) {
   if (!values[kModel]) throw ConfigError("--model is missing", "name a run's final/ directory");
   SampleOptions options;
   options.source.directory = values[kModel]->name();
+  if (values[kAdapter]) options.source.adapter = values[kAdapter]->name();
   if (values[kTokenizer]) options.source.tokenizer = values[kTokenizer]->name();
   if (values[kIgnoredKeys]) options.source.ignored_config_keys = values[kIgnoredKeys]->texts();
   if (values[kMaxNewTokens]) {
@@ -180,7 +164,7 @@ SampleOptions sample_options_of(const SampleFlagValues& values) {
   for (const std::string& text : options.stop_texts) {
     if (text.empty()) values[kStop]->refuse("is empty", "give a text to end at");
   }
-  options.choice = choice_of(values);
+  options.choice = read_choice({values[kTemperature], values[kTopK], values[kTopP]});
   if (values[kSeed]) options.seed = values[kSeed]->unsigned_integer();
   if (values[kSampleThreads]) options.threads = read_threads(*values[kSampleThreads]);
   options.tiers = tiers_of(values);

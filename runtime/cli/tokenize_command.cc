@@ -39,10 +39,13 @@ constexpr CommandSpec kTokenizeCommand = {
     .operands = kTokenizeOperands,
     .repeats_last_operand = true};
 
-enum : std::size_t { kTokenizerFlag, kAppendEosFlag, kOutputFlag, kThreadsFlag };
+enum : std::size_t { kTokenizerFlag, kChatTemplateFlag, kAppendEosFlag, kOutputFlag, kThreadsFlag };
 constexpr auto kTokenizeFlags = std::to_array<FlagSpec>({
     {"tokenizer", "Text", "FILE",
      "A tokenizer.json, a SentencePiece .model, a directory with one, or bytes"},
+    {"chat-template", "Text", "NAME|FILE",
+     "The template that turns conversations into text: a file, or chatml, alpaca or the name of a "
+     "template beside the tokenizer (the template beside the tokenizer)"},
     {"append-eos", "Text", "on|off",
      "Add the end token after each document (on, if the tokenizer names one)"},
     {"output", "Result", "FILE",
@@ -53,14 +56,16 @@ constexpr auto kTokenizeFlags = std::to_array<FlagSpec>({
 struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
   std::uint64_t hash = 0;
+  std::string directory;  // that the tokenizer's file is in; empty for bytes
 };
 
 LoadedTokenizer load_with_hash(const std::string& name, const std::string& output, Log& log) {
-  if (name == "bytes") return {make_bytes_tokenizer(), 0};
+  if (name == "bytes") return {make_bytes_tokenizer(), 0, ""};
   const std::string file = std::filesystem::is_directory(name) ? find_tokenizer_file(name) : name;
   check_not_replaced(file, output);
   std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(name, log);
-  return {std::move(tokenizer), hash_of_file(file)};
+  const std::string directory = std::filesystem::absolute(file).parent_path().string();
+  return {std::move(tokenizer), hash_of_file(file), directory};
 }
 
 std::string tokenize_summary(const TokenizeResult& result, const std::string& output,
@@ -115,6 +120,9 @@ int run_tokenize(int argc, const char* const* argv) {
     throw ConfigError("--append-eos on: the tokenizer does not name an end token",
                       "name it (eos_token) in a tokenizer_config.json beside the tokenizer");
   }
+  request.chat_template = {
+      .model_directory = loaded.directory,
+      .name = values[kChatTemplateFlag] ? values[kChatTemplateFlag]->name() : ""};
   const SystemClock clock;
   const std::int64_t begin_ns = clock.now_ns();
   console.begin_phase("tokenizing");

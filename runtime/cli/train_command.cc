@@ -14,10 +14,13 @@
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/console_writer.h"
 #include "runtime/cli/failure.h"
+#include "runtime/cli/live_console.h"
 #include "runtime/cli/progress_console.h"
+#include "runtime/cli/standard_output.h"
 #include "runtime/cli/stop_signals.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/train_config.h"
+#include "runtime/model/model_directory.h"
 #include "runtime/train/gpu_choice.h"
 #include "runtime/train/gpu_world.h"
 #include "runtime/train/train_setup.h"
@@ -104,6 +107,8 @@ int run_train(int argc, const char* const* argv) {
   }
   TrainCommand command;
   command.options = parse_train_options(arguments);
+  std::string& model = command.options.model.model;
+  model = directory_of_model(model);
   command.command_line.assign(argv, argv + argc);
   const std::int32_t local_ranks = command.options.ranks.local_ranks;
   const LaunchEnvironment launch = detect_launch(
@@ -122,12 +127,21 @@ int run_train(int argc, const char* const* argv) {
   // mpirun gives its ranks a terminal, whatever its own output goes to.
   const bool is_terminal = !launch.is_mpi_job && isatty(STDOUT_FILENO) == 1;
   ProgressConsole console(streams ? streams->output() : stdout,
-                          {.is_terminal = is_terminal, .choice = command.options.run.progress});
+                          {.is_terminal = is_terminal,
+                           .choice = command.options.run.progress,
+                           .has_colours = is_terminal && takes_colours(STDOUT_FILENO)});
   ConsoleLog log([&](std::string_view text) { console.above_progress([&] { errors(text); }); });
   if (!launch.doubt.empty() && launch.rank == 0) log.warning(launch.doubt);
-  const Training training = {command, stop, console, log};
+  const std::optional<int>& live_port = command.options.run.live_port;
+  std::optional<LiveConsole> live;
+  if (live_port && command.options.run.dry_run) {
+    throw ConfigError("--live: a dry run has no run to show", "leave --live out");
+  }
+  if (live_port && launch.rank == 0) live.emplace(console, *live_port);
+  TrainConsole& shown = live ? static_cast<TrainConsole&>(*live) : console;
+  const Training training = {command, stop, shown, log};
   if (is_job) return train_in_job(training, launch);
-  return exit_code_of(train(command, stop, console, log));
+  return exit_code_of(train(command, stop, shown, log));
 }
 
 }  // namespace terrace

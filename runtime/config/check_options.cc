@@ -10,29 +10,21 @@
 namespace terrace {
 namespace {
 
-void check_needed(const TrainOptions& options) {
+void check_needed(const TrainOptions& options, CommandUse use) {
   if (options.model.model.empty()) {
     throw ConfigError("--model is missing", "name a directory with config.json, or a preset");
   }
-  if (options.data.data.empty()) {
+  if (options.data.data.empty() && use == CommandUse::kTrain) {
     throw ConfigError("--data is missing", "name files or directories to train on");
   }
 }
 
-void check_steps(const TrainOptions& options) {
-  const BatchOptions& batch = options.batch;
-  if (batch.max_steps == 0 && !batch.num_train_epochs) {
-    throw ConfigError("neither --max-steps nor --num-train-epochs is given", "give one of them");
-  }
-  if (batch.max_steps != 0) check_total_steps(options, batch.max_steps);
-}
-
-void check_learning_rate(const OptimizerFlags& optimizer) {
-  if (optimizer.min_learning_rate.value_or(0) > optimizer.learning_rate) {
-    throw ConfigError(fmt::format("--min-learning-rate {} is above --learning-rate {}",
-                                  *optimizer.min_learning_rate, optimizer.learning_rate),
-                      "lower it, or leave it out: then it is a tenth of the learning rate");
-  }
+void check_warmup(const OptimizerFlags& optimizer) {
+  if (optimizer.warmup_steps == 0 || optimizer.warmup_ratio == 0) return;
+  throw ConfigError(fmt::format("--warmup-steps {} and --warmup-ratio {} both say how long the "
+                                "learning rate warms up",
+                                optimizer.warmup_steps, optimizer.warmup_ratio),
+                    "give one of them");
 }
 
 void check_precision(const TrainOptions& options) {
@@ -117,21 +109,18 @@ void check_lora(const ModelOptions& model) {
   const LoraOptions& lora = model.lora;
   const bool is_there = lora.rank.has_value() || !lora.adapter.empty();
   const bool has_settings = lora.alpha.has_value() || !lora.targets.empty() ||
-                            lora.is_rank_stabilized.has_value() || lora.has_magnitudes.has_value();
+                            lora.is_rank_stabilized.has_value() ||
+                            lora.has_magnitudes.has_value() || lora.dropout.value_or(0) > 0;
   if (has_settings && !is_there) {
     throw ConfigError(
-        "--lora-alpha, --lora-targets, --lora-type and --lora-rslora describe an adapter, but this "
-        "run has none",
+        "--lora-alpha, --lora-targets, --lora-type, --lora-rslora and --lora-dropout describe an "
+        "adapter, but this run has none",
         "give --lora-rank N for a new one, or --adapter DIR");
   }
   if (model.base_quantization && !is_there) {
     throw ConfigError(
         "--base-quantization applies to the model under an adapter, but this run has no adapter",
         "give --lora-rank N for a new one, or --adapter DIR");
-  }
-  if (is_there && !model.trainable.empty()) {
-    throw ConfigError("--trainable with an adapter: an adapter freezes the whole model",
-                      "give only one of the two; --lora-targets chooses the layers of an adapter");
   }
 }
 
@@ -145,6 +134,14 @@ void check_parallelism(const StepOptions& step) {
 }
 
 }  // namespace
+
+void check_learning_rate(const OptimizerFlags& optimizer) {
+  if (optimizer.min_learning_rate.value_or(0) > optimizer.learning_rate) {
+    throw ConfigError(fmt::format("--min-learning-rate {} is above --learning-rate {}",
+                                  *optimizer.min_learning_rate, optimizer.learning_rate),
+                      "lower it, or leave it out: then it is a tenth of the learning rate");
+  }
+}
 
 void check_total_steps(const TrainOptions& options, std::int64_t total_steps) {
   const BatchOptions& batch = options.batch;
@@ -170,10 +167,12 @@ void check_total_steps(const TrainOptions& options, std::int64_t total_steps) {
   }
 }
 
-void check_options(const TrainOptions& options, FunctionRef<bool(std::string_view flag)> is_given) {
-  check_needed(options);
-  check_steps(options);
+void check_options(const TrainOptions& options, CommandUse use,
+                   FunctionRef<bool(std::string_view flag)> is_given) {
+  check_needed(options, use);
+  if (options.batch.max_steps != 0) check_total_steps(options, options.batch.max_steps);
   check_learning_rate(options.optimizer);
+  check_warmup(options.optimizer);
   check_precision(options);
   check_masters(options);
   check_validation(options, is_given);
@@ -182,12 +181,16 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_places(options.tiers);
   check_parallelism(options.step);
   check_lora(options.model);
-  if (options.run.json && !options.run.dry_run) {
+  const bool prints_only = options.run.dry_run || use == CommandUse::kPlan;
+  if (options.run.json && !prints_only) {
     throw ConfigError(
         "--json works only with --dry-run: a training run writes its figures to metrics.jsonl",
         "add --dry-run, or leave --json out");
   }
-  if (!options.run.explain.empty() && !options.run.dry_run) {
+  if (options.run.live_port.has_value() && use == CommandUse::kPlan) {
+    throw ConfigError("--live: a plan has no run to show", "leave --live out");
+  }
+  if (!options.run.explain.empty() && !prints_only) {
     throw ConfigError(
         "--explain works only with --dry-run: a training run writes its reasons to run.json",
         "add --dry-run, or leave --explain out");

@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "base/json_depth.h"
+#include "base/nearest_name.h"
 #include "runtime/config/ds_config_keys.h"
-#include "runtime/config/nearest_name.h"
 
 namespace terrace {
 namespace {

@@ -4,9 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
-#include "runtime/config/nearest_name.h"
+#include "base/nearest_name.h"
 #include "runtime/config/unknown_flag.h"
 
 namespace terrace {
@@ -58,6 +59,9 @@ class Parser {
     if (flag.arity == FlagArity::kOne) {
       option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     }
+    if (flag.arity == FlagArity::kOptional) {
+      option->expected(0, 1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    }
     option->allow_extra_args(flag.arity == FlagArity::kList);
     return option;
   }
@@ -100,6 +104,7 @@ void check_values(const std::vector<std::string>& arguments, std::span<const Fla
   for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
     const FlagSpec* const flag = flag_of(arguments[i], flags);
     const bool wants_next = flag != nullptr && flag->arity != FlagArity::kSwitch &&
+                            flag->arity != FlagArity::kOptional &&
                             arguments[i].find('=') == std::string::npos;
     if (!wants_next || flag_of(arguments[i + 1], flags) == nullptr) continue;
     throw ConfigError(
@@ -151,14 +156,16 @@ CommandLine read_command_line(const CommandSpec& command, std::span<const FlagSp
   std::vector<std::optional<FlagValue>> values(flags.size());
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (!parser.given(i)) continue;
-    if (flags[i].arity == FlagArity::kOne && parser.texts(i).size() > 1) {
+    const bool is_optional = flags[i].arity == FlagArity::kOptional;
+    if ((flags[i].arity == FlagArity::kOne || is_optional) && parser.texts(i).size() > 1) {
       throw ConfigError(fmt::format("--{} is given more than once: {}", flags[i].name,
                                     fmt::join(parser.texts(i), ", ")),
                         "give it only once");
     }
-    const bool is_switch = flags[i].arity == FlagArity::kSwitch;
-    values[i].emplace("--" + std::string(flags[i].name),
-                      is_switch ? std::vector{parser.switch_text(i)} : parser.texts(i));
+    std::vector<std::string> texts = parser.texts(i);
+    if (flags[i].arity == FlagArity::kSwitch) texts = {parser.switch_text(i)};
+    if (is_optional && texts.front().empty()) texts.clear();
+    values[i].emplace("--" + std::string(flags[i].name), std::move(texts));
   }
   return {std::move(values), left};
 }

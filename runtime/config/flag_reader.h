@@ -15,6 +15,7 @@ namespace terrace {
 enum class FlagArity : std::uint8_t {
   kSwitch,    // on; or --name=off (true, false, 1, 0, too): its text is "on" or "off"
   kOne,       // one value, given once
+  kOptional,  // one value, given once, or none: then it has no texts
   kRepeated,  // one value each time it is given
   kList,      // one or more values each time it is given
 };

@@ -13,7 +13,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
-#include "runtime/config/nearest_name.h"
+#include "base/nearest_name.h"
 
 namespace terrace {
 namespace {
@@ -100,6 +100,14 @@ double FlagValue::number(double least) const {
   if (!value) refuse("not a number", "write one such as 0.1 or 3e-4");
   if (*value < least) refuse("too small", fmt::format("give at least {}", least));
   return *value;
+}
+
+double FlagValue::number(double least, double most) const {
+  const double value = number(std::numeric_limits<double>::lowest());
+  if (value < least || value > most) {
+    refuse("out of range", fmt::format("give a number from {} to {}", least, most));
+  }
+  return value;
 }
 
 double FlagValue::positive_number() const {

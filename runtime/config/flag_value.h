@@ -32,6 +32,8 @@ class FlagValue {
   std::uint64_t unsigned_integer() const;
   // Reads a finite number, least <= value.
   double number(double least) const;
+  // Reads a number, least <= value <= most.
+  double number(double least, double most) const;
   // Reads a number, 0 < value.
   double positive_number() const;
   // Reads a number, 0 <= value < 1.

@@ -12,7 +12,6 @@ constexpr std::string_view kMicroBatch =
     "--gradient-accumulation-steps micro-batches";
 constexpr std::string_view kGlobalBatch =
     "the global batch divided by --micro-batch-size and by the number of data-parallel ranks";
-constexpr std::string_view kRatio = "a number of steps: the ratio times --max-steps";
 constexpr std::string_view kModel =
     "a directory with config.json and its weights, or a preset; nothing is downloaded";
 constexpr std::string_view kData = "files or directories of text or tokens; nothing is downloaded";
@@ -33,10 +32,63 @@ constexpr std::string_view kAlwaysCompiled = "leave it out: the step is always c
 constexpr std::string_view kMetrics =
     "leave it out: the run directory contains metrics.jsonl and a TensorBoard file with the same "
     "numbers";
+constexpr std::string_view kLoraTargets =
+    "patterns of names, for example *.self_attn.q_proj.weight; without it all linear layers of "
+    "blocks";
+constexpr std::string_view kNoDropout =
+    "leave it out: only adapters can have dropout (--lora-dropout P)";
+constexpr std::string_view kCompletion =
+    "completion (the default where data has prompts or masks), or all";
+constexpr std::string_view kPacking =
+    "documents (several in a sequence), none (one in each) or windows (whatever their ends)";
+constexpr std::string_view kNoUpload =
+    "leave it out: nothing is uploaded; final/ is a Hugging Face directory";
+constexpr std::string_view kNoDownload =
+    "leave it out: nothing is downloaded, and no code of a model is run";
+constexpr std::string_view kAttention =
+    "leave it out: attention never stores the full score matrix";
+constexpr std::string_view kReaders = "leave it out: data is always read in parallel with the step";
+constexpr std::string_view kKernels = "leave it out: there is one set of kernels for each device";
+constexpr std::string_view kColumn =
+    "JSON lines have their texts under \"text\"; python -m terrace.data prepare --text-column "
+    "makes such lines";
+constexpr std::string_view kTemplate = "a file with the template, or its name: chatml, alpaca";
+constexpr std::string_view kPartOfEpoch =
+    "a number of steps: the steps of an epoch divided by that number";
+constexpr std::string_view kAdapterOnly =
+    "--lora-rank N trains an adapter, and without it all parameters train";
 constexpr std::string_view kRanks = "or start the ranks as processes with mpirun -n N";
 
 constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     // Adapters, as PEFT and bitsandbytes call it.
+    {"r", "lora-rank", kSameNumber},
+    {"lora-dim", "lora-rank", kSameNumber},
+    {"peft-lora-r", "lora-rank", kSameNumber},
+    {"use-lora", "lora-rank", kAdapterOnly},
+    {"use-peft", "lora-rank", kAdapterOnly},
+    {"use-qlora", "base-quantization", "nf4, together with --lora-rank N"},
+    {"peft-type", "lora-rank", kAdapterOnly},
+    {"finetuning-type", "lora-rank", kAdapterOnly},
+    {"full-finetuning", "lora-rank", kAdapterOnly},
+    {"lora-target", "lora-targets", kLoraTargets},
+    {"lora-target-modules", "lora-targets", kLoraTargets},
+    {"lora-target-linear", "lora-targets", kLoraTargets},
+    {"lora-modules", "lora-targets", kLoraTargets},
+    {"lora-attn-modules", "lora-targets", kLoraTargets},
+    {"adapter-name-or-path", "adapter", "the directory of an adapter as PEFT saves it"},
+    {"peft-path", "adapter", "the directory of an adapter as PEFT saves it"},
+    {"lora-model-dir", "adapter", "the directory of an adapter as PEFT saves it"},
+    {"modules-to-save", "trainable",
+     "an adapter trains alone; --trainable PATTERN trains parts of a model without one"},
+    {"quantization-bit", "base-quantization", "nf4 for 4 bits, int8 for 8"},
+    {"quantization", "base-quantization", "nf4 for 4 bits, int8 for 8"},
+    {"quantize", "base-quantization", "nf4 for 4 bits, int8 for 8"},
+    {"bnb-4bit-quant-type", "base-quantization", "nf4; fp4 is not built"},
+    {"bnb-4bit-compute-dtype", "precision", kPrecision},
+    {"use-bnb-nested-quant", "", "leave it out: the scales of nf4 are always quantized too"},
+    {"bnb-4bit-use-double-quant", "", "leave it out: the scales of nf4 are always quantized too"},
+    {"load-in-16bit", "", "leave it out: without --base-quantization the base keeps 16 bits"},
+    {"freeze-trainable-layers", "trainable", "patterns of names, for example model.layers.31.*"},
     {"load-in-4bit", "base-quantization", "nf4"},
     {"load-in-8bit", "base-quantization", "int8"},
     {"lora-r", "lora-rank", kSameNumber},
@@ -44,6 +96,21 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"use-dora", "lora-type", "dora"},
     {"use-rslora", "lora-rslora", "on or off"},
     // Batch and length.
+    {"train-batch-size-per-device", "micro-batch-size", kMicroBatch},
+    {"batch-size-per-device", "micro-batch-size", kMicroBatch},
+    {"sequence-len", "sequence-length", "the same number of tokens"},
+    {"max-tokens", "sequence-length", "the same number of tokens"},
+    {"max-source-length", "sequence-length", "the tokens of prompt and answer together"},
+    {"n-ctx", "sequence-length", "the same number of tokens"},
+    {"max-model-len", "sequence-length", "the same number of tokens"},
+    {"auto-find-batch-size", "micro-batch-size", "a number; --dry-run tells whether it fits"},
+    {"sample-packing", "packing", kPacking},
+    {"dataset-packed", "packing", kPacking},
+    {"neat-packing", "packing", kPacking},
+    {"packed", "packing", kPacking},
+    {"padding-free", "packing", kPacking},
+    {"pad-to-sequence-len", "packing", kPacking},
+    {"group-by-length", "packing", kPacking},
     {"batch-size", "micro-batch-size", kMicroBatch},
     {"per-device-train-batch-size", "micro-batch-size", kMicroBatch},
     {"per-gpu-train-batch-size", "micro-batch-size", kMicroBatch},
@@ -68,6 +135,13 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"context-length", "sequence-length", "the same number of tokens"},
     {"cutoff-len", "sequence-length", "the same number of tokens"},
     // How long.
+    {"max-steps-per-epoch", "max-steps", "the steps of the whole run"},
+    {"nb-epochs", "num-train-epochs", kSameNumber},
+    {"n-epochs", "num-train-epochs", kSameNumber},
+    {"num-epoch", "num-train-epochs", kSameNumber},
+    {"epoch", "num-train-epochs", kSameNumber},
+    {"iters", "max-steps", kSameSteps},
+    {"iterations", "max-steps", kSameSteps},
     {"train-iters", "max-steps", kSameSteps},
     {"max-iters", "max-steps", kSameSteps},
     {"num-iterations", "max-steps", kSameSteps},
@@ -82,10 +156,22 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"max-epochs", "num-train-epochs", kSameNumber},
     {"exit-interval", "stop-after-step", kSameSteps},
     // Optimizer.
+    {"min-lr-rate", "min-learning-rate", "a learning rate: the rate times --learning-rate"},
+    {"warmup-proportion", "warmup-ratio", kSameNumber},
+    {"lr-decay", "lr-scheduler-type", "cosine, linear or constant"},
+    {"decay-lr", "lr-scheduler-type", "constant for a rate that does not decay"},
+    {"max-gradient-norm", "max-grad-norm", kSameNumber},
+    {"gradient-clip", "max-grad-norm", kSameNumber},
+    {"clip-norm", "max-grad-norm", kSameNumber},
+    {"adafactor", "optimizer", "adamw, lion or sgd"},
+    {"label-smoothing-factor", "", "leave it out: label smoothing is not built"},
+    {"neftune-noise-alpha", "", "leave it out: noise on embeddings is not built"},
+    {"dropout", "", kNoDropout},
+    {"attention-dropout", "", kNoDropout},
+    {"hidden-dropout", "", kNoDropout},
     {"lr", "learning-rate", kSameNumber},
     {"min-lr", "min-learning-rate", kSameNumber},
-    {"warmup-ratio", "warmup-steps", kRatio},
-    {"lr-warmup-fraction", "warmup-steps", kRatio},
+    {"lr-warmup-fraction", "warmup-ratio", kSameNumber},
     {"lr-warmup-iters", "warmup-steps", kSameSteps},
     {"lr-warmup-steps", "warmup-steps", kSameSteps},
     {"warmup-iters", "warmup-steps", kSameSteps},
@@ -109,6 +195,12 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"gradient-clip-val", "max-grad-norm", kSameNumber},
     {"max-norm", "max-grad-norm", kSameNumber},
     // Precision.
+    {"pure-bf16", "precision", "bf16 is the default; masters stay fp32 or split"},
+    {"amp", "precision", kPrecision},
+    {"half", "precision", kPrecision},
+    {"train-dtype", "precision", kPrecision},
+    {"bf16-full-eval", "", "leave it out: evaluations compute as training does"},
+    {"fp16-full-eval", "", "leave it out: evaluations compute as training does"},
     {"bf16", "precision", "bf16 is the default"},
     {"fp16", "precision", "--precision fp16, on GPUs only"},
     {"fp32", "precision", "--precision fp32"},
@@ -119,6 +211,72 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"mixed-precision", "precision", kPrecision},
     {"mixed-precision-param", "precision", kPrecision},
     // Model and data.
+    {"base-model", "model", kModel},
+    {"base-model-name", "model", kModel},
+    {"model-dir", "model", kModel},
+    {"pretrained-model", "model", kModel},
+    {"model-type", "model", kModel},
+    {"init-from", "init", "weights (of --model) or random"},
+    {"from-scratch", "init", "--init random"},
+    {"n-layer", "model", kSizes},
+    {"n-head", "model", kSizes},
+    {"n-embd", "model", kSizes},
+    {"d-model", "model", kSizes},
+    {"datasets", "data", kData},
+    {"dataset-dir", "data", kData},
+    {"data-dir", "data", kData},
+    {"dataset-source", "data", kData},
+    {"data-file", "data", kData},
+    {"data-files", "data", kData},
+    {"train-dataset", "data", kData},
+    {"train-files", "data", kData},
+    {"input-file", "data", kData},
+    {"train-path", "data", kData},
+    {"val-data", "validation-data", kData},
+    {"val-file", "validation-data", kData},
+    {"val-dataset", "validation-data", kData},
+    {"eval-data", "validation-data", kData},
+    {"test-datasets", "validation-data", kData},
+    {"eval-path", "validation-data", kData},
+    {"val-set-size", "validation-fraction",
+     "a fraction of the data; a number of samples divided by all of them"},
+    {"val-size", "validation-fraction",
+     "a fraction of the data; a number of samples divided by all of them"},
+    {"val-split", "validation-fraction",
+     "the fraction at the end of the data that is kept for evaluation"},
+    {"eval-split", "validation-fraction",
+     "the fraction at the end of the data that is kept for evaluation"},
+    {"test-size", "validation-fraction",
+     "the fraction at the end of the data that is kept for evaluation"},
+    {"dataset-train-split", "data", kData},
+    {"dataset-test-split", "validation-data", kData},
+    {"mix-weights", "data-weights", "one weight for each path of --data"},
+    {"interleave-probs", "data-weights", "one weight for each path of --data"},
+    {"train-on-inputs", "loss-on", kCompletion},
+    {"train-on-prompt", "loss-on", kCompletion},
+    {"completion-only-loss", "loss-on", kCompletion},
+    {"assistant-only-loss", "loss-on", kCompletion},
+    {"mask-prompt", "loss-on", kCompletion},
+    {"dataset-text-field", "", kColumn},
+    {"text-field", "", kColumn},
+    {"text-column", "", kColumn},
+    {"prompt-template", "chat-template", kTemplate},
+    {"template", "chat-template", kTemplate},
+    {"dataset-num-proc", "", kReaders},
+    {"preprocessing-num-workers", "", kReaders},
+    {"dataloader-pin-memory", "", kReaders},
+    {"dataloader-prefetch-factor", "", kReaders},
+    {"streaming", "", kReaders},
+    {"remove-unused-columns", "", "leave it out: keys of JSON lines that are not used are ignored"},
+    {"shuffle", "", "leave it out: samples are always shuffled, by --seed"},
+    {"max-samples", "max-steps", "the number of samples divided by the global batch"},
+    {"max-train-samples", "max-steps", "the number of samples divided by the global batch"},
+    {"trust-remote-code", "", kNoDownload},
+    {"model-revision", "", kNoDownload},
+    {"revision", "", kNoDownload},
+    {"cache-dir", "", kNoDownload},
+    {"hf-token", "", kNoDownload},
+    {"random-state", "seed", kSameNumber},
     {"model-name-or-path", "model", kModel},
     {"pretrained-model-name-or-path", "model", kModel},
     {"model-name", "model", kModel},
@@ -157,6 +315,18 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"data-seed", "seed", "one seed sets the initial parameters and the order of samples"},
     {"debug-seed", "seed", kSameNumber},
     // Memory.
+    {"use-gradient-checkpointing", "recompute", kRecompute},
+    {"enable-activation-checkpointing", "recompute", kRecompute},
+    {"enable-activation-offloading", "place-activations",
+     "host; auto does so where device memory is short"},
+    {"activation-offloading", "place-activations",
+     "host; auto does so where device memory is short"},
+    {"fsdp-cpu-offload", "place-optimizer", kOffload},
+    {"offload", "place-optimizer", kOffload},
+    {"max-memory", "device-memory",
+     "a size, for example 20GiB; --host-memory is the budget of the host"},
+    {"gpu-memory", "device-memory",
+     "a size, for example 20GiB; --host-memory is the budget of the host"},
     {"gradient-checkpointing", "recompute", kRecompute},
     {"recompute-activations", "recompute", kRecompute},
     {"recompute-granularity", "recompute", kRecompute},
@@ -173,6 +343,16 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"offload-params", "place-parameters", kOffload},
     {"nvme-path", "nvme", "DIR, or DIR:SIZE"},
     // Ranks.
+    {"devices", "local-ranks", kRanks},
+    {"n-gpus", "local-ranks", kRanks},
+    {"gpus", "local-ranks", kRanks},
+    {"num-nodes", "", "leave it out: mpirun or torchrun starts the processes of all nodes"},
+    {"nnodes", "", "leave it out: mpirun or torchrun starts the processes of all nodes"},
+    {"local-rank", "", "leave it out: the launcher's environment says it"},
+    {"strategy", "zero-stage", kZero},
+    {"fsdp-config", "zero-stage", kZero},
+    {"ddp-backend", "", "leave it out: GPUs use NCCL, other ranks MPI or --local-ranks"},
+    {"ddp-find-unused-parameters", "", "leave it out: every parameter has a gradient"},
     {"deepspeed", "ds-config", "the same file"},
     {"deepspeed-config", "ds-config", "the same file"},
     {"zero", "zero-stage", kZero},
@@ -214,6 +394,60 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"distributed-timeout-minutes", "collective-timeout", "seconds: the minutes times 60"},
     {"ddp-timeout", "collective-timeout", "the same number of seconds"},
     // The run.
+    {"output", "run-dir", kRunDir},
+    {"log-dir", "run-dir", kRunDir},
+    {"work-dir", "run-dir", kRunDir},
+    {"project-dir", "run-dir", kRunDir},
+    {"run-name", "run-dir", kRunDir},
+    {"experiment-name", "run-dir", kRunDir},
+    {"save-every", "checkpoint-every", kSameSteps},
+    {"ckpt-interval", "checkpoint-every", kSameSteps},
+    {"saves-per-epoch", "checkpoint-every", kPartOfEpoch},
+    {"save-every-n-steps", "checkpoint-every", kSameSteps},
+    {"evals-per-epoch", "eval-every", kPartOfEpoch},
+    {"validate-every", "eval-every", kSameSteps},
+    {"save-safetensors", "", "leave it out: weights are always saved as safetensors"},
+    {"metric-for-best-model", "keep-best", "it compares the losses of the first evaluation set"},
+    {"greater-is-better", "keep-best", "it compares the losses of the first evaluation set"},
+    {"early-stopping", "early-stopping-patience", "a number of evaluations"},
+    {"patience", "early-stopping-patience", kSameNumber},
+    {"log-every-n-steps", "log-every", kSameSteps},
+    {"logging-strategy", "log-every", "a number of steps"},
+    {"eval-on-start", "eval-every",
+     "a number of steps; a run does not evaluate before its first step"},
+    {"eval-only", "",
+     "leave it out: no command evaluates only; a run evaluates after its last step"},
+    {"do-predict", "", "leave it out: terrace sample continues a text"},
+    {"plot-loss", "", kMetrics},
+    {"wandb", "", kMetrics},
+    {"use-wandb", "", kMetrics},
+    {"wandb-name", "", kMetrics},
+    {"wandb-entity", "", kMetrics},
+    {"wandb-run-name", "", kMetrics},
+    {"wandb-log", "", kMetrics},
+    {"logger", "", kMetrics},
+    {"tensorboard", "", kMetrics},
+    {"push-to-hub", "", kNoUpload},
+    {"hub-model-id", "", kNoUpload},
+    {"hub-token", "", kNoUpload},
+    {"hub-strategy", "", kNoUpload},
+    {"flash-attention", "", kAttention},
+    {"flash-attn", "", kAttention},
+    {"use-flash-attention", "", kAttention},
+    {"use-flash-attention-2", "", kAttention},
+    {"xformers-attention", "", kAttention},
+    {"sdp-attention", "", kAttention},
+    {"use-unsloth", "", kKernels},
+    {"use-liger-kernel", "", kKernels},
+    {"liger-kernel", "", kKernels},
+    {"stage", "",
+     "leave it out: terrace train trains on the next token of texts and answers; preferences are "
+     "not built"},
+    {"backend", "device", "auto, cpu or cuda"},
+    {"accelerator", "device", "auto, cpu or cuda"},
+    {"full-determinism", "", "leave it out: equal flags give equal bits"},
+    {"deterministic", "", "leave it out: equal flags give equal bits"},
+    {"export-dir", "run-dir", "its final/ is a Hugging Face directory"},
     {"output-dir", "run-dir", kRunDir},
     {"out-dir", "run-dir", kRunDir},
     {"dump-folder", "run-dir", kRunDir},
@@ -268,14 +502,69 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"compile", "", kAlwaysCompiled},
     {"torch-compile", "", kAlwaysCompiled},
     {"compile-enable", "", kAlwaysCompiled},
-    {"use-flash-attn", "", "leave it out: attention never stores the full score matrix"},
-    {"attn-implementation", "", "leave it out: attention never stores the full score matrix"},
-    {"dataloader-num-workers", "", "leave it out: data is always read in parallel with the step"},
-    {"num-workers", "", "leave it out: data is always read in parallel with the step"},
+    {"use-flash-attn", "", kAttention},
+    {"attn-implementation", "", kAttention},
+    {"dataloader-num-workers", "", kReaders},
+    {"num-workers", "", kReaders},
+});
+
+constexpr std::string_view kNewTokens = "the largest number of tokens to add";
+constexpr std::string_view kSampledModel =
+    "the directory of a model, of an adapter or of a checkpoint-N; nothing is downloaded";
+constexpr std::string_view kNoBeams = "leave it out: each token is drawn, without beams";
+constexpr std::string_view kNoPenalty =
+    "leave it out: the logits of earlier tokens are not lowered";
+constexpr std::string_view kComputedOn = "leave it out: sampling computes on the CPU";
+
+constexpr auto kForeignSampleFlags = std::to_array<ForeignFlag>({
+    {"max-length", "max-new-tokens", kNewTokens},
+    {"max-len", "max-new-tokens", kNewTokens},
+    {"max-tokens", "max-new-tokens", kNewTokens},
+    {"max-gen-len", "max-new-tokens", kNewTokens},
+    {"n-predict", "max-new-tokens", kNewTokens},
+    {"num-tokens", "max-new-tokens", kNewTokens},
+    {"text", "prompt", "the text to continue"},
+    {"input", "prompt", "the text to continue"},
+    {"start", "prompt", "the text to continue"},
+    {"query", "prompt", "the text to continue"},
+    {"input-file", "prompt-file", "a file of text; - is standard input"},
+    {"file", "prompt-file", "a file of text; - is standard input"},
+    {"temp", "temperature", kSameNumber},
+    {"do-sample", "temperature", "above 0 to draw tokens, 0 for the likeliest"},
+    {"greedy", "temperature", "--temperature 0"},
+    {"nucleus", "top-p", kSameNumber},
+    {"stop-sequences", "stop", "the same texts"},
+    {"stop-strings", "stop", "the same texts"},
+    {"random-seed", "seed", kSameNumber},
+    {"model-name-or-path", "model", kSampledModel},
+    {"model-name", "model", kSampledModel},
+    {"model-path", "model", kSampledModel},
+    {"base-model", "model", kSampledModel},
+    {"checkpoint", "model", kSampledModel},
+    {"checkpoint-dir", "model", kSampledModel},
+    {"ckpt", "model", kSampledModel},
+    {"run-dir", "model", "final/ or a checkpoint-N of the run directory"},
+    {"adapter-name-or-path", "model", "the directory of the adapter, whose files name its base"},
+    {"peft-path", "model", "the directory of the adapter, whose files name its base"},
+    {"lora", "model", "the directory of the adapter, whose files name its base"},
+    {"tokenizer-name", "tokenizer", kTokenizer},
+    {"tokenizer-path", "tokenizer", kTokenizer},
+    {"num-beams", "", kNoBeams},
+    {"repetition-penalty", "", kNoPenalty},
+    {"frequency-penalty", "", kNoPenalty},
+    {"presence-penalty", "", kNoPenalty},
+    {"device", "", kComputedOn},
+    {"device-map", "", kComputedOn},
+    {"dtype", "", "leave it out: bf16 weights are computed with in bf16, others in fp32"},
+    {"torch-dtype", "", "leave it out: bf16 weights are computed with in bf16, others in fp32"},
+    {"stream", "", "leave it out: the text is printed as it is drawn"},
+    {"trust-remote-code", "", kNoDownload},
 });
 
 }  // namespace
 
 std::span<const ForeignFlag> foreign_flags() { return kForeignFlags; }
+
+std::span<const ForeignFlag> foreign_sample_flags() { return kForeignSampleFlags; }
 
 }  // namespace terrace

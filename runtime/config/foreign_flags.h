@@ -12,8 +12,13 @@ struct ForeignFlag {
   std::string_view how;   // how its value translates, or what to do without it
 };
 
-// Returns the flags of Hugging Face's Trainer, torchtitan, Megatron-LM and DeepSpeed that `terrace
-// train` has under another name, or does not need.
+// Returns the flags of Hugging Face's Trainer, TRL, axolotl, LLaMA-Factory, torchtune, unsloth,
+// torchtitan, Megatron-LM and DeepSpeed that `terrace train` has under another name, or does not
+// need.
 std::span<const ForeignFlag> foreign_flags();
+
+// Returns the flags of programs that generate text that `terrace sample` has under another name, or
+// does not need.
+std::span<const ForeignFlag> foreign_sample_flags();
 
 }  // namespace terrace

@@ -174,6 +174,37 @@ void check_utf8(const FlagValue& value) {
                "write it in UTF-8; a link can give the file such a name");
 }
 
+// Returns the options that flags, and the files that some of them name, set. Adds the names of
+// these flags to `given`.
+TrainOptions options_of(FlagValues values, CommandUse use, std::vector<std::string_view>& given) {
+  const std::vector<TrainFlag> flags = train_flags();
+  const std::vector<FlagSpec> specs = specs_of(flags);
+  const bool names_run_dir = values[place_of("run-dir", specs)].has_value();
+  const std::string moved = add_config(values, flags, specs);
+  TrainOptions options;
+  const std::optional<double> least_share = add_ds_config(values, flags, specs, options);
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    if (!values[i]) continue;
+    given.push_back(flags[i].spec.name);
+    check_utf8(*values[i]);
+    set_flag(flags[i], options, *values[i]);
+  }
+  OptimizerFlags& optimizer = options.optimizer;
+  if (least_share && optimizer.lr_scheduler_type == LrSchedulerType::kCosine) {
+    optimizer.min_learning_rate = *least_share * optimizer.learning_rate;
+    given.emplace_back("min-learning-rate");
+  }
+  const auto is_given = [&](std::string_view name) {
+    return values[place_of(name, specs)].has_value();
+  };
+  check_options(options, use, is_given);
+  if (!moved.empty()) options.run.notes.push_back(moved);
+  if (values.back() && !names_run_dir && options.run.resume == "auto") {
+    refuse_passing_over(values.back()->name(), options.run.run_dir);
+  }
+  return options;
+}
+
 }  // namespace
 
 std::vector<TrainFlag> train_flags() {
@@ -187,32 +218,23 @@ std::vector<TrainFlag> train_flags() {
   return flags;
 }
 
+TrainFlagReading read_train_flags(const CommandSpec& command, std::span<const FlagSpec> own,
+                                  const std::vector<std::string>& arguments) {
+  const std::vector<FlagSpec> specs = specs_of(train_flags());
+  std::vector<FlagSpec> all = specs;
+  all.insert(all.end(), own.begin(), own.end());
+  FlagValues values = read_flags(command, all, arguments);
+  TrainFlagReading reading;
+  reading.own.assign(values.begin() + static_cast<std::ptrdiff_t>(specs.size()), values.end());
+  values.resize(specs.size());
+  reading.options = options_of(std::move(values), CommandUse::kPlan, reading.given);
+  return reading;
+}
+
 TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
-  const std::vector<TrainFlag> flags = train_flags();
-  const std::vector<FlagSpec> specs = specs_of(flags);
-  FlagValues values = read_flags(kTrainCommand, specs, arguments);
-  const bool names_run_dir = values[place_of("run-dir", specs)].has_value();
-  const std::string moved = add_config(values, flags, specs);
-  TrainOptions options;
-  const std::optional<double> least_share = add_ds_config(values, flags, specs, options);
-  for (std::size_t i = 0; i < flags.size(); ++i) {
-    if (!values[i]) continue;
-    check_utf8(*values[i]);
-    set_flag(flags[i], options, *values[i]);
-  }
-  OptimizerFlags& optimizer = options.optimizer;
-  if (least_share && optimizer.lr_scheduler_type == LrSchedulerType::kCosine) {
-    optimizer.min_learning_rate = *least_share * optimizer.learning_rate;
-  }
-  const auto is_given = [&](std::string_view name) {
-    return values[place_of(name, specs)].has_value();
-  };
-  check_options(options, is_given);
-  if (!moved.empty()) options.run.notes.push_back(moved);
-  if (values.back() && !names_run_dir && options.run.resume == "auto") {
-    refuse_passing_over(values.back()->name(), options.run.run_dir);
-  }
-  return options;
+  std::vector<std::string_view> given;
+  return options_of(read_flags(kTrainCommand, specs_of(train_flags()), arguments),
+                    CommandUse::kTrain, given);
 }
 
 void settle_batch(TrainOptions& options, int ranks) {
@@ -240,6 +262,13 @@ void settle_batch(TrainOptions& options, int ranks) {
 
 std::string train_help() { return flags_help(kTrainCommand, specs_of(train_flags())); }
 
+std::string train_flags_help(const CommandSpec& command, std::span<const FlagSpec> own) {
+  std::vector<FlagSpec> all(own.begin(), own.end());
+  const std::vector<FlagSpec> specs = specs_of(train_flags());
+  all.insert(all.end(), specs.begin(), specs.end());
+  return flags_help(command, all);
+}
+
 std::string to_toml(const TrainOptions& options) {
   std::string text;
   std::string_view group;
@@ -252,6 +281,16 @@ std::string to_toml(const TrainOptions& options) {
     const std::string key = key_of(flag.spec);
     text += value.empty() ? fmt::format("# {} is not set\n", key)
                           : fmt::format("{} = {}\n", key, value);
+  }
+  return text;
+}
+
+std::string to_toml(const TrainOptions& options, std::span<const std::string_view> flags) {
+  std::string text;
+  for (const TrainFlag& flag : train_flags()) {
+    if (std::ranges::count(flags, flag.spec.name) == 0) continue;
+    const std::string value = show_flag(flag, options);
+    if (!value.empty()) text += fmt::format("{} = {}\n", key_of(flag.spec), value);
   }
   return text;
 }

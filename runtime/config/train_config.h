@@ -1,9 +1,13 @@
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/function_ref.h"
+#include "runtime/config/flag_reader.h"
 #include "runtime/config/train_options.h"
 
 namespace terrace {
@@ -13,6 +17,20 @@ namespace terrace {
 // the nearest name), wrong, contradictory, or in the interface but not built yet. Nothing is
 // ignored.
 TrainOptions parse_train_options(const std::vector<std::string>& arguments);
+
+// The flags of another command that takes those of `terrace train`, too.
+struct TrainFlagReading {
+  TrainOptions options;
+  std::vector<std::optional<FlagValue>> own;  // of the command's own flags, in their order
+  // The names of the flags of `terrace train` that are set, on the command line or in files.
+  std::vector<std::string_view> given;
+};
+// Reads the arguments of such a command. It runs no training, so it needs no data, and
+// prints --json itself.
+TrainFlagReading read_train_flags(const CommandSpec& command, std::span<const FlagSpec> own,
+                                  const std::vector<std::string>& arguments);
+// Returns the help of such a command: its own flags come first.
+std::string train_flags_help(const CommandSpec& command, std::span<const FlagSpec> own);
 
 // Replaces the global batch of the options, if they have one, by the micro-batch size and the
 // number of micro-batches for `ranks` ranks. Throws ConfigError where that is not possible.
@@ -24,6 +42,8 @@ std::string train_help();
 // Returns the options as a TOML file that reads back to the same options. Options that are not set
 // appear as comments.
 std::string to_toml(const TrainOptions& options);
+// Returns only the keys of the flags with these names, without comments and headings.
+std::string to_toml(const TrainOptions& options, std::span<const std::string_view> flags);
 
 // Returns the options with every path made absolute, so that they mean the same in any directory.
 TrainOptions with_absolute_paths(TrainOptions options);

@@ -47,15 +47,16 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      }},
     {{"trainable", "Tuning", "PATTERN",
       "Train only the tensors whose Hugging Face names match a pattern (*, ?, [..]) and freeze the "
-      "others: no gradient, no optimizer state, no update (all train)",
+      "others: no gradient, no optimizer state, no update (all train). Beside an adapter, train "
+      "whole modules with it",
       FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) { o.model.trainable = v.texts(); },
      [](const TrainOptions& o) {
        return o.model.trainable.empty() ? std::string{} : toml_strings(o.model.trainable);
      }},
     {{"lora-rank", "Tuning", "N",
-      "Train an adapter of this rank and freeze the model; final/ then holds the adapter in PEFT's "
-      "format (0: none)"},
+      "Train an adapter of this rank and freeze the model, except for what --trainable matches; "
+      "final/ then holds the adapter in PEFT's format (0: none)"},
      [](TrainOptions& o, const FlagValue& v) {
        const std::int64_t rank = v.integer(0, 1 << 16);
        o.model.lora.rank = rank > 0 ? std::optional(rank) : std::nullopt;
@@ -96,13 +97,17 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        const std::optional<bool>& is_on = o.model.lora.is_rank_stabilized;
        return is_on ? toml_string(kOffOn.at(*is_on ? 1 : 0)) : std::string{};
      }},
-    {{"lora-dropout", "Tuning", "P", "Must be 0: dropout is not built yet (0)"},
-     [](TrainOptions&, const FlagValue& v) {
-       if (v.fraction() > 0) v.not_built("leave it out for 0");
-     },
-     [](const TrainOptions&) { return std::string{}; }},
+    {{"lora-dropout", "Tuning", "P",
+      "The probability with which an element of an adapter's input is dropped in training (as in "
+      "--adapter, otherwise 0)"},
+     [](TrainOptions& o, const FlagValue& v) { o.model.lora.dropout = v.number(0, kDropoutMost); },
+     [](const TrainOptions& o) {
+       return o.model.lora.dropout ? toml_number(*o.model.lora.dropout) : std::string{};
+     }},
     {{"adapter", "Tuning", "DIR",
-      "Continue from an adapter saved in PEFT's format: its rank, alpha and layers are kept"},
+      "Continue from an adapter saved in PEFT's format: its ranks, alphas, layers and whole "
+      "modules "
+      "are kept"},
      [](TrainOptions& o, const FlagValue& v) { o.model.lora.adapter = v.name(); },
      [](const TrainOptions& o) {
        return o.model.lora.adapter.empty() ? std::string{} : toml_string(o.model.lora.adapter);
@@ -172,6 +177,13 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
       "directory, or as bytes if it has none (auto)"},
      [](TrainOptions& o, const FlagValue& v) { o.data.tokenizer = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.data.tokenizer); }},
+    {{"chat-template", "Data", "NAME|FILE",
+      "The template that turns conversations into text: a file, or chatml, alpaca or the name of a "
+      "template of the model (the model's template)"},
+     [](TrainOptions& o, const FlagValue& v) { o.data.chat_template = v.name(); },
+     [](const TrainOptions& o) {
+       return o.data.chat_template.empty() ? std::string{} : toml_string(o.data.chat_template);
+     }},
     {{"packing", "Data", "none|documents|windows",
       "How documents become sequences: one per sequence, several that do not attend to each other, "
       "or windows across them (documents for JSONL, windows for token files and text)"},
@@ -193,7 +205,10 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.data.loss_on == "completion" ? std::string{} : toml_string(o.data.loss_on);
      }},
 
-    {{"sequence-length", "Batch", "N", "Tokens per sample (the number of the model's positions)"},
+    {{"sequence-length", "Batch", "N",
+      "Tokens per sample (for documents the length that 95 % of them fit, at most 4096; for "
+      "windows "
+      "the number of the model's positions)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.sequence_length = v.integer(1); },
      [](const TrainOptions& o) {
        return o.batch.sequence_length == 0 ? std::string{} : toml_integer(o.batch.sequence_length);

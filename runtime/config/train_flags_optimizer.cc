@@ -42,9 +42,13 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
       "The update rule (adamw); muon is not built yet"},
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.rule = rule_named(v); },
      [](const TrainOptions& o) { return toml_string(o.optimizer.rule->name); }},
-    {{"learning-rate", "Optimizer", "X", "The peak learning rate (3e-4)"},
+    {{"learning-rate", "Optimizer", "X",
+      "The peak learning rate (3e-4; where the weights are loaded and the data has conversations "
+      "or "
+      "prompts: 1e-5, and 2e-4 for adapters)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.learning_rate = fp32_number(v, v.number(0));
+       o.optimizer.names_learning_rate = true;
      },
      [](const TrainOptions& o) { return toml_number(o.optimizer.learning_rate); }},
     {{"min-learning-rate", "Optimizer", "X",
@@ -57,6 +61,13 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
     {{"warmup-steps", "Optimizer", "N", "Steps of linear warmup to --learning-rate (0)"},
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.warmup_steps = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.optimizer.warmup_steps); }},
+    {{"warmup-ratio", "Optimizer", "X",
+      "The share of all steps in which the learning rate warms up, in place of --warmup-steps (0)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.warmup_ratio = v.fraction(); },
+     [](const TrainOptions& o) {
+       const double ratio = o.optimizer.warmup_ratio;
+       return ratio == 0 ? std::string{} : toml_number(ratio);
+     }},
     {{"lr-scheduler-type", "Optimizer", "cosine|linear|constant",
       "How the learning rate falls after the warmup (cosine)"},
      [](TrainOptions& o, const FlagValue& v) {

@@ -149,6 +149,15 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return o.run.eval_samples ? toml_integer(*o.run.eval_samples) : std::string{};
      }},
+    {{"sample-prompts", "Run", "FILE",
+      "Print the model's answers to the prompts of FILE at each evaluation and after the last "
+      "step, "
+      "and write them to samples.jsonl; lines of text, or lines of JSON with \"prompt\" or a "
+      "conversation (none)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.sample_prompts = v.name(); },
+     [](const TrainOptions& o) {
+       return o.run.sample_prompts.empty() ? std::string{} : toml_string(o.run.sample_prompts);
+     }},
     {{"log-every", "Run", "STEPS", "Steps between printed lines (1)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.log_every = v.integer(1); },
      [](const TrainOptions& o) { return toml_integer(o.run.log_every); }},
@@ -200,6 +209,20 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        const auto& range = o.run.trace_steps;
        return range ? toml_string(fmt::format("{}:{}", range->first, range->last)) : std::string{};
+     }},
+    {{"record-hashes", "Run", "",
+      "Record hashes of the values that each step computes, for terrace diff", FlagArity::kSwitch},
+     [](TrainOptions& o, const FlagValue& v) { o.run.record_hashes = v.on_off(); },
+     [](const TrainOptions& o) { return toml_bool(o.run.record_hashes); }},
+    {{"live", "Run", "[PORT]",
+      "Serve the page of terrace report while training, on 127.0.0.1 only, with /metrics for "
+      "Prometheus; without PORT on any free port (off)",
+      FlagArity::kOptional},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.run.live_port = v.texts().empty() ? 0 : static_cast<int>(v.integer(0, 65535));
+     },
+     [](const TrainOptions& o) {
+       return o.run.live_port ? toml_integer(*o.run.live_port) : std::string{};
      }},
     {{"dry-run", "Run", "",
       "Compile and verify the step, print its memory ledger and what this machine lacks for it, "

@@ -35,6 +35,9 @@ enum class Precision : std::uint8_t { kBf16, kFp32, kFp16 };
 enum class SaveType : std::uint8_t { kAuto, kFp32, kBf16, kFp16 };
 enum class ProgressChoice : std::uint8_t { kAuto, kOn, kOff };
 
+// The largest dropout of an adapter. With more, almost nothing would be left of an input.
+inline constexpr double kDropoutMost = 0.99;
+
 // A low-rank adapter. Unset values come from --adapter, or there is no adapter.
 struct LoraOptions {
   std::optional<std::int64_t> rank;
@@ -42,6 +45,7 @@ struct LoraOptions {
   std::vector<std::string> targets;        // patterns of layers; empty: all of the blocks
   std::optional<bool> is_rank_stabilized;  // unset: not
   std::optional<bool> has_magnitudes;      // --lora-type dora; unset: not
+  std::optional<double> dropout;           // unset: the dropout of --adapter, or 0
   std::string adapter;                     // a directory to go on from; empty: none
 };
 
@@ -61,6 +65,7 @@ struct DataOptions {
   std::string data_format = "auto";
   std::vector<ValidationSet> validation_data;
   double validation_fraction = 0.01;
+  std::string chat_template;       // a file or a name; empty: the model's
   std::string tokenizer = "auto";  // "auto", "bytes", or a path
   std::string packing;             // empty: follows the format of the data
   std::string loss_on = "completion";
@@ -77,10 +82,10 @@ struct GlobalBatch {
 };
 
 struct BatchOptions {
-  std::int64_t sequence_length = 0;  // 0: the model's positions
+  std::int64_t sequence_length = 0;  // 0: chosen by the data
   std::int64_t micro_batch_size = 1;
   std::int64_t gradient_accumulation_steps = 1;
-  std::int64_t max_steps = 0;  // 0: num_train_epochs decides; one of the two is needed
+  std::int64_t max_steps = 0;  // 0: num_train_epochs decides
   std::optional<double> num_train_epochs;
   std::optional<std::int64_t> stop_after_step;
   std::optional<GlobalBatch> global;
@@ -88,8 +93,10 @@ struct BatchOptions {
 
 struct OptimizerFlags {
   double learning_rate = 3e-4;
+  bool names_learning_rate = false;         // else the data may choose another
   std::optional<double> min_learning_rate;  // unset: a tenth of learning_rate
   std::int64_t warmup_steps = 0;
+  double warmup_ratio = 0;  // of all steps, in place of warmup_steps
   LrSchedulerType lr_scheduler_type = LrSchedulerType::kCosine;
   double weight_decay = 0.1;
   const UpdateRule* rule = update_rules().front();
@@ -162,6 +169,7 @@ struct RunOptions {
   // The samples that an evaluation covers; 0: the whole split. Unset: as many as cost the
   // operations of 20 training steps, at least 16.
   std::optional<std::int64_t> eval_samples;
+  std::string sample_prompts;  // the file of prompts that each evaluation answers; empty: none
   std::int64_t log_every = 1;
   SaveInterval checkpoint_every;  // besides the one at the end of an unfinished run
   std::int64_t keep_last = 0;     // 0: all; of automatic ones, two
@@ -174,6 +182,9 @@ struct RunOptions {
   SaveType save_dtype = SaveType::kAuto;
   ProgressChoice progress = ProgressChoice::kAuto;
   std::optional<StepRange> trace_steps;
+  bool record_hashes = false;  // of the values that each step computes
+  // The port of 127.0.0.1 that serves the report of the run; 0: any that is free; unset: none.
+  std::optional<int> live_port;
   bool dry_run = false;
   std::string explain;             // the unit whose plan a dry run gives reasons for; empty: none
   bool json = false;               // for a dry run: a document instead of text

@@ -13,6 +13,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kOfTrain = "max-steps";
+constexpr std::string_view kOfSample = "max-new-tokens";
 
 // A flag of the training interface that is not built yet, with a text about what it will do.
 struct UnbuiltFlag {
@@ -22,8 +23,6 @@ struct UnbuiltFlag {
 
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
     {"muon-momentum", "for --optimizer muon"},
-    {"live", "shows a report page during the run"},
-    {"record-hashes", "records hashes of what each step computed"},
 });
 
 bool has_flag(std::span<const FlagSpec> flags, std::string_view name) {
@@ -48,8 +47,9 @@ std::string plain_name(std::string_view name) {
 }
 
 const ForeignFlag* find_foreign(std::string_view name, std::span<const FlagSpec> flags) {
-  for (const ForeignFlag& foreign : foreign_flags()) {
-    const bool applies = foreign.ours.empty() ? is_train(flags) : has_flag(flags, foreign.ours);
+  const bool is_sample = has_flag(flags, kOfSample);
+  for (const ForeignFlag& foreign : is_sample ? foreign_sample_flags() : foreign_flags()) {
+    const bool applies = foreign.ours.empty() || has_flag(flags, foreign.ours);
     if (foreign.name == name && applies) return &foreign;
   }
   return nullptr;
@@ -58,13 +58,13 @@ const ForeignFlag* find_foreign(std::string_view name, std::span<const FlagSpec>
 // Returns the foreign flag of this name. torchtitan's names begin with a section, which some of our
 // names contain too.
 const ForeignFlag* foreign_flag(std::string_view written, std::span<const FlagSpec> flags) {
-  if (!is_train(flags)) return nullptr;
+  if (!is_train(flags) && !has_flag(flags, kOfSample)) return nullptr;
   const std::string plain = plain_name(written);
   constexpr auto kRecomputes = std::to_array<std::string_view>(
       {"activation-checkpoint", "checkpoint-activation", "recompute-"});
   const bool recomputes = std::ranges::any_of(
       kRecomputes, [&](std::string_view prefix) { return plain.starts_with(prefix); });
-  if (recomputes) return find_foreign("gradient-checkpointing", flags);
+  if (recomputes && is_train(flags)) return find_foreign("gradient-checkpointing", flags);
   if (const ForeignFlag* whole = find_foreign(plain, flags)) return whole;
   const std::size_t dot = written.rfind('.');
   if (dot == std::string_view::npos) return nullptr;

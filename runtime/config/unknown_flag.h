@@ -11,8 +11,8 @@
 // The error for a flag, or a key of a file, that a command does not have.
 namespace terrace {
 
-// Returns the error for a flag as it was written, "--eval-steps". If Hugging Face, torchtitan or
-// Megatron has a flag of this name, the remedy is our flag that does the same; otherwise it is the
+// Returns the error for a flag as it was written, "--eval-steps". If another program has a flag of
+// this name (foreign_flags.h), the remedy is our flag that does the same; otherwise it is the
 // nearest flag. For a command other than `terrace train` that lacks one of train's flags, the
 // remedy says so. A flag of the interface that is not built yet is named as such.
 ConfigError unknown_flag_error(std::string_view written, std::span<const FlagSpec> flags);

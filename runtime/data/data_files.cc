@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "runtime/data/json_texts.h"
 #include "runtime/data/run_directories.h"
 
 namespace terrace {
@@ -21,8 +22,10 @@ constexpr std::size_t kNamesShown = 4;
 
 constexpr auto kTokenEndings = std::to_array<std::string_view>(
     {".bin", ".raw", ".tok", ".tokens", ".ids", ".u16", ".u32", ".uint16", ".uint32", ".i32"});
-constexpr auto kJsonlEndings =
-    std::to_array<std::string_view>({".jsonl", ".jsonl.gz", ".jsonl.zst"});
+constexpr auto kJsonlEndings = std::to_array<std::string_view>(
+    {".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"});
+constexpr auto kJsonParts = std::to_array<std::string_view>({".jsonl", ".ndjson"});
+constexpr auto kJsonEndings = std::to_array<std::string_view>({".json", ".json.gz", ".json.zst"});
 constexpr auto kValidationWords =
     std::to_array<std::string_view>({"val", "valid", "validation", "dev", "eval"});
 constexpr auto kTestWords = std::to_array<std::string_view>({"test"});
@@ -250,6 +253,31 @@ TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse u
 
 TokenFileNames list_jsonl_files(const std::vector<std::string>& paths, DataUse use) {
   return list_files(paths, use, kJsonlFiles);
+}
+
+bool holds_json_documents(const std::string& path) {
+  if (is_jsonl_name(path)) return true;
+  const std::string name = lower(fs::path(path).filename().string());
+  const bool may_hold =
+      has_ending(name, kJsonEndings) || std::ranges::any_of(kJsonParts, [&](std::string_view part) {
+        return name.find(part) != std::string::npos;
+      });
+  if (!may_hold) return false;
+  switch (json_layout_of_file(path)) {
+    case JsonLayout::kLines:
+    case JsonLayout::kArray:
+      return true;
+    case JsonLayout::kObject:
+      throw ConfigError(
+          fmt::format("{}: one JSON object on several lines, neither JSON lines nor an array",
+                      path),
+          fmt::format("write one document on each line, as `jq -c '.KEY[]' {} > FILE.jsonl` does "
+                      "for a list under a key; or train on it unchanged: --data-format text",
+                      path));
+    case JsonLayout::kOther:
+      break;
+  }
+  return false;
 }
 
 bool is_jsonl_name(const std::string& path) { return has_ending(lower(path), kJsonlEndings); }

@@ -34,8 +34,14 @@ TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse u
 
 // Returns files of JSON lines in the same way, by the names that is_jsonl_name() knows.
 TokenFileNames list_jsonl_files(const std::vector<std::string>& paths, DataUse use);
-// Returns whether a file is named like files of JSON lines: .jsonl, .jsonl.gz, .jsonl.zst.
+// Returns whether a file is named like files of JSON lines: .jsonl or .ndjson, and perhaps .gz or
+// .zst behind it.
 bool is_jsonl_name(const std::string& path);
+// Returns whether a file has documents of JSON, lines or an array. A name as is_jsonl_name() knows
+// it decides; else, if the name has .json, .jsonl or .ndjson in it ("train.json",
+// "train.jsonl.txt"), the content does. Throws
+// ConfigError for one object on several lines, which would be read as text by mistake; IoError.
+bool holds_json_documents(const std::string& path);
 
 // Returns some file names for a message: "a, b, ... (12 files)".
 std::string some_names(const std::vector<std::string>& files);

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 #include "runtime/data/file_signature.h"
 #include "runtime/data/id_check.h"
 #include "runtime/data/megatron_index.h"
@@ -133,24 +134,35 @@ std::optional<DataFormat> detect_by_ends(const std::string& path) {
   return size / tokens == 4 ? std::optional(DataFormat::kRawU32) : std::nullopt;
 }
 
-// Refuses text that would be trained on by mistake: records with braces and keys.
-void refuse_json_array(const std::string& path, std::string_view front) {
-  const std::size_t first = front.find_first_not_of(" \t\r\n");
-  if (!path.ends_with(".json") || first == std::string_view::npos || front[first] != '[') return;
-  throw ConfigError(fmt::format("{}: a JSON array, not JSON lines", path),
-                    fmt::format("convert it to lines: jq -c '.[]' {} > FILE.jsonl; or train on it "
-                                "unchanged: --data-format text",
-                                path));
+// Refuses files of text that hold something else: tables, and lines of JSON with a name that does
+// not say so.
+void refuse_misnamed_text(const std::string& path, std::string_view front) {
+  constexpr const char* kAsText = "give --data-format text to train on its characters as they are";
+  for (const std::string_view ending : {".csv", ".tsv"}) {
+    if (!path.ends_with(ending)) continue;
+    throw ConfigError(fmt::format("{}: tables in {} files are not read", path, ending.substr(1)),
+                      fmt::format("convert it to JSON lines, for example with Python's pandas: "
+                                  "read_csv(...).to_json(\"data.jsonl\", orient=\"records\", "
+                                  "lines=True); or {}",
+                                  kAsText));
+  }
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t begin = front.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos || front[begin] != '{') return;
+  const std::size_t key = front.find_first_not_of(kSpace, begin + 1);
+  if (key == std::string_view::npos || front[key] != '"') return;
+  throw ConfigError(
+      fmt::format("{}: looks like JSON lines, but its name does not end in .jsonl", path),
+      fmt::format("give --data-format jsonl, or {}", kAsText));
 }
 
 DataFormat detect(const std::string& path) {
-  if (is_jsonl_name(path)) return DataFormat::kJsonl;
+  if (holds_json_documents(path)) return DataFormat::kJsonl;
   if (const auto format = detect_by_ends(path)) return *format;
   if (has_megatron_index(path)) return DataFormat::kMegatron;
   const std::string front = read_range(path, 0, kSniffBytes);
   if (is_llmc(front)) return DataFormat::kLlmc;
   refuse_other_llmc(path, front);
-  refuse_json_array(path, front);
   const std::uint64_t size = size_of_file(path);
   const char last = size > 0 ? read_range(path, size - 1, 1).front() : '\0';
   if (const auto signature = find_signature(path, front, last, size); signature.has_value()) {
@@ -164,6 +176,7 @@ DataFormat detect(const std::string& path) {
   if (front.find('\0') != std::string::npos) {
     throw ConfigError(fmt::format("{}: contains zero bytes, so it is not text", path), kNameFormat);
   }
+  refuse_misnamed_text(path, front);
   return DataFormat::kText;
 }
 
@@ -305,7 +318,10 @@ TokenFile describe(const std::string& path, DataFormat format) {
 std::vector<TokenFile> describe_all(const std::vector<std::string>& files, DataFormat format) {
   std::vector<TokenFile> described;
   described.reserve(files.size());
-  for (const std::string& path : files) described.push_back(describe(path, format));
+  for (const std::string& path : files) {
+    refuse_lfs_pointer(read_range(path, 0, kLfsPointerBegin.size()), path);
+    described.push_back(describe(path, format));
+  }
   return described;
 }
 

@@ -33,6 +33,27 @@ Packing packing_of(const DatasetOptions& options, const std::vector<OpenedData>&
   return any_jsonl ? Packing::kDocuments : Packing::kWindows;
 }
 
+// Returns the length of sequences that 95 % of the documents fit, in steps of 64, at most
+// `most`.
+std::int64_t fitting_length(const std::vector<std::unique_ptr<TokenSource>>& sources,
+                            std::int64_t most) {
+  constexpr std::int64_t kStep = 64;
+  std::vector<std::int64_t> lengths;
+  for (const auto& source : sources) {
+    std::int64_t before = 0;
+    source->visit_documents([&](std::int64_t end) {
+      lengths.push_back(end - before);
+      before = end;
+    });
+  }
+  if (lengths.empty()) return most;
+  const std::size_t fitting = (lengths.size() * 95 + 99) / 100;
+  const auto last = lengths.begin() + static_cast<std::ptrdiff_t>(fitting - 1);
+  std::ranges::nth_element(lengths, last);
+  const std::int64_t steps = (std::max<std::int64_t>(*last, 1) + kStep - 1) / kStep;
+  return std::min(steps * kStep, most);
+}
+
 // Returns the number of tokens at the end of the data that are for validation: at least two, an
 // input and its target.
 std::int64_t tail_tokens(double fraction, std::int64_t tokens) {
@@ -235,6 +256,7 @@ Dataset::Dataset(const DatasetOptions& options, Sources sources)
       seed_(options.seed),
       packing_(options.packing.value_or(Packing::kWindows)),
       uses_mask_(options.uses_mask) {
+  if (sequence_length_ == 0) choose_sequence_length(options, sources);
   TERRACE_CHECK_LT(0, sequence_length_);
   divide(options, sources);
   for (auto& source : sources.data) sources_.push_back(std::move(source));
@@ -243,6 +265,13 @@ Dataset::Dataset(const DatasetOptions& options, Sources sources)
   }
   check_masks();
   make_samples(options);
+}
+
+void Dataset::choose_sequence_length(const DatasetOptions& options, const Sources& sources) {
+  chose_sequence_length_ = packing_ != Packing::kWindows;
+  sequence_length_ = chose_sequence_length_
+                         ? fitting_length(sources.data, options.longest_chosen_length)
+                         : options.longest_window_length;
 }
 
 bool Dataset::has_source(bool is_text) const {

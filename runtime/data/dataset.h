@@ -33,7 +33,11 @@ struct DatasetOptions {
   // no validation at all.
   double validation_fraction = 0.01;
   std::int64_t vocabulary = 0;
+  // 0: the length that 95 % of the documents fit, at most `longest_chosen_length`; for windows,
+  // `longest_window_length`.
   std::int64_t sequence_length = 0;
+  std::int64_t longest_chosen_length = 0;
+  std::int64_t longest_window_length = 0;
   std::uint64_t seed = 0;
   std::optional<Packing> packing;  // none: documents for JSONL, and windows for all else
   bool uses_mask = true;           // false: all tokens are trained on, whatever a mask says
@@ -67,6 +71,8 @@ class Dataset {
   std::int64_t all_tokens() const { return all_tokens_; }
   std::int64_t unmasked_tokens() const { return unmasked_tokens_; }
   std::int64_t sequence_length() const { return sequence_length_; }
+  // Returns whether the lengths of documents have decided the sequence length.
+  bool chose_sequence_length() const { return chose_sequence_length_; }
   std::int64_t training_tokens() const { return tokens_in(training_ranges_); }
   std::size_t validation_sets() const { return validation_.size(); }
   // Returns the name that --validation-data gives a set; empty where it gives none.
@@ -126,6 +132,7 @@ class Dataset {
   static Opened open(const DatasetOptions& options);
   static void check_ids_of_all(const Opened& opened);
   static Sources sources_of(const DatasetOptions& options, Opened& opened);
+  void choose_sequence_length(const DatasetOptions& options, const Sources& sources);
   bool has_source(bool is_text) const;
   static std::int64_t tokens_in(const std::vector<TokenRange>& ranges);
   void add_notes(const DatasetOptions& options, const Opened& opened);
@@ -139,6 +146,7 @@ class Dataset {
 
   std::vector<std::unique_ptr<TokenSource>> sources_;  // the data, then the validation data
   std::int64_t sequence_length_;
+  bool chose_sequence_length_ = false;
   std::uint64_t seed_;
   Packing packing_;
   bool uses_mask_;

@@ -4,6 +4,7 @@
 
 #include "runtime/data/json_line_blocks.h"
 #include "runtime/data/readable_file.h"
+#include "runtime/tokenizer/document_tokens.h"
 
 namespace terrace {
 namespace {
@@ -34,10 +35,12 @@ EncodeBlock DocumentEncoder::encoding() const {
   }
   return [&request](const TextBlock& block, DocumentIds& documents) {
     documents.has_text = true;
+    const std::size_t text_begin = documents.ids.size();
     request.text.tokenizer.encode(block.text, documents.ids);
     if (!block.ends_document) return;
-    const std::optional<std::int32_t> end = request.text.tokenizer.end_token();
-    if (end && request.text.appends_end) documents.ids.push_back(*end);
+    if (request.text.appends_end) {
+      append_end(request.text.tokenizer, text_begin, documents.ids);
+    }
     documents.ends.push_back(documents.ids.size());
   };
 }

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/lfs_pointer.h"
+
 namespace terrace {
 namespace {
 
@@ -45,8 +47,7 @@ constexpr auto kMagics = std::to_array<Magic>({
     {"\x04\x22\x4d\x18"sv, 0, "packed by lz4", kUnpack},
     {"7z\xbc\xaf\x27\x1c"sv, 0, "a 7z archive", kUnpack},
     {"ustar"sv, 257, "a tar archive", kUnpack},
-    {"version https://git-lfs"sv, 0, "a Git LFS pointer instead of the file",
-     "fetch the file itself: git lfs pull"},
+    {kLfsPointerBegin, 0, kLfsPointerKind, kLfsPointerRemedy},
 });
 
 template <typename T>

@@ -1,61 +1,62 @@
 #include "runtime/data/json_document.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <array>
 
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/nearest_name.h"
+#include "runtime/data/json_ids.h"
+#include "runtime/data/json_line.h"
+#include "runtime/jinja/json_value.h"
 
 namespace terrace {
 namespace {
 
-using nlohmann::json;
-
-constexpr const char* kForms =
-    "give each line \"text\", or \"prompt\" and \"completion\", or \"input_ids\" with an optional "
-    "\"loss_mask\"";
-constexpr const char* kPrepare =
-    "convert it to lines with ids and masks: python -m terrace.data prepare "
-    "(docs/conversations.md)";
-
-// One line's object, and where it stands.
-struct Line {
-  const json& object;
-  const std::string& place;
-
-  bool has(const char* key) const { return object.contains(key); }
-  ConfigError wrong(const char* key, std::string_view what, const std::string& remedy) const {
-    return {fmt::format("{}: key \"{}\" {}", place, key, what), remedy};
+// Returns a remedy for a line without any of the known keys: the key that one of its keys seems to
+// be meant for, or all forms.
+std::string remedy_for_keys(const std::vector<std::string>& keys) {
+  constexpr auto kKnown = std::to_array<std::string_view>(
+      {"messages", "conversations", "conversation", "text", "prompt", "completion", "input_ids",
+       "instruction", "output", "question", "answer", "response"});
+  for (const std::string& key : keys) {
+    const std::string nearest = nearest_name(key, kKnown);
+    if (4 * edit_distance(key, nearest) <= nearest.size()) {
+      return fmt::format("did you mean \"{}\"?", nearest);
+    }
   }
-};
+  return kJsonLineForms;
+}
 
-void check_forms(const Line& line) {
-  if (line.has("messages") || line.has("conversations")) {
-    const char* const key = line.has("messages") ? "messages" : "conversations";
-    throw line.wrong(key, "is a conversation, but chat templates are not applied here", kPrepare);
-  }
+// Returns some of a line's keys in words.
+std::string describe_keys(std::vector<std::string> keys) {
+  constexpr std::size_t kShown = 5;
+  const bool is_cut = keys.size() > kShown;
+  keys.resize(std::min(keys.size(), kShown));
+  return fmt::format("its keys are \"{}\"{}", fmt::join(keys, "\", \""), is_cut ? ", ..." : "");
+}
+
+void check_forms(const JsonLine& line) {
   const bool has_text = line.has("text");
   const bool has_prompt = line.has("prompt") || line.has("completion");
   const bool has_ids = line.has("input_ids");
   const int forms = int{has_text} + int{has_prompt} + int{has_ids};
   if (forms == 0) {
+    const std::vector<std::string> keys = line.keys();
     throw ConfigError(
-        fmt::format("{}: has neither \"text\" nor \"prompt\" nor \"input_ids\"", line.place),
-        kForms);
+        fmt::format("{}: has neither \"messages\" nor \"text\" nor \"prompt\" nor \"input_ids\"{}",
+                    line.place(), keys.empty() ? "" : "; " + describe_keys(keys)),
+        remedy_for_keys(keys));
   }
   if (forms > 1) {
-    throw ConfigError(
-        fmt::format("{}: has more than one of \"text\", \"prompt\" and \"input_ids\"", line.place),
-        kForms);
+    throw ConfigError(fmt::format("{}: has more than one of \"text\", \"prompt\" and \"input_ids\"",
+                                  line.place()),
+                      kJsonLineForms);
   }
   for (const char* const key : {"prompt", "completion"}) {
-    if (has_prompt && !line.has(key)) throw line.wrong(key, "is missing", kForms);
-  }
-  if (line.has("labels") && has_ids && !line.has("loss_mask")) {
-    throw line.wrong("labels", "is not read, so all of \"input_ids\" would be trained on",
-                     "give \"loss_mask\" instead: 0 where labels is -100, 1 elsewhere");
+    if (has_prompt && !line.has(key)) throw line.wrong(key, "is missing", kJsonLineForms);
   }
   if (line.has("loss_mask") && !has_ids) {
     throw line.wrong("loss_mask", "is only valid with \"input_ids\"",
@@ -63,101 +64,38 @@ void check_forms(const Line& line) {
   }
 }
 
-std::string text_of(const Line& line, const char* key) {
-  const json& value = line.object.at(key);
-  if (value.is_array()) throw line.wrong(key, "is a list, not a text", kPrepare);
-  if (!value.is_string()) {
-    throw line.wrong(key, fmt::format("is a {}, not a text", value.type_name()), kForms);
+// Returns whether a line has none of the forms that are read here.
+bool may_be_conversation(const JsonLine& line) {
+  for (const char* const key : {"messages", "conversations", "conversation"}) {
+    if (line.has(key)) return true;
   }
-  return value.get<std::string>();
-}
-
-// Returns what the parser says of a line, without the line's own text, which may be long.
-std::string parse_reason_of(const json::exception& problem) {
-  constexpr std::size_t kLongest = 200;
-  const std::string what = problem.what();
-  const std::size_t column = what.find("column ");
-  const std::size_t begin = column == std::string::npos ? what.find("] ") + 2 : column;
-  const std::size_t end = what.find("; last read", begin);
-  return what.substr(begin, std::min(kLongest, end - begin));
-}
-
-json parse_line_object(std::string_view text, const std::string& place) {
-  const std::string remedy =
-      "a JSONL file has one complete object on each line and nothing after it; NaN, Infinity and "
-      "halves of surrogate pairs are not valid JSON";
-  if (nests_deeper(text)) {
-    throw CorruptData(
-        fmt::format("{}: lists and objects are nested more than {} deep", place, kJsonLevels),
-        remedy);
-  }
-  json parsed;
-  try {
-    parsed = json::parse(text);
-  } catch (const json::exception& problem) {
-    throw CorruptData(fmt::format("{}: not a JSON object: {}", place, parse_reason_of(problem)),
-                      remedy);
-  }
-  if (parsed.is_object()) return parsed;
-  throw CorruptData(
-      fmt::format("{}: not a JSON object: it is of type {}", place, parsed.type_name()), remedy);
-}
-
-// Returns the whole numbers of a list, each in [0, limit). true and false count as 1 and 0 where
-// `takes_bool`.
-template <typename T>
-std::vector<T> numbers_of(const Line& line, const char* key, std::int64_t limit, bool takes_bool) {
-  const json& list = line.object.at(key);
-  if (!list.is_array()) {
-    throw line.wrong(key, fmt::format("is a {}, not a list", list.type_name()), kForms);
-  }
-  std::vector<T> numbers;
-  numbers.reserve(list.size());
-  for (const json& value : list) {
-    std::int64_t number = -1;
-    if (value.is_number_unsigned()) {
-      constexpr std::uint64_t kMost = INT64_MAX;
-      number = static_cast<std::int64_t>(std::min(value.get<std::uint64_t>(), kMost));
-    } else if (takes_bool && value.is_boolean()) {
-      number = value.get<bool>() ? 1 : 0;
-    }
-    if (number < 0 || number >= limit) {
-      throw line.wrong(key,
-                       fmt::format("has {} at {}, which is not a whole number below {}",
-                                   value.dump(), numbers.size(), limit),
-                       takes_bool ? "a mask consists of 0 and 1" : "use the model's own ids");
-    }
-    numbers.push_back(static_cast<T>(number));
-  }
-  return numbers;
+  if (line.has("text") || line.has("input_ids")) return false;
+  return !line.has_text("prompt") || !line.has("completion");
 }
 
 }  // namespace
 
 JsonDocument parse_json_document(std::string_view text, const std::string& place,
                                  std::int64_t vocabulary) {
-  const json object = parse_line_object(text, place);
-  const Line line{object, place};
-  check_forms(line);
+  const JsonLine line(text, place);
   JsonDocument document;
-  if (line.has("input_ids")) {
-    document.kind = JsonDocument::Kind::kIds;
-    document.ids = numbers_of<std::int32_t>(line, "input_ids", vocabulary, false);
-    if (!line.has("loss_mask")) return document;
-    document.mask = numbers_of<std::uint8_t>(line, "loss_mask", 2, true);
-    if (document.mask.size() == document.ids.size()) return document;
-    throw line.wrong("loss_mask",
-                     fmt::format("has {} numbers, but \"input_ids\" has {}", document.mask.size(),
-                                 document.ids.size()),
-                     "give one number for each id");
+  if (may_be_conversation(line)) {
+    const jinja::Value row = jinja::parse_json_value(text, place);
+    if (is_conversation(row.mapping())) {
+      document.kind = JsonDocument::Kind::kConversation;
+      document.conversation = read_conversation(row.mapping(), place);
+      return document;
+    }
   }
+  check_forms(line);
+  if (line.has("input_ids")) return read_json_ids(line, vocabulary);
   if (line.has("text")) {
-    document.text = text_of(line, "text");
+    document.text = line.text("text");
     return document;
   }
   document.kind = JsonDocument::Kind::kPrompt;
-  document.prompt = text_of(line, "prompt");
-  document.text = text_of(line, "completion");
+  document.prompt = line.text("prompt");
+  document.text = line.text("completion");
   return document;
 }
 

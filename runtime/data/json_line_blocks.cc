@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/error.h"
 #include "runtime/data/json_document.h"
 #include "runtime/data/readable_file.h"
 
@@ -23,36 +24,43 @@ JsonLineBlocks::JsonLineBlocks(const std::vector<std::string>& files, TextPositi
     : files_(files), position_(begin) {
   for (std::size_t i = 0; i < position_.file; ++i) passed_bytes_ += size_of_file(files_[i]);
   if (position_.offset > 0) open();
-  begin_bytes_ = told_bytes_ = passed_bytes_ + (lines_ == nullptr ? 0 : lines_->file_bytes());
+  begin_bytes_ = told_bytes_ = passed_bytes_ + (texts_ == nullptr ? 0 : texts_->file_bytes());
 }
 
-// Opens the file at the position, and skips the lines before it.
+// Opens the file at the position, and skips the documents before it.
 void JsonLineBlocks::open() {
-  lines_ = std::make_unique<TextLines>(files_[position_.file]);
-  for (std::uint64_t line = 0; line < position_.offset && lines_->next(); ++line) {
+  const std::string& path = files_[position_.file];
+  layout_ = json_layout_of_file(path);
+  if (layout_ == JsonLayout::kObject) {
+    throw ConfigError(fmt::format("{}: one JSON object, neither JSON lines nor an array", path),
+                      "write one document on each line, or a list of documents");
+  }
+  texts_ = open_json_texts(path, layout_);
+  for (std::uint64_t line = 0; line < position_.offset && texts_->next(); ++line) {
   }
 }
 
 void JsonLineBlocks::close() {
-  passed_bytes_ += lines_->file_bytes();
-  lines_.reset();
+  passed_bytes_ += texts_->file_bytes();
+  texts_.reset();
   position_ = {position_.file + 1, 0};
 }
 
 bool JsonLineBlocks::next(TextBlock& block) {
   if (position_.file == files_.size()) return false;
-  if (lines_ == nullptr) open();
+  if (texts_ == nullptr) open();
   block.text.clear();
   block.begin = position_;
+  block.layout = layout_;
   block.ends_document = true;
   while (block.text.size() < kLinesBytes) {
-    const std::optional<std::string_view> line = lines_->next();
+    const std::optional<std::string_view> line = texts_->next();
     if (!line) break;
     block.text.append(*line) += '\n';
     ++position_.offset;
   }
   const bool is_end = block.text.size() < kLinesBytes;
-  const std::uint64_t bytes = passed_bytes_ + lines_->file_bytes();
+  const std::uint64_t bytes = passed_bytes_ + texts_->file_bytes();
   if (is_end) close();
   block.end = position_;
   block.source_bytes = bytes - told_bytes_;
@@ -68,8 +76,8 @@ void add_json_lines(const TextBlock& block, const std::string& path, const TextT
     const std::string_view line = rest.substr(0, length);
     rest.remove_prefix(length + 1);
     if (is_blank(line)) continue;
-    add_document(parse_json_document(line, fmt::format("{}:{}", path, number), vocabulary), text,
-                 to);
+    const std::string place = json_place(path, block.layout, number);
+    add_document(parse_json_document(line, place, vocabulary), text, place, to);
   }
 }
 

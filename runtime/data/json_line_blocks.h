@@ -6,19 +6,19 @@
 #include <vector>
 
 #include "runtime/data/document_ids.h"
+#include "runtime/data/json_texts.h"
 #include "runtime/data/text_blocks.h"
-#include "runtime/data/text_lines.h"
 
 namespace terrace {
 
-// Reads files of JSON lines, which may be compressed, in blocks of about 256 KiB of whole lines. A
-// position's offset counts lines. For one thread.
+// Reads files of JSON lines, or of one array each, which may be compressed, in blocks of about
+// 256 KiB of whole lines or items. A position's offset counts these. For one thread.
 class JsonLineBlocks final : public BlockSource {
  public:
-  // Borrows the files. Reads and drops the lines before `begin`. Throws as next().
+  // Borrows the files. Reads and drops the documents before `begin`. Throws as next().
   explicit JsonLineBlocks(const std::vector<std::string>& files, TextPosition begin = {});
 
-  // Throws as TextLines.
+  // Throws as JsonTexts, and ConfigError for a file that is one object.
   bool next(TextBlock& block) override;
   std::uint64_t begin_bytes() const override { return begin_bytes_; }
 
@@ -28,8 +28,9 @@ class JsonLineBlocks final : public BlockSource {
 
   const std::vector<std::string>& files_;
   TextPosition position_;
-  std::unique_ptr<TextLines> lines_;  // of the file that is read
-  std::uint64_t passed_bytes_ = 0;    // of files that are done
+  JsonLayout layout_ = JsonLayout::kLines;  // of the file that is read
+  std::unique_ptr<JsonTexts> texts_;
+  std::uint64_t passed_bytes_ = 0;  // of files that are done
   std::uint64_t begin_bytes_ = 0;
   std::uint64_t told_bytes_ = 0;  // reported by blocks so far, with begin_bytes_
 };

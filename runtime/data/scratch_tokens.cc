@@ -37,6 +37,7 @@ TokenFile TokenizedData::token_file() const {
   file.is_text = is_text;
   if (has_mask) file.mask_path = mask->path();
   file.documents = {.kind = DocumentIndex::Kind::kEnds, .path = ends->path()};
+  file.counts = counts;
   return file;
 }
 
@@ -78,11 +79,14 @@ void ScratchTokenizing::add(const DocumentIds& documents) {
     write_number(*data_.mask, documents.mask_of(i));
   }
   data_.tokens += std::ssize(documents.ids);
-  documents_ += std::ssize(documents.ends);
+  data_.counts += {.documents = std::ssize(documents.ends),
+                   .conversations = documents.conversations,
+                   .prompts = documents.prompts,
+                   .tokens = std::ssize(documents.ids)};
 }
 
 TokenizedData ScratchTokenizing::take() {
-  if (documents_ == 0) {
+  if (data_.counts.documents == 0) {
     throw ConfigError(fmt::format("{}: no line has a document", names_),
                       "give files of JSON lines with documents");
   }

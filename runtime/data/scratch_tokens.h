@@ -20,6 +20,7 @@ struct TokenizedData {
   std::int64_t tokens = 0;
   bool is_text = false;   // the ids are bytes of text
   bool has_mask = false;  // some document has a prompt or a mask
+  DocumentCounts counts;
 
   // Returns the files as TokenFiles reads them. This object must outlive the reader.
   TokenFile token_file() const;
@@ -49,7 +50,6 @@ class ScratchTokenizing {
   DocumentEncoder encoder_;
   std::uint64_t done_bytes_ = 0;
   TokenizedData data_;
-  std::int64_t documents_ = 0;
 };
 
 }  // namespace terrace

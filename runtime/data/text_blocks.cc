@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 #include "runtime/data/readable_file.h"
 
 namespace terrace {
@@ -49,6 +50,7 @@ void TextBlocks::open() {
   }
   ahead_.clear();
   file_->read(kLookedAtBytes, ahead_);
+  refuse_lfs_pointer(ahead_, file_->path);
   if (ahead_.find('\0') != std::string::npos) {
     throw ConfigError(fmt::format("{}: contains zero bytes, so it is not text", file_->path),
                       "name text files, or a directory that contains only text files");

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/json_texts.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace terrace {
@@ -12,17 +13,18 @@ namespace terrace {
 // A place in a sequence of files.
 struct TextPosition {
   std::uint64_t file = 0;
-  std::uint64_t offset = 0;  // bytes of a text, or lines of JSON lines
+  std::uint64_t offset = 0;  // bytes of a text, or documents of a file of JSON
 };
 
-// A part of a document that by itself has the same ids as in the whole; or lines with a document
-// each.
+// A part of a document that by itself has the same ids as in the whole; or lines of JSON with a
+// document each.
 struct TextBlock {
   std::string text;
   bool ends_document = false;
   TextPosition begin;
-  TextPosition end;                // where the next block begins
-  std::uint64_t source_bytes = 0;  // that it takes in the files, which may be compressed
+  TextPosition end;                        // where the next block begins
+  std::uint64_t source_bytes = 0;          // that it takes in the files, which may be compressed
+  JsonLayout layout = JsonLayout::kOther;  // of the file, where the lines come from JSON
 };
 
 // A source of blocks.

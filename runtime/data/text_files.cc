@@ -51,14 +51,14 @@ void check_not_replaced(const std::string& input, const std::string& output) {
 }
 
 bool are_json_lines(const std::vector<std::string>& files) {
-  const auto other = std::ranges::find_if(files, [&](const std::string& file) {
-    return is_jsonl_name(file) != is_jsonl_name(files.front());
-  });
-  if (other == files.end()) return !files.empty() && is_jsonl_name(files.front());
-  const bool is_first = is_jsonl_name(files.front());
+  if (files.empty()) return false;
+  const bool is_first = holds_json_documents(files.front());
+  const auto other = std::ranges::find_if(
+      files, [&](const std::string& file) { return holds_json_documents(file) != is_first; });
+  if (other == files.end()) return is_first;
   throw ConfigError(
-      fmt::format("{} has JSON lines according to its name, but {} is text",
-                  is_first ? files.front() : *other, is_first ? *other : files.front()),
+      fmt::format("{} has documents of JSON, but {} is text", is_first ? files.front() : *other,
+                  is_first ? *other : files.front()),
       "make a separate token file of each kind");
 }
 

@@ -13,8 +13,8 @@ namespace terrace {
 std::vector<std::string> list_text_files(const std::vector<std::string>& paths,
                                          const std::string& output);
 
-// Returns whether the files are JSON lines, by their names. Throws ConfigError where some are and
-// others are not.
+// Returns whether the files have documents of JSON, as holds_json_documents() says. Throws
+// ConfigError where some have and others have not.
 bool are_json_lines(const std::vector<std::string>& files);
 
 // Throws ConfigError where writing a token file to `output` would replace the input, under this

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace terrace {
@@ -18,11 +19,11 @@ constexpr std::size_t kPieceBytes = std::size_t{1} << 16;
 
 TextLines::TextLines(const std::string& path) : path_(path), bytes_(open_bytes(path)) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  while (end_ < kByteOrderMark.size() && fill()) {
+  while (end_ < kLfsPointerBegin.size() && fill()) {
   }
-  if (std::string_view(buffer_.data(), end_).starts_with(kByteOrderMark)) {
-    begin_ = offset_ = kByteOrderMark.size();
-  }
+  const std::string_view front(buffer_.data(), end_);
+  refuse_lfs_pointer(front, path_);
+  if (front.starts_with(kByteOrderMark)) begin_ = offset_ = kByteOrderMark.size();
 }
 
 // Adds some bytes to the buffer. Returns false at the end of the file.

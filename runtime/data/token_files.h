@@ -10,6 +10,22 @@
 
 namespace terrace {
 
+// How many documents there are, and of which form. Only documents that come as text are counted.
+struct DocumentCounts {
+  std::int64_t documents = 0;
+  std::int64_t conversations = 0;
+  std::int64_t prompts = 0;  // with a completion
+  std::int64_t tokens = 0;
+
+  DocumentCounts& operator+=(const DocumentCounts& more) {
+    documents += more.documents;
+    conversations += more.conversations;
+    prompts += more.prompts;
+    tokens += more.tokens;
+    return *this;
+  }
+};
+
 // A run of little-endian ids inside a file.
 struct TokenFile {
   std::string path;
@@ -20,6 +36,7 @@ struct TokenFile {
   std::string kind_of_ids = {};  // KnownIds::kind; empty: the file does not tell
   std::string mask_path = {};    // a byte a token, 0: not trained on; empty: all are
   DocumentIndex documents = {};
+  DocumentCounts counts = {};
 };
 
 // Reads ids [first, first + out.size()) of a file as they are. Throws IoError.

@@ -46,11 +46,13 @@ std::optional<std::int32_t> end_of_documents(const Tokenizer& tokenizer,
 }
 
 // Returns a hash of everything that decides the ids: the texts by their names, sizes and times, the
-// tokenizer, and the end token, which another file than the tokenizer's may name.
+// tokenizer, the chat templates, and the end token, which another file than the tokenizer's may
+// name.
 std::uint64_t fingerprint_of(const TokenizeRequest& request, const std::vector<SourceFile>& sources,
-                             std::optional<std::int32_t> end) {
+                             std::optional<std::int32_t> end, const std::string& templates) {
   std::string text =
-      fmt::format("{} {} {}\n", request.tokenizer_hash, end.value_or(-1), request.files.size());
+      fmt::format("{} {} {} {}\n", request.tokenizer_hash, end.value_or(-1), request.files.size(),
+                  hash_bytes(std::as_bytes(std::span(templates))));
   for (std::size_t i = 0; i < sources.size(); ++i) {
     text += fmt::format("{} {} {}\n", sources[i].size_bytes, sources[i].modified, request.files[i]);
   }
@@ -65,15 +67,19 @@ class TokenizeRun {
       : request_(request),
         width_(token_width(tokenizer)),
         tell_(tell),
+        conversations_(request.chat_template, tokenizer, false),
         sources_(look_at_all(request.files)),
         writer_({.path = request.output,
                  .width = width_,
                  .writes_mask = request.is_jsonl,
                  .fingerprint =
-                     fingerprint_of(request, sources_, end_of_documents(tokenizer, request))}),
+                     fingerprint_of(request, sources_, end_of_documents(tokenizer, request),
+                                    request.is_jsonl ? conversations_.template_texts() : "")}),
         encoder_({.files = request.files,
                   .is_jsonl = request.is_jsonl,
-                  .text = {.tokenizer = tokenizer, .appends_end = request.append_end},
+                  .text = {.tokenizer = tokenizer,
+                           .appends_end = request.append_end,
+                           .conversations = &conversations_},
                   .vocabulary = tokenizer.vocabulary(),
                   .threads = request.threads,
                   .begin = writer_.state().source}) {
@@ -118,6 +124,7 @@ class TokenizeRun {
   const TokenizeRequest& request_;
   std::int64_t width_;
   FunctionRef<void(const TokenizeProgress&)> tell_;
+  const ConversationEncoder conversations_;
   std::vector<SourceFile> sources_;
   TokenFileWriter writer_;
   DocumentEncoder encoder_;

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/function_ref.h"
+#include "runtime/chat/conversation_encoder.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace terrace {
@@ -18,6 +19,7 @@ struct TokenizeRequest {
   std::string output;
   bool append_end = true;  // the end token after each document, where the tokenizer has one
   int threads = 1;
+  ChatTemplateChoice chat_template;  // of conversations
   // A hash of the tokenizer's file. Files that another tokenizer has left are not continued.
   std::uint64_t tokenizer_hash = 0;
   // An interrupted process loses no more text than this, in bytes.

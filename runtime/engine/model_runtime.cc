@@ -26,6 +26,21 @@ std::vector<UnitLayout> layout_of(const ModelRuntimeOptions& options) {
                           storage_of(options));
 }
 
+// Returns the name of a trained vector beside an adapter that ranks cannot have parts of: a bias of
+// a linear layer, or a norm over a rank's columns. Empty if there is none.
+std::string unshared_vector(const ModelConfig& model) {
+  if (!model.adapter.is_there()) return "";
+  for (const UnitLayout& unit : parameter_layout(model)) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      const bool is_bias =
+          ParameterKind::kQueryBias <= tensor.kind && tensor.kind <= ParameterKind::kDownBias;
+      const bool is_cut_norm = tensor.is_vector && tensor.cut != TensorCut::kReplicated;
+      if (tensor.trainable && (is_bias || is_cut_norm)) return tensor.stored_name;
+    }
+  }
+  return "";
+}
+
 // Throws ConfigError where ranks cannot share the model in this way.
 void check_split(const ModelRuntimeOptions& options) {
   const OptionNames names = options.placement.name_of_option;
@@ -39,13 +54,35 @@ void check_split(const ModelRuntimeOptions& options) {
         "train an adapter of type lora, or share the work between data-parallel ranks or pipeline "
         "stages");
   }
+  if (options.ranks.shape.tensor == 1) return;
+  const std::string vector = unshared_vector(options.model);
+  if (vector.empty()) return;
+  throw ConfigError(fmt::format("{} {}: an adapter beside which {} trains is not built for ranks "
+                                "that share a layer",
+                                names(Option::kTensorParallel), options.ranks.shape.tensor, vector),
+                    "leave its module frozen, or share the work between data-parallel ranks or "
+                    "pipeline stages");
+}
+
+// Throws ConfigError where the adapter's dropout cannot be computed.
+void check_adapter(const ModelRuntimeOptions& options) {
+  const AdapterOptions& adapter = options.model.adapter;
+  check_dropout(adapter, {.dropout = fmt::format("dropout {}", adapter.dropout),
+                          .magnitudes = "magnitudes (dora)",
+                          .remedy = "set model.adapter.dropout to 0"});
+  if (adapter.dropout == 0 || options.batch.has_samples) return;
+  throw ConfigError(
+      fmt::format("dropout {} needs the numbers of the samples, which the batch does not have",
+                  adapter.dropout),
+      "set batch.has_samples, and number the samples in the list kSamples");
 }
 
 UnitCompute make_compute(const ModelRuntimeOptions& options, std::vector<UnitLayout> layout) {
   const KernelTable& kernels =
       options.backend != nullptr ? options.backend->kernels() : *cpu_lane_kernels().table;
   return UnitCompute(options.model, std::move(layout),
-                     {options.compute_type, options.batch, split_of(options)}, kernels);
+                     {options.compute_type, options.batch, split_of(options), options.dropout_seed},
+                     kernels);
 }
 
 // Returns the numbers that the user may lower. Tensor-parallel ranks that share the rows of a
@@ -114,12 +151,14 @@ std::string budgets_over(const Ledger& ledger, OptionNames name_of_option) {
 }  // namespace
 
 StepModel step_model_of(const ModelRuntimeOptions& options) {
-  const UnitCompute compute = make_compute(options, layout_of(options));
+  check_split(options);
+  const UnitCompute compute = unit_compute_of(options);
   return step_model_of(compute.model(options.placement.micro_batches, options.threads), options);
 }
 
 TierPlan plan_model(const ModelRuntimeOptions& options) {
-  check_split(options);
+  check_split(options);  // what follows divides by the parts
+  check_adapter(options);
   TierRuntimeOptions described = options;
   described.placement.asked = describe_request(options);
   described.placement.reductions = reductions_of(options);
@@ -153,6 +192,10 @@ void check_stages(const ModelRuntimeOptions& options, const TierPlan& plan) {
   };
   const std::vector<std::string> problems = problems_of_stages(options.ranks, plan, plan_of);
   if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+}
+
+UnitCompute unit_compute_of(const ModelRuntimeOptions& options) {
+  return make_compute(options, layout_of(options));
 }
 
 ModelRuntime::ModelRuntime(const ModelRuntimeOptions& options, const TierPlan& plan, Log& log)

@@ -17,14 +17,20 @@ struct ModelRuntimeOptions : TierRuntimeOptions {
   BatchShape batch;
   DType compute_type = DType::kBF16;  // fp16, with its loss scale: only with a backend
   bool sequence_parallel = true;      // where ranks are tensor-parallel
+  // The seed that decides which elements the adapter's dropout drops.
+  std::uint64_t dropout_seed = 0;
   // The form of the frozen matrices of blocks. Unset: they are kept in the compute type.
   std::optional<QuantizedForm> base_quantization;
 };
 
-// Returns the sizes and costs of a rank's step, which its plan starts from.
+// Returns the sizes and costs of a rank's step. Throws ConfigError where ranks cannot share units.
 StepModel step_model_of(const ModelRuntimeOptions& options);
 
-// Plans the training of the decoder. Throws OutOfMemory if it does not fit the budgets.
+// Returns what computes the units of a rank.
+UnitCompute unit_compute_of(const ModelRuntimeOptions& options);
+
+// Plans the training of the decoder. Throws OutOfMemory if it does not fit the budgets, and
+// ConfigError if the options contradict each other.
 TierPlan plan_model(const ModelRuntimeOptions& options);
 
 // The memory that an engine of a plan takes. State on drives is not among it.
@@ -90,7 +96,8 @@ class ModelRuntime {
   const RunReport* drain() { return tiers_.drain(); }
 
   // Returns the sum of the losses of the counted targets of this rank's batch, and changes nothing.
-  // Returns 0 on a rank where has_losses() is false. Only when drained.
+  // Returns 0 on a rank where has_losses() is false. Only when drained. A list of samples must hold
+  // -1 in all rows: elements would be dropped in the others.
   double evaluate(std::span<const std::int32_t> tokens) {
     return tiers_.evaluate(std::as_bytes(tokens));
   }

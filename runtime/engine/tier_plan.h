@@ -18,6 +18,8 @@
 // made before anything is allocated. TierRuntime (runtime/engine/tier_runtime.h) runs it.
 namespace terrace {
 
+class HashSink;  // runtime/engine/step_hashes.h
+
 // The way in which units are trained. A ComputeModel (runtime/model/unit_model.h) describes the
 // units.
 struct TierRuntimeOptions {
@@ -38,6 +40,9 @@ struct TierRuntimeOptions {
   // the units trains, and `evaluates` is true.
   bool trains = true;
   OpBodies* bodies = nullptr;  // run the steps in place of the runtime's own, and outlive it
+  // Takes hashes of the values of each step, and outlives the runtime. Only where the host reaches
+  // the memory in which the units compute, and no step may change nothing. Null: none are made.
+  HashSink* hashes = nullptr;
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
   // The ranks of the step; by default this one alone. They include communicators of the devices

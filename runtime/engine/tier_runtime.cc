@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/usage_error.h"
 #include "runtime/engine/connect_ranks.h"
+#include "runtime/engine/recording_bodies.h"
 
 namespace terrace {
 namespace {
@@ -140,8 +141,23 @@ void TierRuntime::make_lanes() {
   state_ = std::make_unique<UnitState>(*homes_, plan_.model, options_.optimizer);
   bodies_ = make_bodies(program);
   OpBodies& bodies = options_.bodies != nullptr ? *options_.bodies : *bodies_;
+  if (options_.hashes != nullptr) make_recorder(bodies);
+  OpBodies& run = recorder_ != nullptr ? static_cast<OpBodies&>(*recorder_) : bodies;
   executor_ = std::make_unique<LaneExecutor>(
-      program, memory_, LaneServices{device_, store_.get(), bodies, clock_, &home_gate_});
+      program, memory_, LaneServices{device_, store_.get(), run, clock_, &home_gate_});
+}
+
+void TierRuntime::make_recorder(OpBodies& bodies) {
+  if (!memory_.host_reaches_device || options_.optimizer.can_skip_steps) {
+    throw UsageError(
+        "hashes cannot be recorded: the host does not reach the memory of the "
+        "device, or steps may be skipped",
+        "leave TierRuntimeOptions::hashes unset");
+  }
+  const OpBytes bytes{training_.program(), memory_};
+  recorder_ = std::make_unique<RecordingBodies>(
+      RecordingBodies::Parts{bodies, compute_workers_, update_workers_, *options_.hashes},
+      HashedTraining{bytes, plan_.model, options_.optimizer, options_.ranks.position});
 }
 
 std::unique_ptr<StepBodies> TierRuntime::make_bodies(const Program& program) {
@@ -338,6 +354,7 @@ void TierRuntime::begin_step(const TierStep& step) {
   check_input("begin_step()", step.input);
   Slot& slot = slots_.at(static_cast<std::size_t>(begun_ % 2));
   if (options_.optimizer.can_skip_steps) bodies_->hold_norm();
+  if (recorder_ != nullptr) recorder_->begin(step.step, step.input);
   executor_->start(updates_pending_ ? Part::kBody : Part::kPrologue, input_for(slot, step));
   ++begun_;
   last_step_ = step.step;
@@ -352,6 +369,7 @@ TierStepOutcome TierRuntime::finish_step() {
   bodies_->release_norm();
   const RunReport& report = retire(*executor_);
   ++finished_;
+  if (recorder_ != nullptr) recorder_->finish(report.step);
   updates_are_skipped_ = slot.result.was_skipped && !plan_.model.scales_loss;
   return {&report, slot.result};
 }
@@ -384,6 +402,7 @@ const RunReport* TierRuntime::drain() {
   executor_->start(Part::kDrain, input);
   updates_pending_ = false;
   const RunReport& report = retire(*executor_);
+  if (recorder_ != nullptr) recorder_->drain();
   if (updates_are_skipped_) {
     bodies_->give_gradients_to(nullptr);
     sink_ = nullptr;

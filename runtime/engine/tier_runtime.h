@@ -28,6 +28,8 @@
 //   runtime.drain();                                    // the last step's updates
 namespace terrace {
 
+class RecordingBodies;  // runtime/engine/recording_bodies.h
+
 // The input of a step and its numbers. The tasks of the step see the input by Role::kTokens.
 struct TierStep {
   std::int64_t step = 0;  // counted from 1: each is one more than the one before
@@ -163,6 +165,7 @@ class TierRuntime {
   void clear_losses();
   void make_lanes();
   std::unique_ptr<StepBodies> make_bodies(const Program& program);
+  void make_recorder(OpBodies& bodies);
   const RunReport& retire(LaneExecutor& executor);
   RunInput input_for(Slot& slot, const TierStep& step);
   void check_input(const char* call, std::span<const std::byte> input) const;
@@ -196,6 +199,7 @@ class TierRuntime {
   std::unique_ptr<HomeAccess> homes_;
   std::unique_ptr<UnitState> state_;
   std::unique_ptr<StepBodies> bodies_;
+  std::unique_ptr<RecordingBodies> recorder_;  // null: no hashes are recorded
   std::unique_ptr<StepBodies> evaluation_bodies_;
   std::unique_ptr<LaneExecutor> evaluator_;  // made at the first evaluation
   std::vector<Slot> slots_;

@@ -6,11 +6,32 @@
 #include <algorithm>
 #include <cmath>
 
-namespace terrace {
+#include "base/error.h"
 
-float AdapterOptions::scale() const {
-  const auto count = static_cast<double>(rank);
-  return static_cast<float>(alpha / (is_rank_stabilized ? std::sqrt(count) : count));
+namespace terrace {
+namespace {
+
+template <typename Value>
+std::string describe(const char* key, const std::vector<LayerPattern<Value>>& patterns) {
+  if (patterns.empty()) return "";
+  std::vector<std::string> entries;
+  for (const auto& [pattern, value] : patterns) {
+    entries.push_back(fmt::format("{}: {}", pattern, value));
+  }
+  return fmt::format(" {} {{{}}}", key, fmt::join(entries, ", "));
+}
+
+}  // namespace
+
+AdapterSize AdapterOptions::size_of(std::string_view stored_name) const {
+  const auto found = sizes.find(module_of(stored_name));
+  return found == sizes.end() ? AdapterSize{rank, alpha} : found->second;
+}
+
+float AdapterOptions::scale_of(std::string_view stored_name) const {
+  const AdapterSize size = size_of(stored_name);
+  const auto count = static_cast<double>(size.rank);
+  return static_cast<float>(size.alpha / (is_rank_stabilized ? std::sqrt(count) : count));
 }
 
 bool AdapterOptions::has_target(std::string_view stored_name) const {
@@ -21,11 +42,33 @@ bool AdapterOptions::has_target(std::string_view stored_name) const {
   });
 }
 
+bool AdapterOptions::trains_whole(std::string_view stored_name) const {
+  for (std::size_t dot = stored_name.find('.'); dot != std::string_view::npos;
+       dot = stored_name.find('.', dot + 1)) {
+    const std::string_view module = stored_name.substr(0, dot);
+    const auto is_end = [&](std::string_view end) { return module.ends_with(end); };
+    if (std::ranges::any_of(whole_modules, is_end)) return true;
+  }
+  return false;
+}
+
+void check_dropout(const AdapterOptions& adapter, const DropoutWords& words) {
+  if (adapter.dropout == 0 || !adapter.has_magnitudes) return;
+  throw ConfigError(
+      fmt::format("{} is not built together with {}", words.dropout, words.magnitudes),
+      words.remedy);
+}
+
 std::string describe(const AdapterOptions& adapter) {
   if (!adapter.is_there()) return "";
-  return fmt::format("adapter {} {} {}{} [{}]", adapter.rank, adapter.alpha,
+  return fmt::format("adapter {} {} {}{}{} [{}]{}{}{}", adapter.rank, adapter.alpha,
                      adapter.is_rank_stabilized ? 1 : 0, adapter.has_magnitudes ? " dora" : "",
-                     fmt::join(adapter.targets, " "));
+                     adapter.dropout > 0 ? fmt::format(" dropout {}", adapter.dropout) : "",
+                     fmt::join(adapter.targets, " "), describe("ranks", adapter.rank_patterns),
+                     describe("alphas", adapter.alpha_patterns),
+                     adapter.whole_modules.empty()
+                         ? ""
+                         : fmt::format(" whole [{}]", fmt::join(adapter.whole_modules, " ")));
 }
 
 std::string_view module_of(std::string_view stored_name) {

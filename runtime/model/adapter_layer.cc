@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "runtime/model/adapter.h"
+#include "runtime/model/dropout.h"
 #include "runtime/model/layers.h"
 
 // An adapter's addition to a linear layer's result: two linear layers, one after the other, and a
@@ -51,7 +52,13 @@ std::vector<LayerAdapter> LayerSite::adapters(std::initializer_list<ParameterKin
     if (weight == nullptr) continue;
     const ParameterTensor* const a = layout.find(adapter_a(kind));
     const bool has_b = layout.find(adapter_b(kind)) != nullptr;
-    if (a != nullptr) adapters.push_back({.first = first, .scale = config.adapter.scale()});
+    if (a != nullptr) {
+      const bool is_cut = a->cut == TensorCut::kColumns;
+      adapters.push_back(
+          {.dropout_place = {layer_number(kind), is_cut ? split.rank * a->columns : 0},
+           .first = first,
+           .scale = a->adapter_scale});
+    }
     if (has_b) adapters.back().rows += weight->rows;
     first += weight->rows;
   }
@@ -70,8 +77,9 @@ std::vector<LayerAdapter> LayerSite::adapters(std::initializer_list<ParameterKin
 void add_adapter(const LayerSite& site, TensorId x, const LayerAdapter& adapter, TensorId y) {
   UnitGraph& graph = site.graph;
   const std::int64_t rank = graph.at(adapter.a.value).rows();
-  const TensorId down =
-      linear(site, x, {.weight = adapter.a, .bias = {}}, site.all_rows("adapter down", rank));
+  LinearWeights a = {.weight = adapter.a, .bias = {}};
+  if (has_dropout(site)) a.dropout = adapter.dropout_place;
+  const TensorId down = linear(site, x, a, site.all_rows("adapter down", rank));
   const TensorId up = linear(site, down, {.weight = adapter.b, .bias = {}},
                              site.all_rows("adapter up", adapter.rows));
   const AdapterColumns columns = {up, y, adapter.first, adapter.rows, adapter.scale};

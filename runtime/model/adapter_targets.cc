@@ -19,6 +19,21 @@ bool matches_target(const std::string& pattern, const std::string& weight) {
          matches_pattern("*." + pattern, module);
 }
 
+template <typename Value>
+std::string words_of(const char* what, const std::vector<LayerPattern<Value>>& patterns) {
+  std::string words;
+  for (const auto& [pattern, value] : patterns) {
+    words += fmt::format(", {} {} for {}", what, value, pattern);
+  }
+  return words;
+}
+
+ConfigError twice_trained(const std::string& pattern, const std::string& weight) {
+  return {fmt::format("--lora-targets {} matches {}, which --trainable trains whole", pattern,
+                      module_of(weight)),
+          "leave the layer out of one of the two"};
+}
+
 std::string last_part(const std::string& weight) {
   const std::string module(module_of(weight));
   return module.substr(module.rfind('.') + 1);
@@ -55,10 +70,16 @@ std::vector<std::string> targets_of(const ModelConfig& config,
 
 std::string words_of(const AdapterOptions& adapter) {
   if (!adapter.is_there()) return "none";
-  return fmt::format("rank {}, alpha {}{}{}, layers {}", adapter.rank, adapter.alpha,
-                     adapter.is_rank_stabilized ? ", rank-stabilised" : "",
-                     adapter.has_magnitudes ? ", with magnitudes (dora)" : "",
-                     fmt::join(adapter.targets, " "));
+  return fmt::format(
+      "rank {}, alpha {}{}{}{}, layers {}{}{}{}", adapter.rank, adapter.alpha,
+      adapter.is_rank_stabilized ? ", rank-stabilised" : "",
+      adapter.has_magnitudes ? ", with magnitudes (dora)" : "",
+      adapter.dropout > 0 ? fmt::format(", dropout {}", adapter.dropout) : "",
+      fmt::join(adapter.targets, " "), words_of("rank", adapter.rank_patterns),
+      words_of("alpha", adapter.alpha_patterns),
+      adapter.whole_modules.empty()
+          ? ""
+          : fmt::format(", whole modules {}", fmt::join(adapter.whole_modules, " ")));
 }
 
 ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
@@ -66,11 +87,20 @@ ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
   config.adapter = {};
   const std::vector<std::string> all = adaptable_weights(config);
   std::set<std::string> chosen;
-  if (patterns.empty()) chosen.insert(all.begin(), all.end());
+  for (const std::string& weight : all) {
+    if (patterns.empty() && !adapter.trains_whole(weight)) chosen.insert(weight);
+  }
+  if (patterns.empty() && chosen.empty()) {
+    throw ConfigError(
+        "--trainable trains all linear layers of the blocks whole, so that the "
+        "adapter has no layer",
+        "leave --lora-rank out, or give --trainable fewer layers");
+  }
   for (const std::string& pattern : patterns) {
     bool matches = false;
     for (const std::string& weight : all) {
       if (!matches_target(pattern, weight)) continue;
+      if (adapter.trains_whole(weight)) throw twice_trained(pattern, weight);
       chosen.insert(weight);
       matches = true;
     }

@@ -16,8 +16,8 @@ std::vector<std::string> adaptable_weights(const ModelConfig& config);
 // Returns `config` with an adapter on the layers that one of the patterns matches. A pattern may
 // match the name of a stored weight, of its module, or the end of the module's name after a dot
 // ("q_proj"). `*`, `?` and `[..]` are as in trainable.h. Without a pattern, all linear layers of
-// blocks are adapted. Throws ConfigError for a pattern that matches none, naming some layers that
-// exist.
+// blocks are adapted that do not train whole. Throws ConfigError for a pattern that matches none,
+// naming some layers that exist, and for one that matches a layer that trains whole.
 ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
                          const std::vector<std::string>& patterns);
 

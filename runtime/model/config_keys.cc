@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/json_depth.h"
-#include "runtime/config/nearest_name.h"
+#include "base/nearest_name.h"
 #include "runtime/model/json_text.h"
 
 namespace terrace {
@@ -138,6 +138,7 @@ constexpr auto kOfRope = std::to_array<KnownKey>({
     {"original_max_position_embeddings"},
     {"partial_rotary_factor"},
     {"attention_factor"},
+    {"attn_factor"},  // of other programs
     {"beta_fast"},
     {"beta_slow"},
     {"truncate"},

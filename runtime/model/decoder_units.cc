@@ -11,7 +11,7 @@ namespace terrace {
 namespace {
 
 LayerSite site_of(const DecoderPart& part, const UnitLayout& layout, UnitGraph& graph) {
-  return {graph, part.config, layout, part.batch, part.compute_type, part.split};
+  return {graph, part.config, layout, part.batch, part.compute_type, part.split, part.dropout_key};
 }
 
 NormWeights norm_weights(const LayerSite& site, ParameterKind weight, ParameterKind bias) {
@@ -242,7 +242,8 @@ bool DecoderPart::wants_input_gradient(std::int64_t unit) const {
 
 bool BlockShape::operator==(const BlockShape& other) const {
   const auto is_same = [](const ParameterTensor& a, const ParameterTensor& b) {
-    return a.kind == b.kind && a.offset == b.offset && a.trainable == b.trainable;
+    return a.kind == b.kind && a.offset == b.offset && a.trainable == b.trainable &&
+           a.rows == b.rows && a.columns == b.columns && a.adapter_scale == b.adapter_scale;
   };
   return options == other.options && has_backward_below == other.has_backward_below &&
          std::ranges::equal(layout->tensors, other.layout->tensors, is_same);

@@ -17,6 +17,7 @@ struct DecoderPart {
   BatchShape batch;
   DType compute_type = DType::kBF16;
   TensorSplit split;
+  std::uint64_t dropout_key = 0;         // of the random words (dropout.h)
   std::int64_t first_token = 0;          // of this rank's part of the vocabulary
   std::int64_t smallest_vocabulary = 0;  // of any rank's part
   TensorSharing sharing;

@@ -404,12 +404,12 @@ TensorId LayerSite::boundary(Role role, std::string_view name, std::int64_t colu
 }
 
 TensorId LayerSite::numbers(RowNumbers list) const {
-  const auto index = static_cast<std::int64_t>(list);
-  if (index >= batch.number_lists()) return kNoTensor;
+  const std::int64_t place = batch.place_of(list);
+  if (place < 0) return kNoTensor;
   constexpr auto kNames =
-      std::to_array<std::string_view>({"tokens", "targets", "positions", "first keys"});
-  const std::int64_t before = index * batch.rows();
-  return graph.add({.name = kNames.at(static_cast<std::size_t>(index)),
+      std::to_array<std::string_view>({"tokens", "targets", "positions", "first keys", "samples"});
+  const std::int64_t before = place * batch.rows();
+  return graph.add({.name = kNames.at(static_cast<std::size_t>(list)),
                     .dtype = DType::kI32,
                     .shape = {batch.rows(), 1, 1, 1},
                     .role = Role::kTokens,

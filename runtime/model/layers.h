@@ -34,11 +34,19 @@ struct Weight {
   std::vector<WeightPart> parts = {};
 };
 
+// The place of an adapter's input, from which its random numbers follow: the number of the layer in
+// its unit (layer_number()), and the column of the whole input at which this rank's columns begin.
+struct DropoutPlace {
+  std::uint32_t layer = 0;
+  std::int64_t first_column = 0;
+};
+
 // An adapter of the rows [first, first + rows) of a linear layer's result (adapter.h).
 struct LayerAdapter {
   Weight a = {};
   Weight b = {};
   Weight magnitudes = {};  // kNoTensor: it has no magnitudes
+  DropoutPlace dropout_place = {};
   std::int64_t first = 0;
   std::int64_t rows = 0;
   float scale = 1;
@@ -52,6 +60,7 @@ struct LayerSite {
   BatchShape batch;
   DType type = DType::kBF16;  // compute type
   TensorSplit split;
+  std::uint64_t dropout_key = 0;
 
   // Adds a tensor of all rows, [R, columns], or of this rank's rows, [n, columns], in the compute
   // type. It is in scratch until the graph says otherwise.
@@ -94,10 +103,12 @@ struct LinearWeights {
   std::vector<LayerAdapter> adapters = {};
   // Whether the ranks' products are added up. Then only the first rank adds the bias.
   bool is_partial = false;
+  // Set for an adapter's A whose input has elements dropped.
+  std::optional<DropoutPlace> dropout = std::nullopt;
 };
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y);
-// Computes y += scale (x a^T) b^T in the columns of `y` that are the adapter's rows of the layer's
-// result.
+// Adds scale (x a^T) b^T to the columns of `y` that belong to the adapter. With dropout, a reads x
+// with elements dropped.
 void add_adapter(const LayerSite& site, TensorId x, const LayerAdapter& adapter, TensorId y);
 
 // y = x, except that the columns of adapters with magnitudes are multiplied with magnitude / norm.

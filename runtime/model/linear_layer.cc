@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/model/dropout.h"
 #include "runtime/model/layers.h"
 
 // The linear layer: one product forward, and two on the way back.
@@ -141,6 +142,27 @@ void weight_gradients(UnitGraph& graph, const LinearTensors& t, const LinearWeig
   }
 }
 
+// Returns the tensor that the weight is multiplied with: x, or a copy of x with elements dropped.
+// The copy is not saved: forward and backward each make it.
+TensorId multiplied_input(const LayerSite& site, TensorId x, const LinearWeights& weights) {
+  if (!weights.dropout) return x;
+  return drop(site, *weights.dropout, x, site.graph.like(x, "dropped input"));
+}
+
+// Adds the call that computes the layer's part of the gradient of its input `x`.
+void input_gradient(const LayerSite& site, const LinearTensors& t, const LinearWeights& weights,
+                    double flops) {
+  UnitGraph& graph = site.graph;
+  const bool is_first = graph.gradient(t.x) == kNoTensor;
+  const TensorId dx = is_first ? graph.next_gradient(t.x) : graph.like(t.x, "part of gradient");
+  UnitCall product =
+      linear_input_gradient(graph.gradient(t.y), side_by_side(site, weights.weight), dx);
+  product.flops = flops;
+  graph.call(std::move(product));
+  if (weights.dropout) drop(site, *weights.dropout, dx, dx);
+  if (!is_first) graph.add_to_gradient(t.x, dx);
+}
+
 }  // namespace
 
 // Where only some parts of a weight train, the trained and the frozen parts lie in two places of
@@ -195,19 +217,16 @@ TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights,
   const UnitTensor& weight = graph.at(t.weight);
   const double flops = 2.0 * static_cast<double>(weight.rows() * weight.columns()) *
                        static_cast<double>(graph.at(x).rows());
-  UnitCall forward = linear_forward(t);
+  LinearTensors multiplied = t;
+  multiplied.x = multiplied_input(site, x, weights);
+  UnitCall forward = linear_forward(multiplied);
   forward.flops = flops;
   graph.call(std::move(forward));
   graph.on_backward({x}, [site, t, weights, flops] {
-    UnitGraph& graph = site.graph;
-    const TensorId dy = graph.gradient(t.y);
-    weight_gradients(graph, t, weights, flops);
-    const bool is_first = graph.gradient(t.x) == kNoTensor;
-    const TensorId dx = is_first ? graph.next_gradient(t.x) : graph.like(t.x, "part of gradient");
-    UnitCall input_gradient = linear_input_gradient(dy, side_by_side(site, weights.weight), dx);
-    input_gradient.flops = flops;
-    graph.call(std::move(input_gradient));
-    if (!is_first) graph.add_to_gradient(t.x, dx);
+    LinearTensors multiplied = t;
+    multiplied.x = multiplied_input(site, t.x, weights);
+    weight_gradients(site.graph, multiplied, weights, flops);
+    input_gradient(site, t, weights, flops);
   });
   for (const LayerAdapter& adapter : weights.adapters) add_adapter(site, x, adapter, sum);
   if (has_magnitudes) apply_magnitudes(site, {x, t.weight, bias, sum, y}, weights.adapters);

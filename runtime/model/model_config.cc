@@ -3,16 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/error.h"
-#include "runtime/config/nearest_name.h"
+#include "base/hub_cache.h"
+#include "base/lfs_pointer.h"
 #include "runtime/model/config_keys.h"
 #include "runtime/model/config_reader.h"
 #include "runtime/model/families/family.h"
+#include "runtime/model/model_directory.h"
 #include "runtime/model/model_presets.h"
 
 namespace terrace {
@@ -42,23 +43,10 @@ void check_attention(const ConfigReader& keys) {
 std::string read_dropout(const ConfigReader& keys) {
   std::vector<std::string> found;
   for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"}) {
-    const double share = keys.number_or_zero(key, 0);
-    if (share != 0) found.push_back(fmt::format("{} {}", key, share));
+    const double probability = keys.number_or_zero(key, 0);
+    if (probability != 0) found.push_back(fmt::format("{} {}", key, probability));
   }
   return fmt::format("{}", fmt::join(found, ", "));
-}
-
-[[noreturn]] void refuse_model(const std::string& model) {
-  if (is_hub_name(model)) {
-    throw ConfigError(
-        fmt::format("model {}: there is no such directory, and nothing is downloaded", model),
-        download_remedy(model));
-  }
-  const std::vector<std::string_view> names(preset_names().begin(), preset_names().end());
-  throw ConfigError(
-      fmt::format("model {}: neither a directory with a config.json nor a preset", model),
-      fmt::format("did you mean {}? Presets: {}", nearest_name(model, names),
-                  fmt::join(names, ", ")));
 }
 
 std::string read_text_file(const std::filesystem::path& path) {
@@ -69,6 +57,7 @@ std::string read_text_file(const std::filesystem::path& path) {
   if (stream.bad() || text.bad()) {
     throw IoError({.operation = "read", .path = path.string(), .error_number = errno});
   }
+  refuse_lfs_pointer(text.view(), path.string());
   return text.str();
 }
 
@@ -91,7 +80,7 @@ ModelConfig read_model_config(const ConfigReader& keys) {
   config.name = keys.origin();
   config.initializer_range = static_cast<float>(keys.number("initializer_range", 0.02));
   family.read(keys, config);
-  config.dropout = read_dropout(keys);
+  config.unused_dropout = read_dropout(keys);
   return config;
 }
 
@@ -113,46 +102,21 @@ ModelConfig parse_saved_config(std::string_view json, const std::string& origin)
   return config;
 }
 
-// A name like "meta-llama/Llama-3.2-1B": two names of characters that the hub allows.
-bool is_hub_name(const std::string& model) {
-  const std::size_t slash = model.find('/');
-  const std::string_view name = std::string_view(model).substr(slash + 1);
-  const auto is_name = [](std::string_view part) {
-    return !part.empty() && part.front() != '.' && part.front() != '~' &&
-           std::ranges::all_of(part, [](unsigned char c) {
-             return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
-           });
-  };
-  return slash != std::string::npos && is_name(std::string_view(model).substr(0, slash)) &&
-         is_name(name);
-}
-
-std::string download_remedy(const std::string& model) {
-  return fmt::format(
-      "if it is a model of the Hugging Face hub, download it (for example with hf download {} "
-      "--local-dir DIR) and give --model DIR",
-      model);
-}
-
 ModelConfig load_model_config(const std::string& model,
                               const std::vector<std::string>& ignored_keys) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  const fs::path file = fs::path(model) / "config.json";
+  const std::string directory = directory_of_model(model);
+  const fs::path file = fs::path(directory) / "config.json";
   if (fs::exists(file, ignored)) {
     ModelConfig config = parse_model_config(read_text_file(file), file.string(), ignored_keys);
-    const fs::path directory = fs::path(model).lexically_normal();
-    config.name = directory.has_filename() ? directory.filename().string()
-                                           : directory.parent_path().filename().string();
+    config.name = model_name_of(directory);
     return config;
   }
   const std::string_view json = preset_json(model);
   if (!json.empty()) return parse_model_config(json, model, ignored_keys);
-  if (fs::is_directory(model, ignored)) {
-    throw ConfigError(fmt::format("{}: no config.json in this directory", model),
-                      "--model takes a Hugging Face model directory or a preset");
-  }
-  refuse_model(model);
+  if (fs::is_directory(directory, ignored)) throw no_config_error(directory);
+  throw absent_model_error(model);
 }
 
 std::string config_json_to_save(const ModelConfig& config) {

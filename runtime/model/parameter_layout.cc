@@ -231,8 +231,9 @@ class UnitBuilder {
     a.name = fmt::format("{}.lora_A.weight",
                          module_of(is_of_several ? matrix.stored_name : matrix.name));
     a.stored_name = fmt::format("base_model.model.{}.lora_A.weight", module_of(matrix.stored_name));
-    a.rows = config_.adapter.rank;
+    a.rows = config_.adapter.size_of(matrix.stored_name).rank;
     a.columns = matrix.columns;
+    a.adapter_scale = config_.adapter.scale_of(matrix.stored_name);
     const bool is_cut = matrix.cut == TensorCut::kColumns;
     a.cut = is_cut ? TensorCut::kColumns : TensorCut::kReplicated;
     a.gradient = is_cut ? GradientShare::kAll : GradientShare::kPart;
@@ -249,7 +250,7 @@ class UnitBuilder {
     b.name = fmt::format("{}.lora_B.weight", module_of(matrix.name));
     b.stored_name = fmt::format("base_model.model.{}.lora_B.weight", module_of(matrix.stored_name));
     b.rows = matrix.rows;
-    b.columns = config_.adapter.rank;
+    b.columns = config_.adapter.size_of(matrix.stored_name).rank;
     b.row_groups = matrix.row_groups;
     const bool is_cut = matrix.cut == TensorCut::kRows;
     b.cut = is_cut ? TensorCut::kRows : TensorCut::kReplicated;

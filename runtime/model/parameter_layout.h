@@ -46,6 +46,7 @@ struct ParameterTensor {
   bool stored_transposed = false;  // on disk [in, out] (gpt2's Conv1D)
   Init init = Init::kNormal;
   float init_deviation = 0.02F;
+  float adapter_scale = 1;          // of an adapter's A: the factor of its product (adapter.h)
   std::uint32_t random_stream = 0;  // unique in the model
   TensorSlice slice;                // which elements of the model's tensor these are
   // Set for a frozen matrix that is kept quantised. It takes less of the unit's sequence: its bytes

@@ -101,7 +101,7 @@ bool matches_name(std::string_view pattern, std::string_view name) {
 }
 
 bool is_trainable(const ModelConfig& config, std::string_view stored_name) {
-  if (config.adapter.is_there()) return false;
+  if (config.adapter.is_there()) return config.adapter.trains_whole(stored_name);
   if (config.trainable.empty()) return true;
   return std::ranges::any_of(config.trainable, [&](const std::string& pattern) {
     return matches_name(pattern, stored_name);

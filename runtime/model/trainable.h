@@ -20,7 +20,7 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 bool matches_name(std::string_view pattern, std::string_view name);
 
 // Returns whether the tensor with this name in Hugging Face's files trains. If the model has an
-// adapter, nothing but the adapter trains.
+// adapter, only the adapter and its whole modules train.
 bool is_trainable(const ModelConfig& config, std::string_view stored_name);
 
 // Throws ConfigError for a pattern that matches no tensor, naming some tensors that exist.

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "runtime/model/dropout.h"
 #include "runtime/model/rope_table.h"
 
 namespace terrace {
@@ -19,6 +20,7 @@ DecoderPart part_of(const ModelConfig& config, std::vector<UnitLayout> layout,
   if (options.split.shares_rows) part.batch.row_parts = options.split.ranks;
   part.compute_type = options.compute_type;
   part.split = options.split;
+  part.dropout_key = dropout_key(options.dropout_seed);
   part.first_token = first_token(config, options.split);
   part.smallest_vocabulary =
       config.vocabulary - (options.split.ranks - 1) * options.split.part_of(config.vocabulary);
@@ -61,12 +63,12 @@ void UnitCompute::run(const KernelContext& context, const ComputeTask& task,
   if (task.micro_batch < 0) {
     return embedding_backward(context, memory, task.hidden_gradients, task.views);
   }
-  std::as_const(*this).run(context, task.unit, {task.pass, task.step}, memory);
+  std::as_const(*this).run(context, {task.pass, task.step, task.unit}, memory);
 }
 
-void UnitCompute::run(const KernelContext& context, std::int64_t unit,
-                      const UnitGraph::Where& where, const UnitMemory& memory) const {
-  graph_of(unit).run(where, kernels_, context, memory);
+void UnitCompute::run(const KernelContext& context, const UnitGraph::Where& where,
+                      const UnitMemory& memory) const {
+  graph_of(where.unit).run(where, kernels_, context, memory);
 }
 
 std::size_t UnitCompute::tokens_bytes() const {
@@ -90,7 +92,7 @@ void UnitCompute::embedding_backward(const KernelContext& context, const UnitMem
   const std::int64_t rows = part_.batch.rows();
   const auto numbers = [&](std::size_t m, RowNumbers list) {
     std::byte* const lists = memory.of(Role::kTokens) + m * tokens_bytes();
-    const std::int64_t before = static_cast<std::int64_t>(list) * rows;
+    const std::int64_t before = part_.batch.place_of(list) * rows;
     return view(lists + static_cast<std::size_t>(before) * sizeof(std::int32_t), DType::kI32, rows);
   };
   for (std::size_t m = 0; m < count; ++m) {
@@ -115,6 +117,19 @@ void UnitCompute::embedding_backward(const KernelContext& context, const UnitMem
     std::byte* const begin = gradient + static_cast<std::size_t>(padding.begin) * sizeof(float);
     kernels_.fill_zero(context, {view(begin, DType::kF32, padding.end - padding.begin)});
   }
+}
+
+std::vector<KernelCost> UnitCompute::kernel_costs(const UnitGraph::Where& where,
+                                                  std::int32_t micro_batches) const {
+  if (where.pass != UnitPass::kBackward || where.unit != 0) {
+    return graph_of(where.unit).kernel_costs(where);
+  }
+  const UnitLayout& layout = part_.layout.front();
+  const double gradient = static_cast<double>(layout.trained_elements()) * sizeof(float);
+  const double rows = static_cast<double>(part_.batch.rows() * part_.config.width);
+  const double added =
+      rows * (static_cast<double>(size_of(part_.compute_type)) + 2 * sizeof(float));
+  return {{.bytes = gradient}, {.bytes = added * micro_batches}};
 }
 
 void UnitCompute::prepare(const KernelContext& context) const {

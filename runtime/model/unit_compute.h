@@ -22,6 +22,7 @@ class UnitCompute final : public StepCompute {
     DType compute_type = DType::kBF16;
     BatchShape batch;
     TensorSplit split;
+    std::uint64_t dropout_seed = 0;  // decides which elements adapters drop
   };
   UnitCompute(const ModelConfig& config, std::vector<UnitLayout> layout, const Options& options,
               const KernelTable& kernels);
@@ -29,7 +30,7 @@ class UnitCompute final : public StepCompute {
   void run(const KernelContext& context, const ComputeTask& task,
            const UnitMemory& memory) override;
   // Runs a compute step of a unit, with the numbers that model() gives the steps.
-  void run(const KernelContext& context, std::int64_t unit, const UnitGraph::Where& where,
+  void run(const KernelContext& context, const UnitGraph::Where& where,
            const UnitMemory& memory) const;
   // Computes the embedding's backward for all micro-batches. The tokens buffer begins with the
   // first micro-batch; there is one gradient of all rows for each. `views` is room in host memory
@@ -37,6 +38,11 @@ class UnitCompute final : public StepCompute {
   void embedding_backward(const KernelContext& context, const UnitMemory& memory,
                           std::span<std::byte* const> hidden_gradients,
                           std::span<TensorView> views) const;
+
+  // Returns the costs of a compute step's kernels. Those of the embedding's backward are for all
+  // micro-batches of a step, as it is one op.
+  std::vector<KernelCost> kernel_costs(const UnitGraph::Where& where,
+                                       std::int32_t micro_batches) const;
 
   // Prepares what kernels of these shapes need (KernelTable::prepare_attention), so that no step
   // has to. The context needs no workspace.

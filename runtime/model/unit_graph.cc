@@ -390,6 +390,12 @@ void UnitGraph::describe(UnitModel& unit) const {
   unit.kind = kind_;
   unit.saved_bytes = saved_bytes_;
   unit.between = between_;
+  for (const UnitTensor& tensor : tensors_) {
+    const bool is_of_others = tensor.role == Role::kGradient && tensor.number > 0;
+    if (tensor.same_as != kNoTensor || (tensor.role != Role::kSaved && !is_of_others)) continue;
+    unit.ranges.push_back(
+        {tensor.role, tensor.number, tensor.name, tensor.offset, tensor.size_bytes()});
+  }
   const auto list = [this](Pass pass) {
     std::vector<UnitStep> steps;
     for (std::size_t s = 0; s < of(pass).size(); ++s) steps.push_back(described(pass, s));
@@ -408,6 +414,28 @@ void UnitGraph::describe(UnitModel& unit) const {
   }
 }
 
+std::vector<KernelCost> UnitGraph::kernel_costs(const Where& where) const {
+  std::vector<KernelCost> costs;
+  const Step& step = of(where.pass).at(static_cast<std::size_t>(where.step));
+  for (const UnitCall& call : step.calls) {
+    const auto bytes_of = [this](const std::vector<TensorId>& tensors) {
+      std::set<TensorId> roots;
+      for (const TensorId tensor : tensors) {
+        if (tensor != kNoTensor) roots.insert(root(tensor));
+      }
+      double bytes = 0;
+      for (const TensorId tensor : roots) bytes += static_cast<double>(at(tensor).size_bytes());
+      return bytes;
+    };
+    const double written = bytes_of(call.writes);
+    const double read = bytes_of(call.reads);
+    const bool looks_up = kind_ == UnitKind::kEmbedding;
+    costs.push_back(
+        {call.flops, written + (looks_up ? std::min(read, written) : read), call.masked_flops > 0});
+  }
+  return costs;
+}
+
 // Visits all calls, with a run whose views have shapes and no memory.
 template <typename Visit>
 void UnitGraph::visit_shapes(const KernelTable& kernels, const KernelContext& context,
@@ -421,7 +449,7 @@ void UnitGraph::visit_shapes(const KernelTable& kernels, const KernelContext& co
   const std::vector<GroupMemory> groups(
       tensors_.size(), {.parameters = not_empty(), .gradient = not_empty(), .gradient_mode = mode});
   memory.groups = groups;
-  const UnitRun run(kernels, context, memory, tensors_);
+  const UnitRun run(kernels, context, memory, tensors_, /*unit=*/0);  // shapes are the same
   for (const Steps& steps : passes_) {
     for (const Step& step : steps) {
       for (const UnitCall& call : step.calls) visit(call, run);
@@ -453,7 +481,7 @@ void UnitGraph::run(const Where& where, const KernelTable& kernels, const Kernel
   UnitMemory placed = memory;
   placed.of(Role::kWorkspace) = context.workspace.data();
   inner.workspace = context.workspace.subspan(scratch_bytes_);
-  const UnitRun run(kernels, inner, placed, tensors_);
+  const UnitRun run(kernels, inner, placed, tensors_, where.unit);
   const Step& step = of(where.pass).at(static_cast<std::size_t>(where.step));
   for (const UnitCall& call : step.calls) call.run(run);
 }

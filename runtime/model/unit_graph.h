@@ -44,8 +44,8 @@ struct UnitTensor {
 class UnitRun {
  public:
   UnitRun(const KernelTable& kernels, const KernelContext& context, const UnitMemory& memory,
-          std::span<const UnitTensor> tensors)
-      : kernels(kernels), context(context), memory(memory), tensors_(tensors) {}
+          std::span<const UnitTensor> tensors, std::int64_t unit)
+      : kernels(kernels), context(context), memory(memory), unit(unit), tensors_(tensors) {}
 
   // Returns the tensor's view. It is empty for kNoTensor, and where the op has no such buffer.
   TensorView view(TensorId tensor) const;
@@ -56,6 +56,8 @@ class UnitRun {
   const KernelTable& kernels;
   const KernelContext& context;
   const UnitMemory& memory;
+  // The unit's number in the model: units that are alike share this graph.
+  const std::int64_t unit;
 
  private:
   std::span<const UnitTensor> tensors_;
@@ -76,6 +78,14 @@ struct UnitCall {
   bool scales_loss = false;  // reads the loss scale
   // Runs in the forward alone. The backward begins with another call in its place.
   bool of_evaluation = false;
+};
+
+// The cost of a kernel: the flops of its products, and the bytes of the tensors that it reads and
+// writes.
+struct KernelCost {
+  double flops = 0;
+  double bytes = 0;
+  bool is_attention = false;
 };
 
 // The tensors and calls of a unit while its layers write them down, in the order of the forward.
@@ -132,10 +142,15 @@ class UnitGraph {
   struct Where {
     Pass pass = Pass::kForward;
     std::int32_t step = 0;
+    // The unit's number in the model: units that are alike share this graph.
+    std::int64_t unit = 0;
   };
   // Fills in sizes, steps and costs. The caller fills in the members that come from the unit's
   // layout.
   void describe(UnitModel& unit) const;
+  // Returns the costs of a compute step's calls. For a lookup it counts the rows that are read, not
+  // the whole table.
+  std::vector<KernelCost> kernel_costs(const Where& where) const;
   // Returns the most workspace that a step needs, including scratch, when gradients are only
   // assigned, or also added to if `accumulates`.
   std::size_t workspace_bytes(const KernelTable& kernels, int workers, bool accumulates) const;

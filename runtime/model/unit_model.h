@@ -97,6 +97,17 @@ struct BetweenBuffer {
   friend bool operator==(const BetweenBuffer&, const BetweenBuffer&) = default;
 };
 
+// A tensor in a buffer that has several of them, or that a unit writes only in part.
+struct TensorRange {
+  Role role = Role::kSaved;
+  std::int32_t number = 0;     // as in UnitAccess
+  std::string_view name = "";  // of static storage
+  std::size_t offset = 0;
+  std::size_t size_bytes = 0;
+
+  friend bool operator==(const TensorRange&, const TensorRange&) = default;
+};
+
 // The description of a unit. Sizes and costs are for one micro-batch.
 struct UnitModel {
   UnitKind kind = UnitKind::kBlock;
@@ -120,6 +131,9 @@ struct UnitModel {
   // none here, because its backward is one op for all micro-batches. A block below everything that
   // trains has none either.
   std::vector<UnitStep> backward = {};
+  // The saved tensors, and the parts of gradients of other units' groups that the unit writes. Only
+  // for recording what a step computes: bytes between them are never set.
+  std::vector<TensorRange> ranges = {};
 
   // Returns whether a step of the pass reads, or writes, a buffer in this role.
   static bool reads(const std::vector<UnitStep>& pass, Role role);

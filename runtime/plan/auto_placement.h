@@ -83,7 +83,7 @@ struct PlacementRequest {
   // Whether the caller only asks if the step fits. Then nothing is tuned or verified, the program
   // has no edges and may differ from the program of a run, and a refusal gives no reasons.
   bool is_trial = false;
-  // Whether a refusal gives reasons: they take longer to find than a plan.
+  // Whether a refusal says what would help. That takes longer to find than a plan.
   bool explains_refusal = true;
   // The knowledge that trials of the same model and request with different budgets share. Null:
   // each plan begins anew.

@@ -319,7 +319,12 @@ std::string HostCapacity::beyond(std::size_t budget_bytes) const {
 
 void refuse_step(const StepModel& model, const PlacementRequest& request,
                  const TierBudgets& budgets) {
-  if (request.is_trial || !request.explains_refusal) throw OutOfMemory("the step does not fit", "");
+  if (request.is_trial) throw OutOfMemory("the step does not fit", "");
+  if (!request.explains_refusal) {
+    Footprints footprints;
+    const Ledger ledger = HomeChoice(model, request, budgets, footprints).smallest_plan().ledger;
+    throw OutOfMemory("the step does not fit: " + describe_shortfall(ledger), "");
+  }
   Refusal(model, request, budgets).raise();
 }
 

@@ -86,7 +86,7 @@ MachineProfile gpu_machine(std::int32_t update_threads, double link_bytes_per_s)
   machine.compute_bytes_per_s = 1e12;
   machine.op_overhead_s = 5e-6;
   machine.upload_bytes_per_s = machine.download_bytes_per_s = link;
-  machine.network_bytes_per_s = link;
+  machine.links.fill({.bytes_per_s = link});
   machine.update_bytes_per_s = kBytesPerSOfThread * update_threads;
   // There are as many threads as the memory can feed beside the links (memory/host/thread_plan.h).
   machine.memory_bytes_per_s = machine.update_bytes_per_s + 2 * link;

@@ -37,6 +37,7 @@ enum class LaneKind : std::uint8_t {
 
 // The direction of the mesh of ranks along which a lane connects ranks.
 enum class MeshAxis : std::uint8_t { kNone, kData, kTensor, kPipeline };
+inline constexpr std::size_t kMeshAxes = 4;
 
 struct LaneTraits {
   std::string_view name;

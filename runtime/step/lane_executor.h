@@ -100,7 +100,10 @@ struct RunTotals {
   // The part of `moved` by deferred ops. They belong to the step before `step`, or in a drain to
   // `step` itself.
   MovedBytes moved_by_deferred;
-  std::uint64_t process_peak_bytes = 0;  // resident; set by the caller that runs the steps
+  // Set by the caller that runs the steps. NaN: not measured.
+  std::uint64_t process_peak_bytes = 0;  // resident
+  double host_joules = 0;                // of processors and their memory
+  double device_joules = 0;              // of GPUs
 };
 
 struct RunReport : RunTotals {

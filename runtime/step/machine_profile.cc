@@ -57,7 +57,11 @@ void check_profile(const MachineProfile& profile) {
   drive("drive", profile.drive);
   if (profile.unchecked_drive) drive("unchecked_drive", *profile.unchecked_drive);
   amount("checksum_s_per_byte", profile.checksum_s_per_byte);
-  rate("network_bytes_per_s", profile.network_bytes_per_s);
+  for (const LinkRate& link : profile.links) {
+    rate("links.bytes_per_s", link.bytes_per_s);
+    amount("links.latency_s", link.latency_s);
+    amount("links.cores", link.cores);
+  }
   rate("update_bytes_per_s", profile.update_bytes_per_s);
   rate("memory_bytes_per_s", profile.memory_bytes_per_s);
   rate("cores", profile.cores);

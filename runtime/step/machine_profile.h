@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -39,6 +41,13 @@ struct DriveRates {
   double write_cores = 0;
 };
 
+// The rate of a link between ranks, with nothing else going on.
+struct LinkRate {
+  double bytes_per_s = 1e9;
+  double latency_s = 0;  // added to every collective or message
+  double cores = 0;      // that a collective or message keeps busy
+};
+
 struct MachineProfile {
   // The compute lane. Its ops have flops, or bytes if they only move through memory.
   double flops_per_s = 50e9;
@@ -52,8 +61,9 @@ struct MachineProfile {
   // The drive's rates for transfers whose checksums an update takes instead of the store
   // (runtime/engine/update_checksums.h). None: these transfers are as the others.
   std::optional<DriveRates> unchecked_drive;
-  double network_bytes_per_s = 1e9;  // collectives, sends and receives
-  double update_bytes_per_s = 4e9;   // optimizer, sums and norms on the host
+  std::array<LinkRate, kMeshAxes> links = {};  // collectives and messages, by the axis of a lane
+  bool ranks_meet_in_host_memory = true;       // false: devices exchange their own memory
+  double update_bytes_per_s = 4e9;             // optimizer, sums and norms on the host
 
   // Added to an update's time for every byte whose checksum it takes.
   double checksum_s_per_byte = 0;
@@ -76,6 +86,13 @@ struct MachineProfile {
 
   int io_depth = 8;  // the most reads, and the most writes, in flight at once
 };
+
+inline LinkRate& link_of(MachineProfile& profile, MeshAxis axis) {
+  return profile.links.at(static_cast<std::size_t>(axis));
+}
+inline const LinkRate& link_of(const MachineProfile& profile, MeshAxis axis) {
+  return profile.links.at(static_cast<std::size_t>(axis));
+}
 
 // Throws ConfigError naming the field if a rate is not positive and finite, a displacement is below
 // 1 or not finite, an overhead, a measured time or a number of cores is negative, or no transfer

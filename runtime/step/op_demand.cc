@@ -58,7 +58,7 @@ double rate_of(Lane lane, const MachineProfile& profile, const DriveRates& drive
       return profile.update_bytes_per_s;
     default:
       TERRACE_CHECK(is_between_ranks(lane));
-      return profile.network_bytes_per_s;
+      return link_of(profile, traits_of(lane).axis).bytes_per_s;
   }
 }
 
@@ -76,7 +76,7 @@ double cores_of(Lane lane, const MachineProfile& profile, const DriveRates& driv
     case Lane::kWrite:
       return drive.write_cores;
     default:
-      return 0;
+      return is_between_ranks(lane) ? link_of(profile, traits_of(lane).axis).cores : 0;
   }
 }
 
@@ -119,7 +119,10 @@ OpDemand demand_of(const Program& program, const Op& op, const MachineProfile& p
     demand.waits_for_its_threads = cores > 0;
     return demand;
   }
-  if (demand.work_s > 0) {
+  if (is_between_ranks(op.lane))
+    demand.delay_s = link_of(profile, traits_of(op.lane).axis).latency_s;
+  const bool passes_host = !is_between_ranks(op.lane) || profile.ranks_meet_in_host_memory;
+  if (demand.work_s > 0 && passes_host) {
     demand.share[OpDemand::kMemory] = op.cost.bytes / demand.work_s / profile.memory_bytes_per_s;
   }
   if (op.lane == Lane::kUpdate) demand.displacement = profile.update_displacement;

@@ -18,6 +18,7 @@ struct AddedToken {
   bool lstrip = false;       // with the white space before it
   bool rstrip = false;       // with the white space after it
   bool normalized = false;   // looked for in text that is normalised already
+  bool is_special = false;   // marks a beginning, an end or the like, and is no text
 };
 
 // Finds added tokens in a text. At the leftmost place where one begins it takes the longest that

@@ -154,6 +154,17 @@ void BpeModel::append_symbols(std::string_view piece, std::vector<std::int32_t>&
   if (waits) ids.push_back(*unknown_);
 }
 
+std::size_t BpeModel::unknown_bytes(std::string_view text) const {
+  if (byte_level_) return std::min<std::size_t>(1, text.size());
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const CodePoint point = code_point_at(text, size);
+    if (size > 0 && (!fuse_unknown_ || by_code_point_[point.value] != kNone)) break;
+    size += point.size_bytes;
+  }
+  return size;
+}
+
 bool BpeModel::append_fallback(std::string_view code_point, std::vector<std::int32_t>& ids) const {
   const auto id_of = [&](char c) { return fallback_[static_cast<unsigned char>(c)]; };
   if (!byte_fallback_) return false;

@@ -48,6 +48,12 @@ class BpeModel {
   void append_ids(std::span<const TextPiece> pieces, std::vector<std::int32_t>& ids,
                   Scratch& scratch) const;
 
+  // Returns the id of code points that the model does not know, where it has one.
+  std::optional<std::int32_t> unknown() const { return unknown_; }
+  // Returns how many bytes at the beginning of a text the model's unknown id stands for, if the
+  // text begins with a code point that it does not know.
+  std::size_t unknown_bytes(std::string_view text) const;
+
  private:
   static constexpr std::int32_t kNone = TokenTable::kNone;
 

@@ -18,6 +18,13 @@ class BytesTokenizer final : public Tokenizer {
     for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
   }
 
+  void encode_with_ends(std::string_view text, std::vector<std::int32_t>& ids,
+                        std::vector<std::size_t>& ends) const override {
+    encode(text, ids);
+    for (std::size_t end = 1; end <= text.size(); ++end) ends.push_back(end);
+  }
+  std::vector<std::string> special_texts() const override { return {}; }
+
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     text.reserve(ids.size());

@@ -13,7 +13,8 @@ namespace terrace {
 // Returns the path that a choice means; "" for bytes. `model_directory` need not be one.
 std::string tokenizer_path(const std::string& choice, const std::string& model_directory);
 
-// Returns the tokenizer that a choice means. Throws as load_tokenizer().
+// Returns the tokenizer that a choice means. Throws as load_tokenizer(), and ConfigError for auto
+// where the model directory has a tokenizer that is not read.
 std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& choice,
                                             const std::string& model_directory, Log& log);
 

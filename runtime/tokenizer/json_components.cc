@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/tokenizer/newer_pattern.h"
 #include "runtime/tokenizer/regex_finder.h"
 #include "runtime/tokenizer/token_id.h"
 #include "runtime/tokenizer/utf8.h"
@@ -147,7 +148,7 @@ class PreTokenizerReader {
       return add_scanner(std::move(scanner));
     }
     looks_far_ = true;
-    found_.unknown_patterns.push_back(regex);
+    if (has_older_classes(regex)) found_.unknown_patterns.push_back(regex);
     found_.steps.push_back(
         make_split(make_regex_finder(regex, pattern.where()), behavior, inverted));
   }

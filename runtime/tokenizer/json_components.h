@@ -27,8 +27,9 @@ struct PreTokenizerSteps {
   // Whether the text may be cut before a letter that follows a single end of a line. It may if the
   // steps on either side of such a place do not depend on the text on the other side.
   bool cuts_at_lines = false;
-  bool keeps_crlf = false;                    // the same for a line that ends in CR LF
-  std::vector<std::string> unknown_patterns;  // that PCRE2 matches
+  bool keeps_crlf = false;  // the same for a line that ends in CR LF
+  // Patterns that PCRE2 matches, with some classes of its own version of Unicode.
+  std::vector<std::string> unknown_patterns;
 };
 PreTokenizerSteps read_pre_tokenizers(const JsonNode& node, const UnicodeClasses& classes);
 

@@ -89,7 +89,8 @@ AddedToken read_added_token(const JsonNode& node) {
   token.single_word = node.flag("single_word", false);
   token.lstrip = node.flag("lstrip", false);
   token.rstrip = node.flag("rstrip", false);
-  token.normalized = node.flag("normalized", !node.flag("special", false));
+  token.is_special = node.flag("special", false);
+  token.normalized = node.flag("normalized", !token.is_special);
   if (token.content.empty()) node.corrupt("an added token without text");
   return token;
 }
@@ -151,7 +152,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node, const Vocabulary
                       token.content, token.id, expected));
     }
     highest = std::max(highest, token.id);
-    (each.flag("special", false) ? special : others).push_back(std::move(token));
+    (token.is_special ? special : others).push_back(std::move(token));
   });
   special.insert(special.end(), std::make_move_iterator(others.begin()),
                  std::make_move_iterator(others.end()));

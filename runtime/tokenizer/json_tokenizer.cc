@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "runtime/tokenizer/json_components.h"
+#include "runtime/tokenizer/nfc.h"
 #include "runtime/tokenizer/regex_finder.h"
 #include "runtime/tokenizer/scratch_pool.h"
 #include "runtime/tokenizer/utf8.h"
@@ -44,6 +46,9 @@ class JsonTokenizer final : public Tokenizer {
         model_(std::move(parts.bpe)),
         decoder_(std::move(parts.decoder)),
         around_(parts.around) {
+    for (const AddedToken& token : normalized_tokens_.tokens()) {
+      normalized_by_id_.emplace(token.id, &token);
+    }
     keeps_crlf_ = parts.pre_tokenizers.keeps_crlf;
     cuts_at_lines_ =
         parts.pre_tokenizers.cuts_at_lines &&
@@ -64,6 +69,31 @@ class JsonTokenizer final : public Tokenizer {
     } else {
       encode_valid(text, ids, *scratch);
     }
+  }
+
+  void encode_with_ends(std::string_view text, std::vector<std::int32_t>& ids,
+                        std::vector<std::size_t>& ends) const override {
+    const ScratchPool<EncodeScratch>::Lease scratch = scratches_.take();
+    raw_tokens_.cut(text, [&](const AddedTokenFinder::Part& raw) {
+      if (raw.id != AddedTokenFinder::kText) {
+        ids.push_back(raw.id);
+        ends.push_back(raw.begin + raw.text.size());
+        return;
+      }
+      const std::size_t first = ids.size();
+      encode_raw(raw, ids, *scratch);
+      add_ends(raw, std::span(ids).subspan(first), ends);
+    });
+  }
+
+  std::vector<std::string> special_texts() const override {
+    std::vector<std::string> texts;
+    for (const AddedTokenFinder* const finder : {&raw_tokens_, &normalized_tokens_}) {
+      for (const AddedToken& token : finder->tokens()) {
+        if (token.is_special) texts.push_back(token.content);
+      }
+    }
+    return texts;
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
@@ -113,15 +143,100 @@ class JsonTokenizer final : public Tokenizer {
                     EncodeScratch& scratch) const {
     raw_tokens_.cut(text, [&](const AddedTokenFinder::Part& raw) {
       if (raw.id != AddedTokenFinder::kText) return ids.push_back(raw.id);
-      const std::string_view normalized = normalize(raw.text, scratch.normalized, scratch.between);
-      normalized_tokens_.cut(normalized, [&](const AddedTokenFinder::Part& part) {
-        if (part.id != AddedTokenFinder::kText) return ids.push_back(part.id);
-        const bool begins_text = raw.begin == 0 && part.begin == 0;
-        encode_piece(0, {part.text, begins_text}, [&](std::span<const TextPiece> pieces) {
-          model_.append_ids(pieces, ids, scratch.model);
-        });
+      encode_raw(raw, ids, scratch);
+    });
+  }
+
+  // Appends the ids of text between added tokens.
+  void encode_raw(const AddedTokenFinder::Part& raw, std::vector<std::int32_t>& ids,
+                  EncodeScratch& scratch) const {
+    const std::string_view normalized = normalize(raw.text, scratch.normalized, scratch.between);
+    normalized_tokens_.cut(normalized, [&](const AddedTokenFinder::Part& part) {
+      if (part.id != AddedTokenFinder::kText) return ids.push_back(part.id);
+      const bool begins_text = raw.begin == 0 && part.begin == 0;
+      encode_piece(0, {part.text, begins_text}, [&](std::span<const TextPiece> pieces) {
+        model_.append_ids(pieces, ids, scratch.model);
       });
     });
+  }
+
+  // Appends where the parts of the ids of `raw` end, by the texts that the ids stand for: one after
+  // the other, they are the text itself, except for a space that may be put before it.
+  void add_ends(const AddedTokenFinder::Part& raw, std::span<const std::int32_t> ids,
+                std::vector<std::size_t>& ends) const {
+    std::string composed;
+    std::vector<std::size_t> composed_ends;
+    const bool composes =
+        std::ranges::any_of(normalizers_, [](const auto& each) { return each->composes(); });
+    if (composes) append_nfc(*classes_, raw.text, composed, composed_ends);
+    const std::string_view text = composes ? std::string_view(composed) : raw.text;
+    std::optional<std::vector<std::size_t>> found = find_ends(text, ids, false);
+    if (!found) found = find_ends(text, ids, true);
+    if (!found) refuse_places(text);
+    for (const std::size_t end : *found) {
+      ends.push_back(raw.begin + (composes && end > 0 ? composed_ends[end - 1] : end));
+    }
+  }
+
+  // Returns where the parts of the ids end; nothing where the ids do not spell the text. Their
+  // first space is not in the text if `has_space_before`.
+  std::optional<std::vector<std::size_t>> find_ends(std::string_view text,
+                                                    std::span<const std::int32_t> ids,
+                                                    bool has_space_before) const {
+    std::vector<std::size_t> ends;
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const bool drops_space = has_space_before && i == 0;
+      const std::optional<std::size_t> size = part_size(text.substr(at), ids[i], drops_space);
+      if (!size) return std::nullopt;
+      at += *size;
+      ends.push_back(at);
+    }
+    return at == text.size() ? std::optional(std::move(ends)) : std::nullopt;
+  }
+
+  // Returns how many bytes at the front of `text` the id stands for; nothing where it stands for
+  // another text.
+  std::optional<std::size_t> part_size(std::string_view text, std::int32_t id,
+                                       bool drops_space) const {
+    if (id == model_.unknown()) return model_.unknown_bytes(text);
+    const AddedToken* const added = find_added(id);
+    const auto spaces = [&](std::size_t from) {
+      return std::min(text.find_first_not_of(' ', from), text.size()) - from;
+    };
+    std::size_t at = added != nullptr && added->lstrip ? spaces(0) : 0;
+    std::string_view token = decoder_.text_of(id);
+    if (drops_space) {
+      if (!token.starts_with(' ')) return std::nullopt;
+      token.remove_prefix(1);
+    }
+    // In a text, SentencePiece's mark for a space counts as one.
+    constexpr std::string_view kMark = "\u2581";
+    for (const char byte : token) {
+      const std::string_view rest = text.substr(at);
+      if (rest.starts_with(byte)) {
+        ++at;
+      } else if (byte == ' ' && rest.starts_with(kMark)) {
+        at += kMark.size();
+      } else {
+        return std::nullopt;
+      }
+    }
+    return added != nullptr && added->rstrip ? at + spaces(at) : at;
+  }
+
+  // Returns the added token of an id that is looked for in normalised text; null for another id.
+  const AddedToken* find_added(std::int32_t id) const {
+    const auto found = normalized_by_id_.find(id);
+    return found == normalized_by_id_.end() ? nullptr : found->second;
+  }
+
+  [[noreturn]] static void refuse_places(std::string_view text) {
+    constexpr std::size_t kShown = 40;
+    throw ConfigError(fmt::format("the tokenizer's ids do not spell the text at \"{}\", so it is "
+                                  "not known which of them are to be trained on",
+                                  replace_invalid_utf8(text.substr(0, kShown))),
+                      "convert the data to ids with the tokenizer's own library");
   }
 
   // Cuts the piece by all steps from `step` on.
@@ -152,6 +267,7 @@ class JsonTokenizer final : public Tokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> steps_;
   AddedTokenFinder raw_tokens_;
   AddedTokenFinder normalized_tokens_;
+  std::unordered_map<std::int32_t, const AddedToken*> normalized_by_id_;
   BpeModel model_;
   TokenDecoder decoder_;
   AroundText around_;

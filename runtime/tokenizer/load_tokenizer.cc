@@ -6,10 +6,12 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/hub_cache.h"
 #include "runtime/tokenizer/json_node.h"
 #include "runtime/tokenizer/json_tokenizer.h"
 #include "runtime/tokenizer/sentencepiece_tokenizer.h"
 #include "runtime/tokenizer/special_names.h"
+#include "runtime/tokenizer/unread_tokenizers.h"
 
 namespace terrace {
 namespace {
@@ -34,8 +36,9 @@ void refuse_added_tokens(const fs::path& directory) {
 
 std::string find_tokenizer_file(const std::string& directory) {
   std::error_code ignored;
+  const fs::path found = hub_snapshot(directory);
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    const fs::path path = fs::path(directory) / name;
+    const fs::path path = found / name;
     if (fs::is_regular_file(path, ignored)) return path.string();
   }
   return "";
@@ -47,6 +50,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, Log& log) {
   if (fs::is_directory(path, error)) {
     file = find_tokenizer_file(path);
     if (file.empty()) {
+      refuse_unread_tokenizer(path);
       throw ConfigError(
           fmt::format("{}: contains neither tokenizer.json nor tokenizer.model", path),
           "name a tokenizer.json or a SentencePiece .model");
@@ -55,6 +59,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, Log& log) {
     throw ConfigError(fmt::format("{}: there is no such tokenizer", path),
                       "name a tokenizer.json, a SentencePiece .model, or a directory with one");
   }
+  refuse_unread_tokenizer_file(file);
   const fs::path directory = fs::path(file).parent_path();
   const SpecialNames names = read_special_names(directory.empty() ? "." : directory.string());
   if (file.ends_with(".json")) return load_json_tokenizer(file, names, log);

@@ -19,8 +19,8 @@ namespace terrace {
 // for a path that has no tokenizer; CorruptData for a file that is not what it should be; IoError.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, Log& log);
 
-// Returns the tokenizer's file in the directory: tokenizer.json or tokenizer.model; "" where there
-// is none.
+// Returns the tokenizer's file in the directory, or in the snapshot that hub_snapshot() finds in
+// it: tokenizer.json or tokenizer.model; "" where there is none.
 std::string find_tokenizer_file(const std::string& directory);
 
 }  // namespace terrace

@@ -128,9 +128,11 @@ class NfcScan {
   std::string_view text_;
 };
 
-}  // namespace
-
-void append_nfc(const UnicodeClasses& classes, std::string_view text, std::string& out) {
+// Does what append_nfc() does. Calls `take(end, changes)` after each part that is added: it ends at
+// `end` in the text, and NFC may have changed it.
+template <typename Take>
+void add_parts(const UnicodeClasses& classes, std::string_view text, std::string& out,
+               const Take& take) {
   const NfcScan scan(classes, text);
   NfcRun run(classes);
   std::size_t done = 0;
@@ -141,10 +143,28 @@ void append_nfc(const UnicodeClasses& classes, std::string_view text, std::strin
                                   ? special
                                   : special - code_point_before(text, special).size_bytes;
     out += text.substr(done, begin - done);
+    take(begin, false);
     const std::size_t end = scan.end_of_specials(special);
     if (end > begin) run.append(text.substr(begin, end - begin), out);
+    take(end, true);
     done = end;
   }
+}
+
+}  // namespace
+
+void append_nfc(const UnicodeClasses& classes, std::string_view text, std::string& out) {
+  add_parts(classes, text, out, [](std::size_t, bool) {});
+}
+
+void append_nfc(const UnicodeClasses& classes, std::string_view text, std::string& out,
+                std::vector<std::size_t>& ends) {
+  std::size_t done = out.size();
+  add_parts(classes, text, out, [&](std::size_t end, bool changes) {
+    const std::size_t added = out.size() - done;
+    for (std::size_t i = 1; i <= added; ++i) ends.push_back(changes ? end : end - added + i);
+    done = out.size();
+  });
 }
 
 }  // namespace terrace

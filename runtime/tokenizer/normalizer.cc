@@ -14,6 +14,7 @@ class NfcNormalizer final : public Normalizer {
     append_nfc(classes_, text, out);
   }
   bool works_by_line() const override { return true; }
+  bool composes() const override { return true; }
 
  private:
   const UnicodeClasses& classes_;
@@ -28,6 +29,7 @@ class PrependNormalizer final : public Normalizer {
     out += text;
   }
   bool works_by_line() const override { return false; }
+  bool composes() const override { return false; }
 
  private:
   std::string prefix_;
@@ -48,6 +50,7 @@ class ReplaceNormalizer final : public Normalizer {
     out += text.substr(done);
   }
   bool works_by_line() const override { return false; }
+  bool composes() const override { return false; }
 
  private:
   std::string pattern_;

@@ -18,6 +18,9 @@ class Normalizer {
   // Returns whether a text may be normalised in two parts, of which the second begins with a letter
   // after the end of a line.
   virtual bool works_by_line() const = 0;
+  // Returns whether it brings text into form C, so that ids spell another text than the one that
+  // was given.
+  virtual bool composes() const = 0;
 };
 
 // Makes Unicode's normalisation form C. Borrows `classes`.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/tokenizer/newer_pattern.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace terrace {
@@ -76,8 +77,9 @@ class RegexFinder final : public PatternFinder {
 
 }  // namespace
 
-std::unique_ptr<PatternFinder> make_regex_finder(const std::string& pattern,
+std::unique_ptr<PatternFinder> make_regex_finder(const std::string& given,
                                                  const std::string& where) {
+  const std::string pattern = with_newer_categories(given);
   for (const char* foreign : {"&&", "\\h", "\\H", "\\K", "\\G"}) {
     if (pattern.find(foreign) == std::string::npos) continue;
     throw ConfigError(fmt::format("{}: {} has another meaning in PCRE2", where, foreign),

@@ -10,6 +10,7 @@
 #include "runtime/tokenizer/token_decoder.h"
 #include "runtime/tokenizer/token_id.h"
 #include "runtime/tokenizer/tokenizer_file.h"
+#include "runtime/tokenizer/unread_tokenizers.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace terrace {
@@ -43,6 +44,28 @@ class SentencePieceTokenizer final : public Tokenizer {
     } else {
       encode_valid(text, ids);
     }
+  }
+
+  void encode_with_ends(std::string_view text, std::vector<std::int32_t>& ids,
+                        std::vector<std::size_t>& ends) const override {
+    sentencepiece::ImmutableSentencePieceText found;
+    const auto status = processor_->Encode({text.data(), text.size()}, found.mutable_proto());
+    if (!status.ok()) {
+      throw ConfigError(fmt::format("{}: SentencePiece: {}", path_, status.ToString()), "");
+    }
+    for (const auto& piece : found.pieces()) {
+      ids.push_back(static_cast<std::int32_t>(piece.id()));
+      ends.push_back(piece.end());
+    }
+  }
+
+  bool knows_special_texts() const override { return false; }
+  std::vector<std::string> special_texts() const override {
+    std::vector<std::string> texts;
+    for (int id = 0; id < processor_->GetPieceSize(); ++id) {
+      if (processor_->IsControl(id)) texts.push_back(processor_->IdToPiece(id));
+    }
+    return texts;
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
@@ -102,6 +125,7 @@ std::optional<std::int32_t> own_id(int id) {
 std::unique_ptr<Processor> load_processor(const std::string& path) {
   auto processor = std::make_unique<Processor>();
   const std::string content = read_tokenizer_file(path);
+  refuse_tiktoken(content, path);
   std::string problem;
   try {
     const auto status = processor->LoadFromSerializedProto({content.data(), content.size()});

@@ -48,13 +48,13 @@ std::vector<std::int32_t> read_ids(const JsonNode& root, std::string_view key) {
 
 }  // namespace
 
-std::vector<std::int32_t> read_end_ids(const std::string& directory) {
+EndIds read_end_ids(const std::string& directory) {
   std::error_code ignored;
-  for (const char* name : {"generation_config.json", "config.json"}) {
+  for (const std::string_view name : {"generation_config.json", "config.json"}) {
     const std::string path = (fs::path(directory) / name).string();
     if (!fs::exists(path, ignored)) continue;
     const JsonFile file(path);
-    return read_ids(file.root(), "eos_token_id");
+    return {read_ids(file.root(), "eos_token_id"), name == "config.json"};
   }
   return {};
 }

@@ -26,9 +26,15 @@ struct SpecialNames {
 // are there. The first that names a token counts. Throws CorruptData, IoError.
 SpecialNames read_special_names(const std::string& directory);
 
-// Returns the ids at which a text that the directory's model makes ends, as generate() of
-// transformers takes them: eos_token_id of generation_config.json, one or several; without that
-// file, of config.json. Throws CorruptData, IoError.
-std::vector<std::int32_t> read_end_ids(const std::string& directory);
+// The ids at which a text that a model makes ends.
+struct EndIds {
+  std::vector<std::int32_t> ids;
+  bool is_from_config = false;  // config.json names them, which may be older than the tokenizer
+};
+
+// Reads the ids of the model in the directory, as generate() of transformers takes them:
+// eos_token_id of generation_config.json, one or several; without that file, of config.json. Throws
+// CorruptData, IoError.
+EndIds read_end_ids(const std::string& directory);
 
 }  // namespace terrace

@@ -31,6 +31,10 @@ class TokenDecoder {
   // Returns a number that all ids are below.
   std::int64_t vocabulary() const { return static_cast<std::int64_t>(texts_.size()); }
 
+  // Returns the text that an id stands for within a text. The id is below the vocabulary.
+  const std::string& text_of(std::int32_t id) const {
+    return texts_[static_cast<std::size_t>(id)].bytes;
+  }
   // Returns the text of ids. An id without a token has no text. Throws ConfigError for an id that
   // is not below the vocabulary.
   std::string decode(std::span<const std::int32_t> ids) const;

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 
 namespace terrace {
 namespace {
@@ -34,6 +35,7 @@ std::string read_tokenizer_file(const std::string& path) {
   if (stream.gcount() != static_cast<std::streamsize>(size)) {
     throw IoError({.operation = "read", .path = path, .error_number = errno});
   }
+  refuse_lfs_pointer(content, path);
   return content;
 }
 

@@ -22,6 +22,8 @@
 #include "runtime/checkpoint/hf_index.h"
 #include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/checkpoint/stored_values.h"
+#include "runtime/model/adapter_modules.h"
+#include "runtime/model/model_directory.h"
 
 namespace terrace {
 namespace {
@@ -40,8 +42,16 @@ struct AdaptedWeight {
   bool is_transposed = false;
 };
 
-// Returns the adapted weights by the names that each may have in the files: with and without a
-// prefix.
+// Returns the names that a stored tensor may have in the files: with and without a prefix.
+std::vector<std::string> names_in_files(const std::string& stored_name) {
+  std::vector<std::string> names = {stored_name};
+  for (const std::string_view prefix : {"transformer.", "model."}) {
+    if (stored_name.starts_with(prefix)) names.push_back(stored_name.substr(prefix.size()));
+  }
+  return names;
+}
+
+// Returns the adapted weights by the names that each may have in the files.
 std::map<std::string, AdaptedWeight> adapted_weights(const std::vector<UnitLayout>& layout) {
   std::map<std::string, AdaptedWeight> weights;
   for (const UnitLayout& unit : layout) {
@@ -59,13 +69,23 @@ std::map<std::string, AdaptedWeight> adapted_weights(const std::vector<UnitLayou
       adapted.is_transposed = weight.stored_transposed;
     }
     for (const auto& [name, weight] : of_unit) {
-      weights[name] = weight;
-      for (const std::string_view prefix : {"transformer.", "model."}) {
-        if (name.starts_with(prefix)) weights[name.substr(prefix.size())] = weight;
-      }
+      for (const std::string& in_file : names_in_files(name)) weights[in_file] = weight;
     }
   }
   return weights;
+}
+
+// Returns the stored names of the tensors that the adapter replaces, by the names that each may
+// have in the files. The files may have a tied head beside the embedding.
+std::map<std::string, std::string> replaced_tensors(const ModelConfig& config) {
+  std::map<std::string, std::string> replaced;
+  for (const std::string& name : whole_tensors(config)) {
+    for (const std::string& in_file : names_in_files(name)) replaced[in_file] = name;
+  }
+  if (has_whole_tied_head(config)) {
+    replaced[stored_head_name(config)] = stored_embedding_name(config);
+  }
+  return replaced;
 }
 
 // The product of [rows, rank] and [rank, columns], which is added to a stored tensor. Where there
@@ -131,7 +151,7 @@ AddedProduct product_of(const AdapterDirectory& adapter, const AdaptedWeight& we
   product.magnitudes = numbers_of(adapter, weight.magnitudes);
   product.is_transposed = weight.is_transposed;
   product.rank = weight.a->rows;
-  product.scale = adapter.options().scale();
+  product.scale = weight.a->adapter_scale;
   const std::int64_t inputs = weight.a->columns;
   product.columns = weight.is_transposed ? std::ssize(b) / product.rank : inputs;
   if (weight.is_transposed) {
@@ -230,9 +250,14 @@ class MergeDirectory {
 // Writes the files of a base with the products of an adapter in them.
 class MergedFiles {
  public:
+  // `layout` is of `model`, which has the adapter. Borrows all but the model.
   MergedFiles(const std::string& base, MergeDirectory& directory, const AdapterDirectory& adapter,
-              const std::vector<UnitLayout>& layout)
-      : base_(base), directory_(directory), adapter_(adapter), weights_(adapted_weights(layout)) {}
+              const ModelConfig& model, const std::vector<UnitLayout>& layout)
+      : base_(base),
+        directory_(directory),
+        adapter_(adapter),
+        weights_(adapted_weights(layout)),
+        replaced_names_(replaced_tensors(model)) {}
 
   template <typename Advance>
   void write(const std::string& name, Advance advance) {
@@ -240,17 +265,23 @@ class MergedFiles {
     SafetensorsWriter target(directory_.add(name), source.header());
     for (const SafetensorsTensor& tensor : source.header().tensors) {
       const auto found = weights_.find(tensor.name);
-      if (found == weights_.end()) {
-        copy(source, tensor, target);
-      } else {
+      const auto other = replaced_names_.find(tensor.name);
+      if (found != weights_.end()) {
         merge(source, tensor, product_of(adapter_, found->second), target);
         ++merged_;
+      } else if (other != replaced_names_.end()) {
+        replace(other->second, tensor, target);
+        ++replaced_;
+      } else {
+        copy(source, tensor, target);
       }
       advance(tensor.size_bytes());
     }
     target.finish();
   }
+  // Return the numbers of tensors that the adapter was merged into, and that it replaced.
   std::size_t merged() const { return merged_; }
+  std::size_t replaced() const { return replaced_; }
 
  private:
   void copy(const SafetensorsFile& source, const SafetensorsTensor& tensor,
@@ -259,6 +290,17 @@ class MergedFiles {
       bytes_.resize(std::min(kCopyBytes, tensor.size_bytes() - at));
       source.read(tensor, at, bytes_);
       target.append(bytes_);
+    }
+  }
+
+  // Writes the adapter's values of a tensor of a whole module.
+  void replace(const std::string& stored_name, const SafetensorsTensor& tensor,
+               SafetensorsWriter& target) {
+    const auto elements = static_cast<std::int64_t>(tensor.elements());
+    for (std::int64_t first = 0; first < elements; first += kMergeElements) {
+      values_.resize(static_cast<std::size_t>(std::min(kMergeElements, elements - first)));
+      adapter_.read_stored(stored_name, first, values_);
+      append(tensor, target);
     }
   }
 
@@ -333,7 +375,9 @@ class MergedFiles {
   MergeDirectory& directory_;
   const AdapterDirectory& adapter_;
   const std::map<std::string, AdaptedWeight> weights_;
+  const std::map<std::string, std::string> replaced_names_;
   std::size_t merged_ = 0;
+  std::size_t replaced_ = 0;
   std::vector<std::byte> bytes_;
   std::vector<float> values_;
   std::vector<float> sums_;
@@ -350,6 +394,20 @@ BaseFiles files_of(const std::string& base) {
   if (fs::is_regular_file(fs::path(base) / kHfSingleFile, ignored)) return {{kHfSingleFile}};
   const auto files = read_hf_index(base).files();
   return {{files.begin(), files.end()}, true};
+}
+
+// Returns the ranks of an adapter's layers, as words.
+std::string ranks_of(const std::vector<UnitLayout>& layout) {
+  std::set<std::int64_t> ranks;
+  for (const UnitLayout& unit : layout) {
+    for (const ParameterTensor& weight : unit.tensors) {
+      if (!is_layer_weight(weight.kind)) continue;
+      const ParameterTensor* const a = unit.find(adapter_a(weight.kind));
+      if (a != nullptr) ranks.insert(a->rows);
+    }
+  }
+  if (ranks.size() == 1) return fmt::format("rank {}", *ranks.begin());
+  return fmt::format("ranks {} to {}", *ranks.begin(), *ranks.rbegin());
 }
 
 // Refuses a checkpoint: it keeps the adapter in fp32 beside its optimizer state, and has no
@@ -371,20 +429,21 @@ void refuse_checkpoint(const std::string& path) {
 
 void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log) {
   refuse_checkpoint(request.adapter);
+  const std::string base_directory = directory_of_model(request.base);
   const AdapterDirectory adapter(request.adapter);
   const ModelConfig model =
-      adapter.adapted(load_model_config(request.base, request.ignored_config_keys));
+      adapter.adapted(load_model_config(base_directory, request.ignored_config_keys));
   const std::vector<UnitLayout> layout = parameter_layout(model);
-  const HfDirectory base(request.base, model, layout, log);  // all of it is there
-  const BaseFiles files = files_of(request.base);
+  const HfDirectory base(base_directory, model, layout, log);  // all of it is there
+  const BaseFiles files = files_of(base_directory);
   std::uint64_t total = 0;
   for (const std::string& name : files.names) {
-    total += fs::file_size(fs::path(request.base) / name);
+    total += fs::file_size(fs::path(base_directory) / name);
   }
-  const std::string doubt = doubt_about_base(adapter, request.base);
+  const std::string doubt = doubt_about_base(adapter, base_directory);
   if (!doubt.empty()) log.warning(doubt);
   MergeDirectory target(request.directory);
-  MergedFiles merged(request.base, target, adapter, layout);
+  MergedFiles merged(base_directory, target, adapter, model, layout);
   {
     ConsolePhase phase(console, "merging");
     std::uint64_t done = 0;
@@ -396,16 +455,19 @@ void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log)
     }
   }
   const auto copy = [&](const char* name) {
-    target.write(name, read_whole_file(system_files(), (fs::path(request.base) / name).string()));
+    target.write(name, read_whole_file(system_files(), (fs::path(base_directory) / name).string()));
   };
   if (files.is_indexed) copy(kHfIndexFile);
-  for (const HfCompanion& companion : read_hf_companions(request.base, CompanionScope::kAll, log)) {
+  for (const HfCompanion& companion :
+       read_hf_companions(base_directory, CompanionScope::kAll, log)) {
     target.write(companion.name, companion.content);
   }
   copy("config.json");
   target.finish();
-  console.say(fmt::format("{}: merged the adapter into {} tensors, rank {}", request.directory,
-                          merged.merged(), model.adapter.rank));
+  console.say(fmt::format(
+      "{}: merged the adapter into {} tensors, {}{}", request.directory, merged.merged(),
+      ranks_of(layout),
+      merged.replaced() == 0 ? "" : fmt::format(", and replaced {} others", merged.replaced())));
 }
 
 }  // namespace terrace

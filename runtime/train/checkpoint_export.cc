@@ -123,7 +123,8 @@ void export_checkpoint(const CheckpointExport& request, TrainConsole& console, L
   try {
     ConsolePhase phase(console, fmt::format("writing {}", request.directory));
     const bool is_adapter = checkpoint.model().adapter.is_there();
-    const std::int64_t total = parameter_count(is_adapter ? adapter_layout(layout) : layout);
+    const std::int64_t total =
+        parameter_count(is_adapter ? adapter_layout(checkpoint.model(), layout) : layout);
     std::int64_t done = 0;
     const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor,
                            std::int64_t begin, std::span<float> out) {

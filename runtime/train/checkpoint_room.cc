@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/train/periodic_saves.h"
 
 namespace terrace {
@@ -110,9 +111,9 @@ std::uint64_t result_bytes(const CheckpointedModel& model, const WeightTypes& ty
   constexpr std::uint64_t kRest = 64 * kKiB;  // config.json and headers
   const bool is_adapter = model.config.adapter.is_there();
   std::uint64_t bytes = kRest;
-  for (const UnitLayout& unit : model.layout) {
+  for (const UnitLayout& unit :
+       is_adapter ? adapter_layout(model.config, model.layout) : model.layout) {
     for (const ParameterTensor& tensor : unit.tensors) {
-      if (is_adapter && !tensor.trainable) continue;
       bytes += static_cast<std::uint64_t>(tensor.elements()) * size_of(types.of(tensor.name));
     }
   }

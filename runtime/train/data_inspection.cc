@@ -13,9 +13,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/data/data_files.h"
+#include "runtime/data/json_texts.h"
 #include "runtime/data/megatron_index.h"
 #include "runtime/data/readable_file.h"
-#include "runtime/data/text_lines.h"
 
 namespace terrace {
 namespace {
@@ -67,25 +68,24 @@ Document describe_mask(const std::string& path) {
           {"of", file_beside(path.substr(0, path.size() - kMaskEnding.size()))}};
 }
 
-bool is_json_lines(const std::string& path) {
-  constexpr auto kEndings = std::to_array<std::string_view>({".jsonl", ".jsonl.gz", ".jsonl.zst"});
-  return std::ranges::any_of(kEndings,
-                             [&](std::string_view ending) { return path.ends_with(ending); });
-}
-
 }  // namespace
 
 std::string describe_json_lines(const std::string& path) {
   Document document = {{"kind", "json_lines"}, {"path", path}, {"size_bytes", size_of_file(path)}};
-  TextLines lines(path);
-  std::optional<std::string_view> line = lines.next();
-  while (line && line->find_first_not_of(" \t\r") == std::string_view::npos) line = lines.next();
+  const JsonLayout layout = json_layout_of_file(path);
+  const std::unique_ptr<JsonTexts> texts = open_json_texts(path, layout);
+  std::uint64_t number = 1;
+  std::optional<std::string_view> line = texts->next();
+  while (line && line->find_first_not_of(" \t\r") == std::string_view::npos) {
+    line = texts->next();
+    ++number;
+  }
   Document keys = Document::array();
   if (line) {
     const Document first = Document::parse(*line, nullptr, false);
     if (!first.is_object()) {
-      throw CorruptData(fmt::format("{}: the line is not a JSON object", lines.place()),
-                        "each line of JSONL must be an object, such as {\"text\": \"...\"}");
+      throw CorruptData(fmt::format("{}: not a JSON object", json_place(path, layout, number)),
+                        "each document must be an object, such as {\"text\": \"...\"}");
     }
     for (const auto& [key, value] : first.items()) keys.push_back(key);
   }
@@ -94,7 +94,7 @@ std::string describe_json_lines(const std::string& path) {
 }
 
 std::optional<std::string> describe_data_companion(const std::string& path) {
-  if (is_json_lines(path)) return describe_json_lines(path);
+  if (holds_json_documents(path)) return describe_json_lines(path);
   if (path.ends_with(kMaskEnding)) return describe_mask(path).dump();
   if (!path.ends_with(kIndexEnding)) return std::nullopt;
   const bool is_megatron = has_megatron_index(megatron_ids_path(path));

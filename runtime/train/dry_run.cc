@@ -42,8 +42,9 @@ class DryRun {
       if (is_json_) find_least();
     }
     find_obstacles();
-    if (ranks_.is_first() && !setting_.machine.gpu.has_value()) {
-      prediction_ = predict_step(engine_, plan_);
+    if (!setting_.machine.gpu.has_value()) {
+      prediction_ =
+          predict_step({engine_, plan_, setting_.machine, ranks_}, kPredictionSecondsMost);
     }
     if (is_json_) {
       print_document();

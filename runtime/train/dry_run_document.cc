@@ -10,22 +10,54 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json tier_json(const DryRunDocument& document, Tier tier) {
-  const auto t = static_cast<std::size_t>(tier);
-  const std::optional<std::size_t>& budget = document.budgets.at(t);
+ordered_json bytes_or_null(const std::optional<std::size_t>& bytes) {
+  return bytes.has_value() ? ordered_json(*bytes) : ordered_json(nullptr);
+}
+
+ordered_json accounts_json(const TierLedger& tier) {
   ordered_json accounts = ordered_json::object();
   for (std::size_t a = 0; a < kAccountCount; ++a) {
     const auto account = static_cast<Account>(a);
-    accounts[std::string(name_of(account))] = document.ledger[tier][account];
+    accounts[std::string(name_of(account))] = tier[account];
   }
+  return accounts;
+}
+
+ordered_json tier_json(const DryRunDocument& document, Tier tier) {
+  const auto t = static_cast<std::size_t>(tier);
   return {{"name", name_of(tier)},
-          {"budget_bytes", budget.has_value() ? ordered_json(*budget) : ordered_json(nullptr)},
+          {"budget_bytes", bytes_or_null(document.budgets.at(t))},
           {"peak_bytes", document.ledger[tier].peak_bytes},
           {"least_bytes", document.least_bytes.at(t)},
-          {"accounts", accounts}};
+          {"accounts", accounts_json(document.ledger[tier])}};
+}
+
+ordered_json prediction_json(const StepPrediction& predicted, std::int64_t tokens_per_step) {
+  return {{"step_s", predicted.step_s},
+          {"tokens_per_s", static_cast<double>(tokens_per_step) / predicted.step_s},
+          {"bottleneck", name_of(predicted.limit)},
+          {"flops_per_s", predicted.flops_per_s},
+          {"ops_are_measured", predicted.ops_are_measured},
+          {"nvme_read_bytes_per_s", predicted.drive.read_bytes_per_s},
+          {"nvme_write_bytes_per_s", predicted.drive.write_bytes_per_s},
+          {"nvme_is_remembered", predicted.drive_is_remembered}};
 }
 
 }  // namespace
+
+std::string plan_figures_json(const Ledger& ledger, const std::optional<StepPrediction>& prediction,
+                              std::int64_t tokens_per_step) {
+  ordered_json memory = ordered_json::array();
+  for (const Tier tier : kTiers) {
+    memory.push_back({{"name", name_of(tier)},
+                      {"budget_bytes", bytes_or_null(ledger[tier].budget_bytes)},
+                      {"peak_bytes", ledger[tier].peak_bytes},
+                      {"accounts", accounts_json(ledger[tier])}});
+  }
+  ordered_json figures = {{"memory", memory}};
+  if (prediction) figures["prediction"] = prediction_json(*prediction, tokens_per_step);
+  return figures.dump();
+}
 
 Ledger gather_ledger(const Ledger& own, const RankGroup& ranks) {
   Ledger ledger = own;
@@ -63,16 +95,9 @@ std::string to_json(const DryRunDocument& document) {
                      {"collective_bytes", document.collective_bytes},
                      {"ops", document.ops}});
   if (document.prediction.has_value()) {
-    const StepPrediction& predicted = *document.prediction;
-    results.push_back(
-        {{"name", "prediction"},
-         {"step_s", predicted.step_s},
-         {"tokens_per_s", static_cast<double>(document.tokens_per_step) / predicted.step_s},
-         {"bottleneck", name_of(predicted.limit)},
-         {"flops_per_s", predicted.flops_per_s},
-         {"nvme_read_bytes_per_s", predicted.drive.read_bytes_per_s},
-         {"nvme_write_bytes_per_s", predicted.drive.write_bytes_per_s},
-         {"nvme_is_remembered", predicted.drive_is_remembered}});
+    ordered_json prediction = {{"name", "prediction"}};
+    prediction.update(prediction_json(*document.prediction, document.tokens_per_step));
+    results.push_back(std::move(prediction));
   }
   ordered_json reasons = {{"name", "reasons"}};
   reasons.update(ordered_json::parse(document.reasons));

@@ -39,6 +39,11 @@ Ledger gather_ledger(const Ledger& own, const RankGroup& ranks);
 // Adds up the bytes that the links carry in a step, and its ops. All ranks call it.
 void gather_step(const Program& own, const RankGroup& ranks, DryRunDocument& document);
 
+// Returns the memory of each tier and the prediction, if there is one, as an object whose keys
+// run.json has, too (docs/metrics.md).
+std::string plan_figures_json(const Ledger& ledger, const std::optional<StepPrediction>& prediction,
+                              std::int64_t tokens_per_step);
+
 std::string to_json(const DryRunDocument& document);
 
 }  // namespace terrace

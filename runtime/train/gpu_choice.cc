@@ -55,10 +55,10 @@ std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHos
   const std::size_t kept = ranks > 1 ? kNcclMarginBytes : 0;
   const std::size_t capacity = cuda_capacity_bytes(ordinal);
   GpuChoice choice{.ordinal = ordinal, .capacity_bytes = capacity - std::min(capacity, kept)};
-  const std::string address = cuda_pci_address(ordinal);
-  choice.numa_node = numa_node_of_pci(address);
+  choice.pci_address = cuda_pci_address(ordinal);
+  choice.numa_node = numa_node_of_pci(choice.pci_address);
   for (const GpuFacts& gpu : read_gpu_inventory().gpus) {
-    if (gpu.pci_address == address) choice.link_bytes_per_s = link_bytes_per_s(gpu);
+    if (gpu.pci_address == choice.pci_address) choice.link_bytes_per_s = link_bytes_per_s(gpu);
   }
   return choice;
 }

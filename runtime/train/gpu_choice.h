@@ -20,6 +20,7 @@ struct GpuChoice {
   std::size_t capacity_bytes = 0;  // what its arena may take
   int numa_node = -1;              // the nearest one; -1: the system does not say
   double link_bytes_per_s = 0;     // each way; 0: the driver does not say
+  std::string pci_address = {};    // "0000:3b:00.0"
 };
 
 // Returns which of the `gpus` that its process sees a rank computes on: the one that was named,

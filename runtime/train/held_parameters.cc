@@ -29,8 +29,13 @@ std::vector<std::size_t> offsets_of(const std::vector<UnitLayout>& layout, DType
 
 }  // namespace
 
+// Makes it of a model whose own tensors are all alike: tensors that train and tensors that do not
+// would lie apart, and layers expect that tensors lie side by side if none of them trains.
 std::vector<UnitLayout> frozen_layout(const ModelConfig& config) {
-  std::vector<UnitLayout> layout = parameter_layout(config);
+  ModelConfig plain = config;
+  plain.trainable.clear();
+  plain.adapter.whole_modules.clear();
+  std::vector<UnitLayout> layout = parameter_layout(plain);
   for (UnitLayout& unit : layout) {
     unit.frozen_elements = unit.padded_elements;
     for (ParameterTensor& tensor : unit.tensors) tensor.trainable = false;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/hub_cache.h"
 #include "base/json_depth.h"
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -286,11 +287,12 @@ Document describe_directory(const std::string& path) {
   return describe_data(path, DataFormat::kAuto);
 }
 
-Document describe(const std::string& path, DataFormat format) {
+Document describe(const std::string& given, DataFormat format) {
   std::error_code failed;
-  if (!fs::exists(path, failed)) {
-    throw ConfigError(fmt::format("{} does not exist", path), "name a file or directory");
+  if (!fs::exists(given, failed)) {
+    throw ConfigError(fmt::format("{} does not exist", given), "name a file or directory");
   }
+  const std::string path = hub_snapshot(given);
   if (format == DataFormat::kJsonl && fs::is_regular_file(path)) {
     return Document::parse(describe_json_lines(path));
   }

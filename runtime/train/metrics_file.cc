@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "runtime/checkpoint/durable_file.h"
+#include "runtime/train/step_energy.h"
 
 namespace terrace {
 namespace {
@@ -64,6 +66,15 @@ void add_losses(const std::vector<ValidationLoss>& validation, ordered_json& row
   for (const auto& [set, loss] : validation) row[validation_loss_key(set)] = loss;
 }
 
+void add_energy(const StepMetrics& metrics, double joules, ordered_json& row) {
+  const RunTotals& totals = metrics.totals;
+  row["joules"] = joules;
+  row["joules_per_token"] = joules / static_cast<double>(metrics.tokens);
+  if (!std::isfinite(totals.host_joules) || !std::isfinite(totals.device_joules)) return;
+  row["host_joules"] = totals.host_joules;
+  row["device_joules"] = totals.device_joules;
+}
+
 // Returns the numbers of a row, without the step and the time, which an event has anyway.
 std::vector<Scalar> scalars_of(const ordered_json& row, const std::string& prefix = "") {
   std::vector<Scalar> scalars;
@@ -113,6 +124,9 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["step_s"] = metrics.step_s;
   row["time"] = metrics.time_s;
   if (metrics.flops_utilisation.has_value()) row["mfu"] = *metrics.flops_utilisation;
+  const std::optional<double> joules = measured_joules(totals);
+  has_energy_ = has_energy_ || joules.value_or(0) > 0;
+  if (has_energy_ && joules && metrics.tokens > 0) add_energy(metrics, *joules, row);
   row["peak_rss_bytes"] = totals.process_peak_bytes;
   row["device_peak_bytes"] = ledger_[Tier::kDevice].peak_bytes;
   row["host_peak_bytes"] = ledger_[Tier::kHost].peak_bytes;

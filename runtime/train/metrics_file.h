@@ -59,6 +59,9 @@ class MetricsFile {
   Ledger ledger_;
   std::ofstream stream_;
   EventFile events_;
+  // Whether a counter of energy has moved. Some virtual machines have counters that stand still,
+  // and rows with 0 J would look like a measurement.
+  bool has_energy_ = false;
 };
 
 }  // namespace terrace

@@ -80,9 +80,12 @@ void RankGroup::combine(RunTotals& totals) const {
   if (world_ == nullptr) return;
   const std::vector<RunTotals> all = of_all_ranks(*world_, totals);
   totals.moved = totals.moved_by_deferred = {};
+  totals.host_joules = totals.device_joules = 0;
   for (const RunTotals& rank : all) {
     totals.moved += rank.moved;
     totals.moved_by_deferred += rank.moved_by_deferred;
+    totals.host_joules += rank.host_joules;
+    totals.device_joules += rank.device_joules;
     totals.process_peak_bytes = std::max(totals.process_peak_bytes, rank.process_peak_bytes);
     for (std::size_t l = 0; l < kLaneCount; ++l) {
       totals.busy_s[l] = std::max(totals.busy_s[l], rank.busy_s[l]);

@@ -62,7 +62,8 @@ class RankGroup {
   double sum(double value) const;
   // Returns the first rank's text.
   std::string text_of_first(const std::string& text) const;
-  // Replaces moved bytes by their sum over all ranks, and busy times and peaks by the largest.
+  // Replaces moved bytes and joules by their sum over all ranks, and busy times and peaks by the
+  // largest.
   void combine(RunTotals& totals) const;
 
  private:

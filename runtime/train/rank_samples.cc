@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "base/error.h"
@@ -15,20 +16,36 @@ std::size_t elements_of(const BatchShape& batch) {
   return static_cast<std::size_t>(batch.lists() * batch.rows());
 }
 
-// Returns the lists of micro-batch `m` in the tokens of several micro-batches.
+// Returns a list of micro-batch `m` in the tokens of several micro-batches; empty if the batch has
+// no such list.
+std::span<std::int32_t> list_of(const BatchShape& batch, std::vector<std::int32_t>& tokens,
+                                std::int64_t m, RowNumbers which) {
+  const std::int64_t place = batch.place_of(which);
+  if (place < 0) return {};
+  const std::int64_t first = (m * batch.lists() + place) * batch.rows();
+  return std::span(tokens).subspan(static_cast<std::size_t>(first),
+                                   static_cast<std::size_t>(batch.rows()));
+}
+
+// Returns the lists of a micro-batch that the data fills.
 SampleRows rows_of(const BatchShape& batch, std::vector<std::int32_t>& tokens, std::int64_t m,
                    std::span<std::int32_t> lengths = {}) {
-  const auto rows = static_cast<std::size_t>(batch.rows());
-  const auto first = static_cast<std::size_t>(m * batch.lists());
-  const auto list = [&](RowNumbers which) {
-    return std::span(tokens).subspan((first + static_cast<std::size_t>(which)) * rows, rows);
-  };
-  SampleRows found = {list(RowNumbers::kTokens), list(RowNumbers::kTargets)};
-  found.lengths = lengths;
-  if (!batch.has_documents) return found;
-  found.positions = list(RowNumbers::kPositions);
-  found.first_keys = list(RowNumbers::kFirstKeys);
-  return found;
+  const auto list = [&](RowNumbers which) { return list_of(batch, tokens, m, which); };
+  return {.tokens = list(RowNumbers::kTokens),
+          .targets = list(RowNumbers::kTargets),
+          .positions = list(RowNumbers::kPositions),
+          .first_keys = list(RowNumbers::kFirstKeys),
+          .lengths = lengths};
+}
+
+// Numbers the samples of a micro-batch, which begins with `sample`, in the list of its rows.
+void number_samples(const BatchShape& batch, std::int64_t sample, std::span<std::int32_t> list) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto length = static_cast<std::size_t>(batch.positions);
+  for (std::size_t row = 0; row < list.size(); ++row) {
+    const std::int64_t number = sample + static_cast<std::int64_t>(row / length);
+    list[row] = static_cast<std::int32_t>(number & kMost);
+  }
 }
 
 }  // namespace
@@ -56,6 +73,7 @@ void RankSamples::fetch(std::int64_t first_sample) {
       const SampleRows rows = rows_of(share_.batch, tokens_, m, lengths_);
       data_.fill_micro_batch(sample, rows);
       fill_angles(tokens_, m);
+      number_samples(share_.batch, sample, list_of(share_.batch, tokens_, m, RowNumbers::kSamples));
       counted_targets_ += std::ranges::count_if(rows.targets, [](auto t) { return t >= 0; });
       sample += share_.batch.sequences;
     }
@@ -123,6 +141,7 @@ void RankSamples::fill_validation(std::size_t set, std::int64_t first_sample, Va
       batch.counted_targets +=
           fill_evaluated(set, sample, rows_of(share_.batch, batch.tokens, m, lengths_));
       fill_angles(batch.tokens, m);
+      std::ranges::fill(list_of(share_.batch, batch.tokens, m, RowNumbers::kSamples), -1);
       sample += share_.batch.sequences;
     }
   } catch (const Error&) {
@@ -133,6 +152,12 @@ void RankSamples::fill_validation(std::size_t set, std::int64_t first_sample, Va
 
 void RankSamples::rethrow_problem() const {
   if (problem_ != nullptr) std::rethrow_exception(problem_);
+}
+
+void RankSamples::end_for_problem(const RankGroup& ranks) const {
+  const bool is_bad = ranks.any(has_problem());
+  rethrow_problem();
+  if (is_bad) ranks.wait_for_all();
 }
 
 }  // namespace terrace

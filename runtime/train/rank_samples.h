@@ -70,6 +70,9 @@ class RankSamples {
   bool has_problem() const { return problem_ != nullptr; }
   // Throws the problem, if there is one.
   void rethrow_problem() const;
+  // Does not return where a rank has a problem: that rank throws, and its abort brings the reason
+  // to the other ranks, which wait for all. A restart would end in the same way. All ranks call it.
+  void end_for_problem(const RankGroup& ranks) const;
 
  private:
   static std::int64_t rotary_width_of(const SampleShare& share) {

@@ -30,9 +30,11 @@ bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
 }
 
 // Refuses another adapter: an adapter of another rank has other tensors, and another scale makes
-// another model of the same tensors.
+// another model of the same tensors. Dropout may change, as other options of the training may.
 void check_same_adapter(const ModelConfig& before, const ModelConfig& now) {
-  if (before.adapter == now.adapter) return;
+  AdapterOptions same = before.adapter;
+  same.dropout = now.adapter.dropout;
+  if (same == now.adapter) return;
   throw ConfigError(
       fmt::format("the adapter ({}) differs from the adapter of the checkpoint to resume from ({})",
                   words_of(now.adapter), words_of(before.adapter)),
@@ -165,7 +167,8 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
   }
 }
 
-std::string describe_changes(const std::string& run_dir, const TrainOptions& options) {
+std::string describe_changes(const std::string& run_dir, const TrainOptions& options,
+                             std::string_view untold) {
   const std::string file = (fs::path(run_dir) / "config.toml").string();
   std::vector<std::string> changed;
   try {
@@ -173,6 +176,11 @@ std::string describe_changes(const std::string& run_dir, const TrainOptions& opt
     changed = changed_keys(read_whole_file(system_files(), file), options);
   } catch (const IoError& problem) {  // the run can do without the file
     return fmt::format("the options of the previous run are not known: {}", problem.what());
+  }
+  if (!untold.empty()) {
+    std::erase_if(changed, [&](const std::string& key) {
+      return key.starts_with(fmt::format("{} ", untold));
+    });
   }
   if (changed.empty()) return "";
   return fmt::format("from here on the run computes with other options than before: {}",
@@ -186,10 +194,17 @@ std::string describe_samples(const CheckpointProgress& progress, std::int64_t sa
                      static_cast<double>(progress.samples) / static_cast<double>(progress.step));
 }
 
-void tell_changes(const CheckpointProgress& progress, std::int64_t samples_per_step,
-                  const std::string& run_dir, const TrainOptions& options, TrainConsole& console) {
-  for (const std::string& change :
-       {describe_samples(progress, samples_per_step), describe_changes(run_dir, options)}) {
+std::string describe_dropout(const ModelConfig& before, const ModelConfig& now) {
+  if (before.adapter.dropout == now.adapter.dropout) return "";
+  return fmt::format("from here on dropout is {}; until now it was {}", now.adapter.dropout,
+                     before.adapter.dropout);
+}
+
+// The checkpoint has its dropout, so the key in config.toml is not compared, too.
+void tell_changes(const ChangedRun& run, const TrainOptions& options, TrainConsole& console) {
+  for (const std::string& change : {describe_samples(run.from.progress(), run.samples_per_step),
+                                    describe_dropout(run.from.model(), run.model),
+                                    describe_changes(run.run_dir, options, "lora_dropout")}) {
     if (!change.empty()) console.say(change);
   }
 }

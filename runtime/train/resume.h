@@ -56,14 +56,22 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run);
 
 // Returns what the options change in the computation of the run in `run_dir`, according to its
 // config.toml, as a line for the console. Empty where nothing changes, or where there is no such
-// file.
-std::string describe_changes(const std::string& run_dir, const TrainOptions& options);
+// file. `untold` is the name of a key that the line leaves out.
+std::string describe_changes(const std::string& run_dir, const TrainOptions& options,
+                             std::string_view untold = {});
 // Returns such a line about the number of samples in a step, which another number of ranks changes
 // too.
 std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_per_step);
-// Prints both lines for a run that goes on from `progress`, a checkpoint of the run in `run_dir`.
-void tell_changes(const CheckpointProgress& progress, std::int64_t samples_per_step,
-                  const std::string& run_dir, const TrainOptions& options, TrainConsole& console);
+// Returns such a line about the dropout of the adapter, which the file of --adapter changes too.
+std::string describe_dropout(const ModelConfig& before, const ModelConfig& now);
+// Prints these lines for a run that goes on from a checkpoint of the run in `run_dir`.
+struct ChangedRun {
+  const Checkpoint& from;
+  const ModelConfig& model;
+  std::int64_t samples_per_step = 0;
+  const std::string& run_dir;
+};
+void tell_changes(const ChangedRun& run, const TrainOptions& options, TrainConsole& console);
 
 // Returns the run directory that a checkpoint lies in, given the checkpoint's path.
 std::string run_directory_of(const std::string& checkpoint);

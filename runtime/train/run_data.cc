@@ -16,6 +16,7 @@
 #include "base/host_name.h"
 #include "memory/host/host_limits.h"
 #include "runtime/tokenizer/choose_tokenizer.h"
+#include "runtime/train/data_defaults.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/run_companions.h"
 #include "runtime/train/train_setup.h"
@@ -54,8 +55,10 @@ std::vector<std::int64_t> writers_of(const RankGroup& ranks) {
 
 // Returns what other ranks need to know about a token file as text, one field on each line.
 std::string to_text(const TokenFile& file) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", file.path, file.documents.path, file.mask_path,
-                     file.width, file.tokens, file.is_text ? 1 : 0);
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", file.path, file.documents.path,
+                     file.mask_path, file.width, file.tokens, file.is_text ? 1 : 0,
+                     file.counts.documents, file.counts.conversations, file.counts.prompts,
+                     file.counts.tokens);
 }
 
 TokenFile token_file_of(const std::string& text) {
@@ -65,7 +68,7 @@ TokenFile token_file_of(const std::string& text) {
     lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
-  TERRACE_CHECK_EQ(lines.size(), 6U);
+  TERRACE_CHECK_EQ(lines.size(), 10U);
   TokenFile file;
   file.path = lines[0];
   file.documents = {.kind = DocumentIndex::Kind::kEnds, .path = lines[1]};
@@ -73,6 +76,10 @@ TokenFile token_file_of(const std::string& text) {
   file.width = std::stoll(lines[3]);
   file.tokens = std::stoll(lines[4]);
   file.is_text = lines[5] == "1";
+  file.counts = {.documents = std::stoll(lines[6]),
+                 .conversations = std::stoll(lines[7]),
+                 .prompts = std::stoll(lines[8]),
+                 .tokens = std::stoll(lines[9])};
   return file;
 }
 
@@ -112,16 +119,22 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
       tokenizer_path_(tokenizer_path(request.options.data.tokenizer, request.options.model.model)) {
   const TrainOptions& options = request.options;
   check_apart_from_data(options);
+  check_steps_are_named(options);
   if (names_file(options.data)) load_tokenizer_of(options, request.model.vocabulary);
   DatasetOptions data = dataset_options_for(options, request.model, request.sequence_length);
   data.tokenizes_text = !tokenizer_path_.empty();
   data.tokenize = [&](const std::vector<std::string>& files, DataFormat format) {
     if (tokenizer_ == nullptr) load_tokenizer_of(options, request.model.vocabulary);
-    return tokenize({.files = files,
-                     .is_jsonl = format == DataFormat::kJsonl,
-                     .text = {.tokenizer = *tokenizer_, .is_bytes = tokenizer_path_.empty()},
-                     .vocabulary = request.model.vocabulary,
-                     .threads = options.tiers.threads.value_or(read_host_limits().usable_cpus())});
+    const TokenFile file =
+        tokenize({.files = files,
+                  .is_jsonl = format == DataFormat::kJsonl,
+                  .text = {.tokenizer = *tokenizer_,
+                           .is_bytes = tokenizer_path_.empty(),
+                           .conversations = conversations_.get()},
+                  .vocabulary = request.model.vocabulary,
+                  .threads = options.tiers.threads.value_or(read_host_limits().usable_cpus())});
+    counts_ += file.counts;
+    return file;
   };
   dataset_ = std::make_unique<Dataset>(data);
   // Files of ids are taken to hold more than bytes if the model has more ids than there are bytes.
@@ -132,12 +145,17 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
         "others contain ids of a tokenizer",
         "name the tokenizer of those ids with --tokenizer FILE; then it tokenizes the text, too");
   }
-  if (dataset_->is_text() && tokenizer_ == nullptr) tokenizer_ = make_bytes_tokenizer();
+  if (dataset_->is_text() && tokenizer_ == nullptr) {  // bytes, or the model's cannot be read
+    tokenizer_ = choose_tokenizer(options.data.tokenizer, options.model.model, log_);
+  }
   check_same_data(ranks_, *dataset_);
 }
 
 void RunData::load_tokenizer_of(const TrainOptions& options, std::int64_t vocabulary) {
   tokenizer_ = choose_tokenizer(options.data.tokenizer, options.model.model, log_);
+  conversations_ = std::make_unique<ConversationEncoder>(
+      ChatTemplateChoice{options.model.model, options.data.chat_template}, *tokenizer_,
+      options.data.loss_on == "all");
   if (tokenizer_->vocabulary() <= vocabulary) return;
   throw ConfigError(fmt::format("--tokenizer {}: it has {} ids, but the model's vocabulary has "
                                 "only {}",
@@ -146,7 +164,7 @@ void RunData::load_tokenizer_of(const TrainOptions& options, std::int64_t vocabu
 }
 
 std::vector<HfCompanion> RunData::companions(const TrainOptions& options, bool is_adapter) const {
-  return companions_of_run({options, dataset_->is_text(), is_adapter}, log_);
+  return companions_of_run({options, dataset_->is_text(), is_adapter, has_conversations()}, log_);
 }
 
 // Tokenizes the files. The first rank of each host writes the result; the others wait for it in

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "runtime/chat/conversation_encoder.h"
 #include "runtime/checkpoint/hf_companions.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
@@ -22,7 +23,7 @@ class RunData {
   struct Request {
     const TrainOptions& options;
     const ModelConfig& model;
-    std::int64_t sequence_length = 0;  // of a sample
+    std::int64_t sequence_length = 0;  // of a sample; 0: the data chooses
   };
   // All ranks call it. Throws as Dataset and load_tokenizer() do. Throws ConfigError where ranks
   // have found different data, for a tokenizer whose ids the model does not have, and for text
@@ -32,6 +33,9 @@ class RunData {
   const Dataset& dataset() const { return *dataset_; }
   // Returns the tokenizer of the ids; null where nothing says which tokenizer made them.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  // Returns how many documents came as text, for training and validation.
+  const DocumentCounts& counts() const { return counts_; }
+  bool has_conversations() const { return counts_.conversations > 0; }
   // Returns the files that go into the result beside the weights (companions_of_run()).
   std::vector<HfCompanion> companions(const TrainOptions& options, bool is_adapter) const;
 
@@ -45,9 +49,11 @@ class RunData {
   Log& log_;
   std::string tokenizer_path_;  // empty: bytes
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ConversationEncoder> conversations_;
   std::vector<TokenizedData> written_;                // by this rank
   std::vector<std::unique_ptr<ScratchFile>> opened_;  // files of another rank
   std::unique_ptr<Dataset> dataset_;
+  DocumentCounts counts_;
 };
 
 }  // namespace terrace

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/file_lock.h"
+#include "base/hub_cache.h"
 #include "base/not_made.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/config/host_facts.h"
@@ -49,9 +50,7 @@ std::string dump(const nlohmann::ordered_json& document) {
 std::string name_of_model(const TrainOptions& options) {
   if (!preset_json(options.model.model).empty()) return options.model.model;
   std::error_code error;
-  fs::path path = fs::weakly_canonical(options.model.model, error);
-  if (!path.has_filename()) path = path.parent_path();
-  const std::string name = path.filename().string();
+  const std::string name = model_name_of(fs::weakly_canonical(options.model.model, error).string());
   return !name.empty() && is_utf8(name) ? name : "model";  // the name will be in config.toml
 }
 
@@ -109,7 +108,7 @@ nlohmann::ordered_json read_run_file(const std::string& run_dir) {
   return nlohmann::ordered_json::parse(stream, nullptr, false);
 }
 
-void add_to_run_file(const std::string& run_dir, const char* key,
+void add_to_run_file(const std::string& run_dir, const std::string& key,
                      const nlohmann::ordered_json& value) {
   nlohmann::ordered_json run = read_run_file(run_dir);
   if (!run.is_object()) return;  // somebody else's file: its content stays
@@ -234,6 +233,8 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command, co
   run["command_line"] = command.command_line;
   run["program"] = plan.summary;
   if (!plan.reasons.empty()) run["reasons"] = nlohmann::ordered_json::parse(plan.reasons);
+  if (!plan.figures.empty()) run.update(nlohmann::ordered_json::parse(plan.figures));
+  if (plan.data_hash) run["training_data_hash"] = fmt::format("{:016x}", *plan.data_hash);
   const SaveInterval& every = command.options.run.checkpoint_every;
   if (every.is_automatic && every.steps > 0) run[kAutomaticStepsKey] = every.steps;
   if (!documents.empty()) run["data"] = nlohmann::ordered_json::parse(documents);
@@ -266,6 +267,10 @@ void write_steps_of_result(const std::string& run_dir, std::int64_t steps) {
 
 void write_measured(const std::string& run_dir, const std::string& measured) {
   add_to_run_file(run_dir, "measured", nlohmann::ordered_json::parse(measured));
+}
+
+void write_fact(const std::string& run_dir, const std::string& key, const std::string& json) {
+  add_to_run_file(run_dir, key, nlohmann::ordered_json::parse(json));
 }
 
 std::optional<std::int64_t> steps_of_result(const std::string& run_dir) {

@@ -47,10 +47,12 @@ class RunDirectory {
 // and says so in the log. Throws IoError.
 void keep_foreign_config(const std::string& run_dir, Log& log);
 
-// The compiled step, as run.json describes it.
+// The compiled step and the data that it trains on, as run.json describes them.
 struct RunPlan {
   std::string summary;
   std::string reasons = {};  // reasons_json()
+  std::string figures = {};  // plan_figures_json(): keys that run.json gets beside the others
+  std::optional<std::uint64_t> data_hash = std::nullopt;  // Dataset::training_hash()
 };
 
 // Writes config.toml and run.json: the options, who runs them, the compiled step, and
@@ -69,6 +71,9 @@ void write_save_interval(const std::string& run_dir, const TrainOptions& options
 void write_steps_of_result(const std::string& run_dir, std::int64_t steps);
 // Adds to run.json the time and memory that the first steps took, a JSON object. Throws IoError.
 void write_measured(const std::string& run_dir, const std::string& measured);
+// Adds to run.json a JSON object that a run knows only once it has begun, such as the waits of the
+// compute lane. Throws IoError.
+void write_fact(const std::string& run_dir, const std::string& key, const std::string& json);
 // Returns the number that write_steps_of_result() recorded; none where there is no record, or it
 // cannot be read.
 std::optional<std::int64_t> steps_of_result(const std::string& run_dir);

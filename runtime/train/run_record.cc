@@ -40,13 +40,26 @@ std::optional<TrainOptions> options_of_run(const std::string& checkpoint, Log& l
   }
 }
 
+namespace {
+
+// Returns whether the data is JSON; of data that is gone, by its name.
+bool has_json_documents(const std::string& path) {
+  try {
+    return holds_json_documents(path);
+  } catch (const Error&) {
+    return is_jsonl_name(path);
+  }
+}
+
+}  // namespace
+
 bool trained_on_bytes(const TrainOptions& run, std::int64_t vocabulary) {
   const DataFormat format = parse_data_format(run.data.data_format);
   std::vector<std::string> paths = run.data.data;
   if (!run.data.data_weights.empty()) paths.resize(1);  // the first one decides, as in Dataset
   const std::string first = paths.empty() ? "" : paths.front();
   const bool is_auto = format == DataFormat::kAuto;
-  bool is_jsonl = format == DataFormat::kJsonl || (is_auto && is_jsonl_name(first));
+  bool is_jsonl = format == DataFormat::kJsonl || (is_auto && has_json_documents(first));
   const bool is_named_text =
       format == DataFormat::kText || (is_auto && fs::path(first).extension() == ".txt");
   bool is_text = is_named_text;

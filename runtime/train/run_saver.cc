@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/failure_text.h"
 #include "base/half_arrays.h"
@@ -218,6 +219,18 @@ void RunSaver::remove_old() {
   if (run_.keep_automatic == 0 || !is_automatic_) return;
   remove_old_automatic_checkpoints(run_.directory, run_.keep_automatic,
                                    std::array{best, run_.resumed_step}, run_.disk);
+}
+
+void RunSaver::with_parameters(std::int64_t step, FunctionRef<void(FetchParameter)> use) {
+  TERRACE_CHECK_EQ(ranks_.count(), 1);
+  finish_begun();  // it may be reading the state
+  use([&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
+          std::span<float> out) {
+    const UnitLayout& own = run_.layout.at(static_cast<std::size_t>(unit.index));
+    const auto found = std::ranges::find(own.tensors, tensor.offset, &ParameterTensor::offset);
+    if (!found->trainable) return run_.frozen->read(own, tensor.offset + begin, out);
+    read_finite(step, StateField::kMaster, own, tensor.offset + begin, out);
+  });
 }
 
 void RunSaver::export_weights(std::int64_t step) {

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_companions.h"
+#include "runtime/checkpoint/hf_export.h"
 #include "runtime/checkpoint/weight_types.h"
 #include "runtime/step/home_gate.h"
 #include "runtime/train/best_record.h"
@@ -83,6 +84,10 @@ class RunSaver {
   // Removes the checkpoints that --keep-last does not keep, and automatic ones beyond
   // keep_automatic; but not the best one.
   void remove_old();
+
+  // Calls `use` with a function that gives the parameters after the step, as final/ would have
+  // them. For a run of one rank. Throws NotFinite, IoError, and what `use` throws.
+  void with_parameters(std::int64_t step, FunctionRef<void(FetchParameter)> use);
 
   // Writes final/ and says so; for a run that trains an adapter, final/ holds the adapter alone.
   // Throws IoError, NotFinite, and ConfigError for a value that its type does not hold.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,32 +13,23 @@
 #include "base/error.h"
 #include "memory/host/host_limits.h"
 #include "runtime/model/rope_table.h"
+#include "runtime/tokenizer/document_tokens.h"
 #include "runtime/train/held_parameters.h"
-#include "runtime/train/text_stream.h"
 #include "runtime/train/tiered_parameters.h"
 #include "runtime/train/token_sampler.h"
 
 namespace terrace {
 namespace {
 
-// Returns the tokenizer's begin token, if it has one, and then the prompt's ids.
+// Returns the ids of the prompt as the beginning of a document.
 std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt) {
   std::vector<std::int32_t> ids;
-  if (tokenizer.begin_token()) ids.push_back(*tokenizer.begin_token());
-  tokenizer.encode(prompt, ids);
+  encode_beginning(tokenizer, prompt, ids);
   if (ids.empty()) {
     throw ConfigError(fmt::format("--prompt {}: the tokenizer turns it into no tokens", prompt),
                       "give another text to continue");
   }
   return ids;
-}
-
-// Returns the text that the last id adds to the text of the ids before it.
-std::string text_of_last(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
-  const std::size_t known = std::min<std::size_t>(ids.size(), 2);
-  const std::string text = tokenizer.decode(ids.last(known));
-  return text.substr(
-      std::min(text.size(), tokenizer.decode(ids.last(known).first(known - 1)).size()));
 }
 
 bool has_learned_positions(const ModelConfig& config) {
@@ -159,81 +149,30 @@ void warn_of_positions(const ModelConfig& config, const SampleOutcome& outcome, 
                   tokens, config.name, config.positions));
 }
 
-// A text that is being made: its ids, and what was written of it so far.
-class SampledText {
- public:
-  // Borrows the model.
-  SampledText(const SampleOptions& options, const SampledModel& model,
-              FunctionRef<void(std::string_view)> write)
-      : tokenizer_(model.tokenizer()),
-        end_ids_(model.end_ids()),
-        stream_(options.stop_texts),
-        write_(write) {
-    ids_ = prompt_ids(tokenizer_, options.prompt);
-  }
-
-  std::span<const std::int32_t> ids() const { return ids_; }
-
-  // Adds a token. Returns the reason if the text ends with it.
-  std::optional<SampleEnd> add(std::int32_t id) {
-    ids_.push_back(id);
-    if (std::ranges::find(end_ids_, id) != end_ids_.end()) return SampleEnd::kEndToken;
-    show(stream_.add(text_of_last(tokenizer_, ids_)));
-    if (stream_.is_stopped()) return SampleEnd::kStopText;
-    return std::nullopt;
-  }
-  void finish() { show(stream_.finish()); }
-
- private:
-  void show(const std::string& text) {
-    if (!text.empty()) write_(text);
-  }
-
-  const Tokenizer& tokenizer_;
-  const std::vector<std::int32_t>& end_ids_;
-  TextStream stream_;
-  FunctionRef<void(std::string_view)> write_;
-  std::vector<std::int32_t> ids_;
-};
-
 }  // namespace
-
-std::string_view name_of(SampleEnd end) {
-  constexpr auto kNames =
-      std::to_array<std::string_view>({"length", "end_token", "stop_text", "positions"});
-  return kNames.at(static_cast<std::size_t>(end));
-}
 
 SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write,
                           Log& log) {
   const SampledModel model(options.source, log);
-  SampledText text(options, model, write);
+  const std::vector<std::int32_t> ids = prompt_ids(model.tokenizer(), options.prompt);
   SampleOutcome outcome;
-  outcome.prompt_tokens = static_cast<std::int64_t>(text.ids().size());
+  outcome.prompt_tokens = static_cast<std::int64_t>(ids.size());
   const SystemClock clock;
-  std::int64_t begin_ns = clock.now_ns();
-  const auto seconds = [&] { return static_cast<double>(clock.now_ns() - begin_ns) * 1e-9; };
+  const std::int64_t begin_ns = clock.now_ns();
   const std::unique_ptr<TokenSampler> sampler =
       make_sampler(model, shape_of(model, outcome.prompt_tokens, options), options, outcome, log);
-  outcome.load_seconds = seconds();
+  outcome.load_seconds = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
   write(options.prompt);
-  begin_ns = clock.now_ns();
-  std::optional<SampleEnd> end;
-  while (!end && outcome.new_tokens < options.max_new_tokens) {
-    if (static_cast<std::int64_t>(text.ids().size()) > sampler->positions()) {
-      end = SampleEnd::kPositions;
-      break;
-    }
-    // The model may have more ids than its tokenizer: the extra ids have no text.
-    const auto logits = sampler->logits_after(text.ids())
-                            .first(static_cast<std::size_t>(model.tokenizer().vocabulary()));
-    const auto index = static_cast<std::uint64_t>(outcome.new_tokens);
-    end = text.add(choose_id(logits, options.choice, {options.seed, index}));
-    if (++outcome.new_tokens == 1) outcome.prompt_seconds = seconds();
-  }
-  text.finish();
-  outcome.end = end.value_or(SampleEnd::kLength);
-  outcome.token_seconds = seconds() - outcome.prompt_seconds;
+  const Continuation made = continue_text(*sampler, {model.tokenizer(), model.end_ids()}, ids,
+                                          {.max_new_tokens = options.max_new_tokens,
+                                           .choice = options.choice,
+                                           .seed = options.seed,
+                                           .stop_texts = options.stop_texts},
+                                          write);
+  outcome.new_tokens = made.new_tokens;
+  outcome.end = made.end;
+  outcome.prompt_seconds = made.first_seconds;
+  outcome.token_seconds = made.later_seconds;
   warn_of_positions(model.config(), outcome, log);
   return outcome;
 }

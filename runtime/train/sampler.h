@@ -11,6 +11,7 @@
 #include "runtime/config/train_options.h"
 #include "runtime/train/choose_id.h"
 #include "runtime/train/sampled_model.h"
+#include "runtime/train/text_continuation.h"
 
 // Continues a text with a trained model, token by token. docs/sampling.md describes it.
 namespace terrace {
@@ -27,15 +28,6 @@ struct SampleOptions {
   // training.
   std::optional<TierOptions> tiers = {};
 };
-
-enum class SampleEnd : std::uint8_t {
-  kLength,     // max_new_tokens
-  kEndToken,   // one of the model's or the tokenizer's
-  kStopText,   // one of stop_texts
-  kPositions,  // the model has no more learned positions
-};
-// "length", "end_token", "stop_text", "positions".
-std::string_view name_of(SampleEnd end);
 
 struct SampleOutcome {
   std::int64_t prompt_tokens = 0;

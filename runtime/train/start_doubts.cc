@@ -8,6 +8,10 @@
 
 namespace terrace {
 
+void warn_of(const std::vector<std::string>& doubts, Log& log) {
+  for (const std::string& doubt : doubts) log.warning(doubt);
+}
+
 std::vector<std::string> doubts_of_data(const TrainOptions& options, const ModelConfig& model,
                                         const Dataset& data) {
   std::vector<std::string> doubts = data.doubts();
@@ -38,9 +42,9 @@ std::vector<std::string> doubts_of_weights(const TrainOptions& options, const Mo
         ". --tokenizer FILE converts text to ids; for files of ids give --data-format llmc, "
         "raw-u16 or raw-u32");
   }
-  if (!model.dropout.empty()) {
-    doubts.push_back(fmt::format("{}/config.json has {}: Terrace does not use dropout",
-                                 options.model.model, model.dropout));
+  if (!model.unused_dropout.empty()) {
+    doubts.push_back(fmt::format("{}/config.json has {}: the model is trained without this dropout",
+                                 options.model.model, model.unused_dropout));
   }
   return doubts;
 }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/model/model_config.h"
@@ -10,6 +11,8 @@
 // Doubts about a run's input that do not keep the run from starting. Each doubt is a sentence.
 namespace terrace {
 
+// Tells the log of doubts.
+void warn_of(const std::vector<std::string>& doubts, Log& log);
 // Returns doubts about the data, and about samples that are longer than the model was made for.
 std::vector<std::string> doubts_of_data(const TrainOptions& options, const ModelConfig& model,
                                         const Dataset& data);

@@ -3,65 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <functional>
-#include <limits>
 #include <optional>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "memory/cuda/cuda_device.h"
-#include "memory/host/worker_arena.h"
+#include "memory/host/process_memory.h"
 #include "offload/drive_record.h"
 #include "runtime/step/simulate.h"
+#include "runtime/step/simulate_stages.h"
+#include "runtime/train/link_times.h"
+#include "runtime/train/op_times.h"
+#include "runtime/train/product_rate.h"
 
 namespace terrace {
 namespace {
 
 constexpr int kSteps = 4;  // simulated steps: the last ones are in the steady state
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-  return passed.count();
-}
-
-// Returns the rate of a product of the model's width: the fastest of a few tries.
-double product_flops_per_s(const ModelRuntimeOptions& options) {
-  constexpr std::int64_t kRowsMost = 512;
-  constexpr std::int64_t kWidthMost = 2048;
-  constexpr double kEnough = 0.03;  // seconds
-  const std::int64_t rows = std::min(options.batch.rows(), kRowsMost);
-  const std::int64_t width = std::min(options.model.width, kWidthMost);
-  const DType type = options.compute_type;
-  const auto bytes = [&](std::int64_t elements) {
-    return static_cast<std::size_t>(elements) * size_of(type);
-  };
-  HostMemory memory(2 * bytes(rows * width) + bytes(width * width) + 3 * 4096, {});
-  std::byte* at = memory.bytes().data();
-  const auto matrix = [&](std::int64_t r, std::int64_t c) {
-    const TensorView made = view(at, type, r, c);
-    at += round_up(bytes(r * c), 4096);
-    return made;
-  };
-  const MatmulForward product = {
-      matrix(rows, width), matrix(width, width), {}, matrix(rows, width)};
-  const KernelTable& kernels = *cpu_lane_kernels().table;
-  WorkerArena workers(options.threads, options.cpus);
-  HostMemory scratch(
-      std::max<std::size_t>(kernels.matmul_forward_workspace(product, workers.threads()), 64), {});
-  KernelContext context;
-  context.workers = &workers;
-  context.workspace = scratch.bytes();
-  double best = std::numeric_limits<double>::infinity();
-  double spent = 0;
-  for (int tries = 0; tries < 3 || (tries < 200 && spent < kEnough); ++tries) {
-    const double seconds = seconds_of([&] { kernels.matmul_forward(context, product); });
-    spent += seconds;
-    best = std::min(best, seconds);
-  }
-  return 2.0 * static_cast<double>(rows * width * width) / best;
-}
 
 // Takes the rates of the drives from their records, if all have one.
 void remember_drives(const NvmeStoreOptions& nvme, StepPrediction& prediction) {
@@ -80,21 +38,88 @@ void remember_drives(const NvmeStoreOptions& nvme, StepPrediction& prediction) {
   prediction.drive_is_remembered = true;
 }
 
+// Returns the rate of the products alone, which takes some hundredths of a second.
+double product_rate_of(const ModelRuntimeOptions& options) {
+  constexpr std::int64_t kRowsMost = 512;
+  constexpr std::int64_t kWidthMost = 2048;
+  return product_flops_per_s({.type = options.compute_type,
+                              .rows = std::min(options.batch.rows(), kRowsMost),
+                              .width = std::min(options.model.width, kWidthMost),
+                              .threads = options.threads,
+                              .cpus = options.cpus});
+}
+
+// The figures of this machine that a rank's step needs.
+class MeasuredRank {
+ public:
+  MeasuredRank(const PredictedRank& rank, double seconds_most)
+      : rank_(rank), seconds_most_(seconds_most) {
+    const std::int32_t ranks = rank.machine.ranks_on_host;
+    profile_.compute_cores = rank.options.threads;
+    profile_.update_cores = rank.options.update_threads;
+    profile_.cores = std::max<double>(
+        rank.options.threads, static_cast<double>(rank.machine.threads.usable_cpus) / ranks);
+    bytes_most_ = rank.machine.limits.usable_bytes() / static_cast<std::size_t>(2 * ranks);
+  }
+
+  // Takes the drive's rates from the prediction, and gives it the others. All ranks are here
+  // together.
+  void measure(StepPrediction& prediction) {
+    profile_.drive = prediction.drive;
+    prediction.flops_per_s = profile_.flops_per_s = product_rate_of(rank_.options);
+    measure_links(rank_.ranks.steps(), profile_);
+    try {
+      measure_copies(rank_.options, profile_);
+      prediction.ops_are_measured = measure(rank_.options, rank_.plan);
+    } catch (const OutOfMemory&) {  // a dry run may be for a machine with more memory
+      prediction.ops_are_measured = false;
+    }
+  }
+
+  void predict(StepPrediction& prediction) {
+    const SimulationResult result = simulate(rank_.plan.training.program, profile_, kSteps);
+    prediction.step_s = result.step_s;
+    prediction.limit = result.bottleneck;
+    if (rank_.options.ranks.shape.pipeline == 1) return;
+    prediction.step_s = std::max(result.step_s, pipeline_step_s(prediction));
+  }
+
+ private:
+  bool measure(const ModelRuntimeOptions& options, const TierPlan& plan) {
+    return measure_ops({options, plan, seconds_most_, bytes_most_}, profile_);
+  }
+
+  // Returns the time of a step of all pipeline stages together. The ops of the other stages are
+  // measured, too.
+  double pipeline_step_s(StepPrediction& prediction) {
+    std::vector<Program> programs;
+    for (int stage = 0; stage < rank_.options.ranks.shape.pipeline; ++stage) {
+      ModelRuntimeOptions of_stage = rank_.options;
+      of_stage.ranks.position.pipeline = stage;
+      of_stage.shared_plans = nullptr;  // they would be kept
+      TierPlan plan = plan_model(of_stage);
+      prediction.ops_are_measured = prediction.ops_are_measured && measure(of_stage, plan);
+      programs.push_back(std::move(plan.training.program));
+    }
+    return simulate_stages(programs, profile_).makespan_s;
+  }
+
+  const PredictedRank& rank_;
+  const double seconds_most_;
+  std::size_t bytes_most_ = 0;
+  MachineProfile profile_;
+};
+
 }  // namespace
 
-StepPrediction predict_step(const ModelRuntimeOptions& options, const TierPlan& plan) {
+StepPrediction predict_step(const PredictedRank& rank, double seconds_most) {
   StepPrediction prediction;
-  prediction.flops_per_s = product_flops_per_s(options);
-  remember_drives(options.nvme, prediction);
-  MachineProfile profile;
-  profile.flops_per_s = prediction.flops_per_s;
-  profile.drive = prediction.drive;
-  profile.compute_cores = options.threads;
-  profile.update_cores = std::min<double>(profile.update_cores, options.update_threads);
-  profile.cores = options.threads;
-  const SimulationResult result = simulate(plan.training.program, profile, kSteps);
-  prediction.step_s = result.step_s;
-  prediction.limit = result.bottleneck;
+  remember_drives(rank.options.nvme, prediction);
+  MeasuredRank measured(rank, seconds_most);
+  rank.ranks.wait_for_all();
+  measured.measure(prediction);
+  measured.predict(prediction);
+  rank.ranks.wait_for_all();
   return prediction;
 }
 
@@ -103,9 +128,11 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
   const double tokens_per_s = static_cast<double>(tokens) / prediction.step_s;
   std::string text = fmt::format(
       "predicted: about {:.3g} s a step here, {:.{}f} tokens/s, limited by the {} lane; matrix "
-      "products run at {:.3g} GFLOP/s, measured now",
+      "products run at {:.3g} GFLOP/s, measured now{}",
       prediction.step_s, tokens_per_s, tokens_per_s < 10 ? 1 : 0, name_of(prediction.limit),
-      prediction.flops_per_s * 1e-9);
+      prediction.flops_per_s * 1e-9,
+      prediction.ops_are_measured ? ", as was an op of each kind"
+                                  : "; the other ops are too slow or too large to time");
   const double written = lane_bytes(program, Lane::kWrite);
   if (lane_bytes(program, Lane::kRead) + written == 0) return text;
   text += fmt::format(
@@ -118,15 +145,22 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
                             written / prediction.step_s * 86400e-12);
 }
 
-double tell_prediction(const ModelRuntimeOptions& options, const TierPlan& plan,
-                       std::int64_t tokens, TrainConsole& console) {
-  const StepPrediction prediction = predict_step(options, plan);
-  console.say(describe_prediction(prediction, plan.training.program, tokens));
-  return prediction.step_s;
+StepPrediction tell_prediction(const PredictedRank& rank, std::int64_t tokens,
+                               TrainConsole& console) {
+  const StepPrediction prediction = predict_step(rank, kPredictionSecondsMost);
+  console.say(describe_prediction(prediction, rank.plan.training.program, tokens));
+  return prediction;
 }
 
-PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step_s,
-                         const RankGroup& ranks) {
+ResidentBefore resident_before(const RankGroup& ranks) {
+  ranks.wait_for_all();
+  const ResidentBefore before = {resident_bytes(), peak_resident_bytes()};
+  ranks.wait_for_all();
+  return before;
+}
+
+PlannedStep planned_step(const PlannedMemory& memory,
+                         const std::optional<StepPrediction>& prediction, const RankGroup& ranks) {
   const auto largest = [&ranks](std::size_t bytes) {
     return static_cast<std::size_t>(ranks.largest(static_cast<std::int64_t>(bytes)));
   };
@@ -135,7 +169,7 @@ PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step
   const std::size_t in_process =
       engine.host_bytes + engine.beside_budgets() + (gpu.has_value() ? 0 : engine.device_bytes);
   PlannedStep planned;
-  planned.step_s = step_s;
+  if (prediction) planned.step_s = prediction->step_s;
   planned.device_bytes = largest(engine.device_bytes);
   planned.host_bytes = largest(engine.host_bytes);
   // If ranks are threads, this process holds all ranks of the run, and pipeline stages differ.
@@ -143,7 +177,8 @@ PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step
       memory.ranks_in_process > 1
           ? static_cast<std::size_t>(ranks.sum(static_cast<double>(in_process)))
           : largest(in_process);
-  planned.process_bytes = largest(memory.before_bytes) + of_engines;
+  planned.process_bytes =
+      std::max(largest(memory.before.bytes) + of_engines, largest(memory.before.peak_bytes));
   if (gpu.has_value()) {
     planned.device_bytes_taken = [ordinal = gpu->ordinal, before = gpu->capacity_bytes] {
       return before - std::min(before, cuda_capacity_bytes(ordinal));

@@ -13,41 +13,62 @@
 
 namespace terrace {
 
-// The simulator's prediction of the time of a rank's step on this machine. The speed of products is
-// measured for a moment, and the speed of drives is taken from earlier measurements. All other
-// rates are the simulator's assumptions about a small computer (runtime/step/machine_profile.h).
-// Expect the prediction to be right within a factor of three.
+// The simulator's prediction of the time of a rank's step on this machine. Ops and copies are
+// measured for a moment, each alone, and the speed of drives is taken from earlier measurements.
+// docs/plan.md says how good such predictions are.
 struct StepPrediction {
   double step_s = 0;
-  Lane limit = Lane::kCompute;  // the busiest lane
-  double flops_per_s = 0;
-  DriveRates drive;  // of all drives together
+  Lane limit = Lane::kCompute;    // the busiest lane
+  double flops_per_s = 0;         // of products alone
+  bool ops_are_measured = false;  // false: too slow or too large to time; products stand for them
+  DriveRates drive;               // of all drives together
   bool drive_is_remembered = false;
 };
 
-// Predicts a step of an engine on the CPU device. For the measurement, the engine's number of
-// threads compute for some hundredths of a second.
-StepPrediction predict_step(const ModelRuntimeOptions& options, const TierPlan& plan);
+// The time that a start may take to predict its step.
+inline constexpr double kPredictionSecondsMost = 3;
+
+// The step to predict, and the share of the machine that its rank has.
+struct PredictedRank {
+  const ModelRuntimeOptions& options;
+  const TierPlan& plan;
+  const MachineShare& machine;
+  const RankGroup& ranks;
+};
+
+// Predicts a step of an engine on the CPU device. All ranks call it, and measure at the same time:
+// together they take as much of the machine as in a step. In a dry run only some of them are there,
+// so the others' load is missing. No op is begun after `seconds_most`; most predictions take some
+// tenths of a second.
+StepPrediction predict_step(const PredictedRank& rank, double seconds_most);
 
 // Returns one line for people about a step of `tokens` tokens, counted over all ranks.
 std::string describe_prediction(const StepPrediction& prediction, const Program& program,
                                 std::int64_t tokens);
 
-// Predicts a step and prints the prediction. Returns the step's seconds.
-double tell_prediction(const ModelRuntimeOptions& options, const TierPlan& plan,
-                       std::int64_t tokens, TrainConsole& console);
+// Predicts a step as a start does, and prints the prediction, which it returns.
+StepPrediction tell_prediction(const PredictedRank& rank, std::int64_t tokens,
+                               TrainConsole& console);
 
-// The input for planned_step(). `before_bytes`: the memory of the process that was resident before
-// the engine was made; `ranks_in_process`: the number of ranks that are its threads. planned_step()
-// returns the memory that a run plans to take, to be compared with the memory that it takes: all
-// ranks call it, and each gets the largest values.
+// The memory of the process that was resident before the engine was made, and the most until then.
+struct ResidentBefore {
+  std::size_t bytes = 0;
+  std::size_t peak_bytes = 0;
+};
+
+// Measures it. All ranks call it, and none goes on before all have measured.
+ResidentBefore resident_before(const RankGroup& ranks);
+
+// The input for planned_step(). `ranks_in_process`: the number of ranks that are its threads.
+// planned_step() returns the memory that a run plans to take, to be compared with the memory that
+// it takes: all ranks call it, and each gets the largest values.
 struct PlannedMemory {
   const TierPlan& plan;
   const MachineShare& machine;
-  std::size_t before_bytes = 0;
+  ResidentBefore before;
   std::int32_t ranks_in_process = 1;
 };
-PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step_s,
-                         const RankGroup& ranks);
+PlannedStep planned_step(const PlannedMemory& memory,
+                         const std::optional<StepPrediction>& prediction, const RankGroup& ranks);
 
 }  // namespace terrace

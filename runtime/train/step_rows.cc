@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "runtime/train/periodic_saves.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/train_report.h"
 
 namespace terrace {
 namespace {
@@ -22,11 +23,14 @@ double seconds_since_1970() {
 }  // namespace
 
 StepRows::StepRows(const Run& run, TrainConsole& console)
-    : run_(run), console_(console), started_ns_(clock_.now_ns()) {}
+    : run_(run), console_(console), started_ns_(clock_.now_ns()), energy_(run.energy) {}
 
 void StepRows::open_file(const std::string& run_dir, std::int64_t kept_step, const Ledger& ledger) {
   file_.emplace(run_dir, kept_step, ledger);
   run_dir_ = run_dir;
+  if (run_.energy.empty()) return;
+  console_.say(run_.energy);
+  record("energy", energy_.json());
 }
 
 void StepRows::sync() {
@@ -44,6 +48,8 @@ void StepRows::add(StepMetrics metrics) {
 void StepRows::add_drained(const RunTotals& drained) {
   RunTotals& totals = row_->totals;
   totals.moved += drained.moved;
+  totals.host_joules += drained.host_joules;
+  totals.device_joules += drained.device_joules;
   for (std::size_t l = 0; l < kLaneCount; ++l) totals.busy_s[l] += drained.busy_s[l];
 }
 
@@ -72,7 +78,9 @@ void StepRows::flush(std::int64_t until_ns) {
   }
   if (file_) file_->write(*row_);
   summary_.add(*row_);
+  energy_.add(row_->totals, row_->step_s, row_->tokens);
   last_loss_ = {row_->step, row_->loss};
+  losses_.add(row_->loss);
   if (!first_loss_.has_value()) first_loss_ = last_loss_;
   if (!row_->validation.empty()) last_validation_ = row_->validation;
   say(*row_);
@@ -94,10 +102,32 @@ void StepRows::tell_first_steps() {
   }
 }
 
+void StepRows::record_waits_and_energy(const StepWaits& waits) {
+  record("waits", summary_.waits_json(waits));
+  if (!run_.energy.empty()) record("energy", energy_.json());
+}
+
+void StepRows::record(const std::string& key, const std::string& json) {
+  if (!file_ || json.empty()) return;
+  try {
+    write_fact(run_dir_, key, json);
+  } catch (const IoError& problem) {
+    console_.say(fmt::format("run.json does not contain the {}: {}", key, problem.what()));
+  }
+}
+
+std::string StepRows::summary(const StepWaits& waits) const {
+  const std::string energy = energy_.text();
+  return summary_.text(waits, run_.ranks) + (energy.empty() ? "" : "\n" + energy);
+}
+
 std::string StepRows::ending(const std::string& best, bool has_final) const {
   if (run_dir_.empty() || !first_loss_.has_value()) return "";
   const auto& [first, loss] = *first_loss_;
   std::string text = best.empty() ? "" : "\n" + best;
+  if (const std::string bars = losses_.text(); !bars.empty() && has_utf8_locale()) {
+    text += "\nloss curve: " + bars;
+  }
   text += fmt::format("\nloss: {:.4f} in step {}", loss, first);
   if (last_loss_.first != first) {
     text += fmt::format(", {:.4f} in step {}", last_loss_.second, last_loss_.first);
@@ -107,7 +137,8 @@ std::string StepRows::ending(const std::string& best, bool has_final) const {
   }
   if (has_final) text += "\nto try the model: " + run_.trial;
   return text + fmt::format("\ncurves: {}, or tensorboard --logdir {}",
-                            (std::filesystem::path(run_dir_) / "metrics.jsonl").string(), run_dir_);
+                            in_shell((std::filesystem::path(run_dir_) / "metrics.jsonl").string()),
+                            in_shell(run_dir_));
 }
 
 std::optional<std::int64_t> StepRows::save_interval() const {

@@ -9,7 +9,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "runtime/train/first_steps.h"
+#include "runtime/train/loss_curve.h"
 #include "runtime/train/metrics_file.h"
+#include "runtime/train/step_energy.h"
 #include "runtime/train/train_console.h"
 #include "runtime/train/train_report.h"
 
@@ -30,13 +32,15 @@ class StepRows {
     // The time of a step of all ranks at the stated speed of all their GPUs; 0: not known.
     double seconds_at_stated_speed = 0;
     PlannedStep planned = {};
+    std::string energy = {};  // what StepEnergy::describe() says
   };
 
   // The run's time starts here. Borrows the console.
   StepRows(const Run& run, TrainConsole& console);
 
-  // Opens metrics.jsonl, to append after the rows up to `kept_step`. For the first rank, which
-  // writes the file. Throws IoError, as do the methods that write to it.
+  // Opens metrics.jsonl, to append after the rows up to `kept_step`, and says whether energy is
+  // measured. For the first rank, which writes the file. Throws IoError, as do the methods that
+  // write to it.
   void open_file(const std::string& run_dir, std::int64_t kept_step, const Ledger& ledger);
   // Makes all rows written so far survive a power cut.
   void sync();
@@ -58,18 +62,23 @@ class StepRows {
   // run.json. Does so once, after as many steps as FirstSteps wants, or at the end of a shorter
   // run.
   void tell_first_steps();
+  // Writes into run.json what the compute lane waited for, and the energy of the steps. Does
+  // nothing without a file.
+  void record_waits_and_energy(const StepWaits& waits);
 
   // Returns the number of steps for --checkpoint-every auto, as choose_save_interval() chooses it.
   std::optional<std::int64_t> save_interval() const;
 
   // Returns the summary of the whole run, for its end.
-  std::string summary(const StepWaits& waits) const { return summary_.text(waits, run_.ranks); }
-  // Returns lines for the end of a run: `best`, if it is not empty; how the loss went; which
-  // command tries the model, if there is one in final/; and where the curves are. A line break
-  // precedes each. Empty where this rank writes no file.
+  std::string summary(const StepWaits& waits) const;
+  // Returns lines for the end of a run: `best`, if it is not empty; how the loss went, as bars too
+  // in a locale with UTF-8; which command tries the model, if there is one in final/; and where the
+  // curves are. A line break precedes each. Empty where this rank writes no file.
   std::string ending(const std::string& best, bool has_final) const;
 
  private:
+  // Writes an object into run.json, or says that it is not there.
+  void record(const std::string& key, const std::string& json);
   void say(const StepMetrics& row);
 
   Run run_;
@@ -82,7 +91,9 @@ class StepRows {
   std::optional<std::pair<std::int64_t, double>> first_loss_;
   std::pair<std::int64_t, double> last_loss_;
   std::vector<ValidationLoss> last_validation_;
+  LossCurve losses_;
   TimeSummary summary_;
+  EnergySum energy_;
   std::string run_dir_;  // of the first rank
   FirstSteps first_steps_;
   bool has_told_first_steps_ = false;

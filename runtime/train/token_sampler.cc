@@ -88,7 +88,7 @@ class TokenSampler::Rows {
     memory.of(Role::kSaved) = at(plan_.saved);
     memory.of(Role::kHidden) = hidden;
     memory.of(Role::kHiddenOut) = at(plan_.output);
-    compute_.run(context(workers), unit, {}, memory);
+    compute_.run(context(workers), UnitGraph::Where{.unit = unit}, memory);
     std::memcpy(hidden, at(plan_.output), static_cast<std::size_t>(count()) * plan_.row_bytes);
   }
 
@@ -103,7 +103,7 @@ class TokenSampler::Rows {
     memory.of(Role::kSaved) = at(plan_.saved);
     memory.of(Role::kHidden) = at(plan_.output);
     memory.of(Role::kLosses) = reinterpret_cast<std::byte*>(&loss_sum);
-    compute_.run(context(workers), unit, {}, memory);
+    compute_.run(context(workers), UnitGraph::Where{.unit = unit}, memory);
   }
 
  private:

@@ -130,9 +130,11 @@ void TraceFile::end_document() {
   stream_ << "\n]}\n" << std::flush;
 }
 
-void TraceFile::finish() {
+std::string TraceFile::finish() {
   end_document();
   check_stream();
+  return fmt::format("trace of steps {} to {}: {}; https://ui.perfetto.dev opens it", steps_.first,
+                     steps_.last, path_);
 }
 
 TraceFile::~TraceFile() {

@@ -28,9 +28,9 @@ class TraceFile {
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
-  // Completes the document. The file of a process that was killed opens too: viewers accept a torn
-  // end.
-  void finish();
+  // Completes the document, and returns a line that says where it is and what opens it. The file of
+  // a process that was killed opens too: viewers accept a torn end.
+  std::string finish();
 
  private:
   // Overlapping transfers of a lane, from the first one's start.

@@ -30,6 +30,8 @@ class TrainConsole {
   // not known.
   virtual void advance_phase(double fraction) = 0;
   virtual void end_phase() = 0;
+  // Says where the run writes its files, once run.json and metrics.jsonl are there.
+  virtual void opened(const std::string& run_dir) = 0;
 };
 
 // The console of ranks that have nothing to say.
@@ -40,6 +42,7 @@ class SilentConsole final : public TrainConsole {
   void begin_phase(const std::string&) override {}
   void advance_phase(double) override {}
   void end_phase() override {}
+  void opened(const std::string&) override {}
 };
 
 // A phase that can take minutes. It begins on the console when the object is constructed and ends

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/bytes.h"
@@ -160,16 +161,6 @@ std::string describe_evaluation(const Dataset& data, const UsedData& use) {
                      when, sets, steps);
 }
 
-// Returns the text quoted as one word for a shell.
-std::string in_shell(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 // Returns nothing where all parameters train.
 std::string describe_trainable(const ModelConfig& model) {
   std::int64_t tensors = 0;
@@ -278,9 +269,20 @@ std::string describe_data(const Dataset& data, const UsedData& use) {
   return text;
 }
 
-std::string trial_command(const TrainCommand& command, const std::string& run_dir) {
-  return fmt::format("{} sample --model {} --prompt TEXT", in_shell(program_of(command)),
-                     in_shell((std::filesystem::path(run_dir) / "final").string()));
+std::string in_shell(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string trial_command(const TrainCommand& command, const std::string& run_dir, bool chats) {
+  const std::string program = in_shell(program_of(command));
+  const std::string model = in_shell((std::filesystem::path(run_dir) / "final").string());
+  if (chats) return fmt::format("{} chat {}", program, model);
+  return fmt::format("{} sample --model {} --prompt TEXT", program, model);
 }
 
 std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,
@@ -291,6 +293,15 @@ std::string describe_stop(int signal, std::int64_t step, std::int64_t total_step
       "stopped by {} after step {} of {}; to go on: {} train --config {} --resume auto",
       name == nullptr ? std::string("a signal") : fmt::format("SIG{}", name), step, total_steps,
       in_shell(program_of(command)), in_shell(config));
+}
+
+std::string describe_asked_stop(std::int64_t step, std::int64_t total_steps,
+                                const TrainCommand& command, const std::string& run_dir) {
+  const std::string config = (std::filesystem::path(run_dir) / "config.toml").string();
+  return fmt::format(
+      "stopped after step {} of {}, as --stop-after-step says; to go on: {} train --config {} "
+      "--resume auto --stop-after-step 0",
+      step, total_steps, in_shell(program_of(command)), in_shell(config));
 }
 
 std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks) {
@@ -388,6 +399,18 @@ std::string TimeSummary::describe_waits(const StepWaits& waits) const {
                         100 * waited_s / seconds_);
   }
   return text.empty() ? text : "compute stalled, waiting for:" + text + '\n';
+}
+
+std::string TimeSummary::waits_json(const StepWaits& waits) const {
+  if (steps_ == 0 || seconds_ <= 0) return "";
+  nlohmann::ordered_json causes = {{"start", waits.unexplained_s()}};
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    const auto lane = static_cast<Lane>(l);
+    if (waits.waited_s(lane) > 0) causes[std::string(name_of(lane))] = waits.waited_s(lane);
+  }
+  const nlohmann::ordered_json json = {
+      {"steps", steps_}, {"seconds", seconds_}, {"compute_waited_s", causes}};
+  return json.dump();
 }
 
 std::string TimeSummary::describe_lanes() const {

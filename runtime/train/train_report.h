@@ -30,12 +30,17 @@ struct UsedData {
 // Describes how much data there is to train on, how much of it the run goes through, and what an
 // evaluation costs.
 std::string describe_data(const Dataset& data, const UsedData& use);
-// Returns a command that continues a text with the result of a run.
-std::string trial_command(const TrainCommand& command, const std::string& run_dir);
+// Returns a command that continues a text with the result of a run, or that chats with it.
+std::string trial_command(const TrainCommand& command, const std::string& run_dir, bool chats);
 // Describes where a run was stopped, with the command that goes on from there. `signal`: the signal
 // that asked for the stop; 0: another rank got it.
 std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,
                           const TrainCommand& command, const std::string& run_dir);
+// Describes a stop that --stop-after-step asked for, with the command that goes on.
+std::string describe_asked_stop(std::int64_t step, std::int64_t total_steps,
+                                const TrainCommand& command, const std::string& run_dir);
+// Returns a text quoted as one word for a shell.
+std::string in_shell(const std::string& text);
 // Returns a line for each directory of the NVMe tier: the store that serves it and, if there are
 // several directories, the directory's part of the `written_bytes` that this rank, one of `ranks`,
 // writes in a step.
@@ -61,6 +66,8 @@ class TimeSummary {
   // and how much was written to the drives. With several ranks, bytes are the sum over all ranks,
   // busy times are the busiest rank's, and waits are this rank's.
   std::string text(const StepWaits& waits, int ranks) const;
+  // Returns the waits of the compute lane as an object for run.json; empty where no step was run.
+  std::string waits_json(const StepWaits& waits) const;
 
  private:
   std::string describe_lanes() const;

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
 #include "runtime/model/rope_rows.h"
+#include "runtime/train/data_defaults.h"
 #include "runtime/train/option_flags.h"
 
 namespace terrace {
@@ -232,10 +233,6 @@ std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape)
   return options.step.zero_stage.value_or(shape.data > 1 ? 1 : 0);
 }
 
-namespace {
-
-// Returns the shape of a micro-batch. Its rows are counted in 32 bits, both here and in the
-// libraries that multiply them.
 BatchShape batch_for(const TrainOptions& options, const ModelConfig& model) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const std::int64_t length = sequence_length_for(options, model);
@@ -249,8 +246,11 @@ BatchShape batch_for(const TrainOptions& options, const ModelConfig& model) {
   }
   return {.sequences = options.batch.micro_batch_size,
           .positions = length,
+          .has_samples = model.adapter.dropout > 0,
           .row_angles = row_angles(model, length)};
 }
+
+namespace {
 
 void check_gradient_reduction(const TrainOptions& options, const MeshShape& shape) {
   if (options.step.gradient_reduction == ReductionChoice::kStep) return;
@@ -326,6 +326,7 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
   engine.optimizer.numbers = flags.numbers();
   engine.optimizer.slot_form = flags.optimizer_state_dtype;
   engine.optimizer.seed = options.model.seed;
+  engine.dropout_seed = options.model.seed;
   engine.optimizer.splits_bf16_masters = flags.master_weights != MasterChoice::kFp32;
   engine.nvme.directories = options.tiers.nvme;
   engine.nvme.engine = options.tiers.io_engine;
@@ -353,6 +354,8 @@ DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfi
   data.validation_fraction = options.data.validation_fraction;
   data.vocabulary = model.vocabulary;
   data.sequence_length = sequence_length;
+  data.longest_chosen_length = std::min(model.positions, kLongestChosenLength);
+  data.longest_window_length = model.positions;
   data.seed = options.model.seed;
   if (!options.data.packing.empty()) data.packing = parse_packing(options.data.packing);
   data.uses_mask = options.data.loss_on == "completion";
@@ -385,7 +388,10 @@ LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {
   schedule.learning_rate = options.optimizer.learning_rate;
   schedule.min_learning_rate =
       options.optimizer.min_learning_rate.value_or(options.optimizer.learning_rate / 10);
-  schedule.warmup_steps = options.optimizer.warmup_steps;
+  const double ratio = options.optimizer.warmup_ratio;
+  schedule.warmup_steps =
+      ratio > 0 ? static_cast<std::int64_t>(std::ceil(ratio * static_cast<double>(total_steps)))
+                : options.optimizer.warmup_steps;
   schedule.total_steps = total_steps;
   return schedule;
 }
@@ -413,6 +419,7 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
       plan_threads(options.tiers.threads, machine.limits, machine.topology, ranks.on_host);
   if (ranks.stands_for > 1) take_fewest_threads(options, ranks.on_host.count, machine);
   machine.ranks_on_host = ranks.on_host.count;
+  machine.is_first_on_host = ranks.on_host.index == 0;
   if (ranks.plans != nullptr) machine.ranks_in_process = ranks.count();
   machine.gpu = choose_gpu(options.tiers.device, ranks.on_host, ranks.count());
   // With a GPU, updates have the processors to themselves.

@@ -30,6 +30,7 @@ struct MachineShare {
   ThreadPlan threads;                 // of the rank
   std::int32_t ranks_on_host = 1;     // that share it
   std::int32_t ranks_in_process = 1;  // of these, the threads of one process
+  bool is_first_on_host = true;       // of the ranks that share it
   std::optional<GpuChoice> gpu;       // none: the CPU device computes
 };
 
@@ -63,6 +64,9 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
                                        const MachineShare& machine);
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
+// Returns the shape of a micro-batch. Its rows are counted in 32 bits, both here and in the
+// libraries that multiply them.
+BatchShape batch_for(const TrainOptions& options, const ModelConfig& model);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);
 DType compute_type_for(Precision precision);
 // Returns the types of final/: the type of --save-dtype if it is given, else the types of the

@@ -15,12 +15,14 @@
 #include "runtime/checkpoint/weight_state.h"
 #include "runtime/config/check_options.h"
 #include "runtime/train/best_record.h"
+#include "runtime/train/data_defaults.h"
 #include "runtime/train/document_report.h"
 #include "runtime/train/dry_run.h"
 #include "runtime/train/dry_run_document.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/plan_explanation.h"
 #include "runtime/train/processors.h"
+#include "runtime/train/prompt_answers.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
@@ -33,9 +35,9 @@
 #include "runtime/train/start_doubts.h"
 #include "runtime/train/start_obstacles.h"
 #include "runtime/train/start_weights.h"
+#include "runtime/train/step_observer.h"
 #include "runtime/train/step_prediction.h"
 #include "runtime/train/step_rows.h"
-#include "runtime/train/trace_file.h"
 #include "runtime/train/train_report.h"
 #include "runtime/train/train_setup.h"
 #include "runtime/train/tuning.h"
@@ -91,18 +93,22 @@ class Trainer {
     options_.run.checkpoint_every = saves_->interval();
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
     engine_options_.ranks = ranks_.steps();
-    const std::size_t before_bytes = peak_resident_bytes();
+    hashes_ = hash_file_for(options_.run, run_dir_, ranks_.rank(), machine_.gpu.has_value());
+    engine_options_.hashes = hashes_.get();
+    const ResidentBefore before = resident_before(ranks_);
     engine_ = std::make_unique<ModelRuntime>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
     console_.say(describe_machine(machine_, options_.tiers.device, plan_, engine_->store_paths()));
     start_from(std::move(checkpoint));
-    waits_.emplace(engine_->program());
-    open_files(planned_step({plan_, machine_, before_bytes, options_.ranks.local_ranks},
-                            predicted_step_s_, ranks_));
+    observer_.emplace(engine_->program(), energy_setting(machine_));
+    open_files(
+        planned_step({plan_, machine_, before, options_.ranks.local_ranks}, prediction_, ranks_));
     const TrainOutcome outcome = train_and_tell_cause();
-    if (trace_) trace_->finish();
+    const std::string traced = observer_->finish();
+    if (!traced.empty()) console_.say(traced);
     rows_->tell_first_steps();
-    console_.say(rows_->summary(*waits_) +
+    rows_->record_waits_and_energy(observer_->waits());
+    console_.say(rows_->summary(observer_->waits()) +
                  rows_->ending(best_->describe_kept(run_dir_), outcome == TrainOutcome::kDone));
     return outcome;
   }
@@ -110,14 +116,18 @@ class Trainer {
  private:
   void open_data() {
     run_data_ = std::make_unique<RunData>(
-        RunData::Request{options_, model_, engine_options_.batch.positions}, ranks_, console_,
-        log_);
+        RunData::Request{options_, model_, options_.batch.sequence_length}, ranks_, console_, log_);
     data_ = &run_data_->dataset();
+    chosen_ = choose_by_data(model_, *data_, run_data_->counts(), options_);
+    engine_options_.batch = batch_for(options_, model_);
     engine_options_.batch.has_documents = data_->has_documents();
     data_hash_ = data_->training_hash();
-    if (ranks_.is_first()) warn_of(options_.run.notes);
-    if (ranks_.is_first()) warn_of(tuned_.doubts);
-    if (ranks_.is_first()) warn_of(doubts_of_data(options_, model_, *data_));
+    if (ranks_.is_first()) warn_of(options_.run.notes, log_);
+    if (ranks_.is_first()) warn_of(tuned_.doubts, log_);
+    if (ranks_.is_first()) warn_of(doubts_of_data(options_, model_, *data_), log_);
+    answers_.emplace(PromptAnswers::Setting{options_, model_, engine_options_.compute_type,
+                                            ranks_.count(), run_data_->tokenizer(), stop_},
+                     log_);
     const SampleShare share = sample_share();
     if (!options_.run.eval_samples.has_value()) {
       options_.run.eval_samples = default_evaluation_samples(share.of_step());
@@ -126,6 +136,7 @@ class Trainer {
     samples_->check_evaluated();
     best_.emplace(best_setting(options_.run, *samples_));
     settle_steps(resumed_progress(options_.run.resume, options_.run.run_dir));
+    if (ranks_.is_first()) warn_of(doubts_of_choices(options_, *data_, total_samples_), log_);
   }
 
   // Sets how far the run goes, given the progress of the steps before it.
@@ -137,12 +148,9 @@ class Trainer {
     schedule_ = schedule_for(options_, total_steps_);
   }
 
-  void warn_of(const std::vector<std::string>& doubts) const {
-    for (const std::string& doubt : doubts) log_.warning(doubt);
-  }
-
   std::string data_summary() const {
-    return describe_data(*data_, {.total_steps = total_steps_,
+    return chosen_ +
+           describe_data(*data_, {.total_steps = total_steps_,
                                   .total_samples = total_samples_,
                                   .samples_per_step = samples_->share().of_step(),
                                   .evaluated_samples = samples_->evaluated(),
@@ -157,8 +165,9 @@ class Trainer {
       check_plans_of_ranks(engine_options_, plan_, ranks_);
     }
     console_.say(describe_plan(engine_options_, plan_));
-    if (ranks_.is_first() && !machine_.gpu.has_value()) {
-      predicted_step_s_ = tell_prediction(engine_options_, plan_, tokens_per_step(), console_);
+    if (!machine_.gpu.has_value()) {
+      prediction_ =
+          tell_prediction({engine_options_, plan_, machine_, ranks_}, tokens_per_step(), console_);
     }
     console_.say(data_summary());
   }
@@ -193,7 +202,7 @@ class Trainer {
     weights_ = open_start_weights(options_.model, model_, layout_, ranks_, log_);
     if (weights_ == nullptr) return;
     loaded_types_ = weights_->types();
-    if (ranks_.is_first()) warn_of(doubts_of_weights(options_, model_, *data_));
+    if (ranks_.is_first()) warn_of(doubts_of_weights(options_, model_, *data_), log_);
   }
 
   void take_run_directory() {
@@ -227,7 +236,8 @@ class Trainer {
                  .keep_last = options_.run.keep_last,
                  .keep_automatic = saves_->keep_automatic(),
                  .resumed_step = options_.run.resume == "auto" ? 0 : done_steps_,
-                 .staging_bytes = staging_room(plan_.ledger, machine_.limits.usable_bytes()),
+                 .staging_bytes = answers_->room_left(
+                     staging_room(plan_.ledger, machine_.limits.usable_bytes())),
                  .types = result_types(),
                  .base_model = tuned_.base_model,
                  .best = *best_,
@@ -245,22 +255,25 @@ class Trainer {
       directory_->keep();
       keep_foreign_config(run_dir_, log_);
       write_run_files(run_dir_, {options_, command_.command_line},
-                      {describe_plan(engine_options_, plan_), reasons_json(plan_)},
+                      {describe_plan(engine_options_, plan_), reasons_json(plan_),
+                       plan_figures_json(largest, prediction_, tokens_per_step()), data_hash_},
                       documents_json(*data_));
       best_->write(run_dir_);
     }
-    rows_.emplace(
-        StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
-                      plan_.model.ranks(), trial_command(command_, run_dir_),
-                      seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_), planned},
-        console_);
+    rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
+                                plan_.model.ranks(),
+                                trial_command(command_, run_dir_, run_data_->has_conversations()),
+                                seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_),
+                                planned, observer_->describe_energy(ranks_)},
+                  console_);
     if (!ranks_.is_first()) return;
     const bool goes_on = resumes_in_place(options_.run.resume, run_dir_);
     rows_->open_file(run_dir_, goes_on ? done_steps_ : 0, largest);
-    const std::optional<StepRange>& traced = options_.run.trace_steps;
-    if (traced && traced->last > done_steps_) {  // else the trace exists already
-      trace_.emplace(run_dir_, engine_->program(), *traced);
-    }
+    console_.opened(run_dir_);
+    answers_->open_file(run_dir_, goes_on ? done_steps_ : 0);
+    drop_hashes_after(run_dir_, goes_on ? done_steps_ : 0);
+    if (hashes_ != nullptr) console_.say(hashes_->describe_cost());
+    observer_->open_trace(run_dir_, options_.run.trace_steps, done_steps_);
   }
 
   // Sets the state and the step of the run. Changes no file before all ranks have verified theirs.
@@ -311,17 +324,14 @@ class Trainer {
     const bool is_own = resumes_in_place(options_.run.resume, run_dir_);
     const std::string from = run_directory_of(checkpoint->directory());
     if (ranks_.is_first()) frozen_ = FrozenOrigin(*checkpoint, is_own);
-    if (is_own) {
-      resumes_from_own_ = true;
-      if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
-    }
+    resumes_from_own_ = is_own;
+    if (is_own && ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
     console_.say(describe_resume(progress, device_name(), arithmetic_of(machine_)));
     const std::string other_best =
         best_->resume({run_dir_, done_steps_, progress.evaluations, is_own}, ranks_);
     if (!other_best.empty()) console_.say(other_best);
-    if (ranks_.is_first()) {
-      tell_changes(progress, samples_->share().of_step(), from, options_, console_);
-    }
+    if (!ranks_.is_first()) return;
+    tell_changes({*checkpoint, model_, samples_->share().of_step(), from}, options_, console_);
   }
 
   std::int64_t last_step() const {
@@ -363,35 +373,29 @@ class Trainer {
         (done_steps_ < last_step() && !ends_early_) || (lacks_evaluation_ && !has_bad_data());
     if (stops_ && is_unfinished) {
       save();
-      end_for_bad_data();
+      samples_->end_for_problem(ranks_);
       console_.say(describe_stop(stop_.signal, done_steps_, total_steps_, command_, run_dir_));
       return TrainOutcome::kSavedOnSignal;
     }
     if (done_steps_ < total_steps_ && !ends_early_) {
       save();
-      end_for_bad_data();
+      samples_->end_for_problem(ranks_);
+      console_.say(describe_asked_stop(done_steps_, total_steps_, command_, run_dir_));
       return TrainOutcome::kStoppedAsAsked;
     }
     if (ends_early_) try_save();  // the result is saved in any case
     saver_->export_or_save(done_steps_, [this] { save(); });
     if (ranks_.is_first()) write_steps_of_result(run_dir_, done_steps_);
     saver_->rethrow_unsaved(done_steps_);
-    end_for_bad_data();
+    samples_->end_for_problem(ranks_);
     return TrainOutcome::kDone;
-  }
-
-  // Does not return where a rank cannot read its data: that rank throws, and its abort brings the
-  // reason to the other ranks, which wait for all. A restart would end in the same way.
-  void end_for_bad_data() {
-    const bool is_bad = has_bad_data();
-    samples_->rethrow_problem();
-    if (is_bad) ranks_.wait_for_all();
   }
 
   bool has_bad_data() const { return ranks_.any(samples_->has_problem()); }
 
   // Runs steps, each begun before the previous one is finished, up to one that must be complete.
   void train_to_boundary() {
+    observer_->begin_steps();
     begin_step(done_steps_ + 1);
     for (;;) {
       const std::int64_t step = done_steps_ + 1;
@@ -428,13 +432,13 @@ class Trainer {
     try {
       outcome = engine_->finish_step();
       totals = *outcome.report;
-      totals.process_peak_bytes = peak_resident_bytes();
+      observer_->measure(totals);
       ranks_.combine(totals);
     } catch (...) {  // the previous step's row lacks only its time
       rows_->flush_of_failed_run(clock_.now_ns(), log_);
       throw;
     }
-    observe(*outcome.report);
+    observer_->add(*outcome.report);
     rows_->add({.step = step,
                 .loss = outcome.result.loss,
                 .gradient_norm = outcome.result.gradient_norm,
@@ -450,12 +454,13 @@ class Trainer {
   // Ends a sequence of steps: completes the updates, and does the work that needs complete updates.
   void complete_boundary() {
     if (const RunReport* drained = engine_->drain()) {
-      observe(*drained);
+      observer_->add(*drained);
       RunTotals totals = *drained;
+      observer_->measure(totals);
       ranks_.combine(totals);
       rows_->add_drained(totals);
     }
-    waits_->leave_out_until_next_run();
+    observer_->leave_out_until_next_run();
     const std::int64_t until_ns = clock_.now_ns();
     std::optional<ValidationLosses> losses;
     // The sender of a stop signal may not wait for an evaluation: a resumed run makes up for it.
@@ -464,6 +469,9 @@ class Trainer {
     rows_->flush(until_ns);
     lacks_evaluation_ = evaluates_after(done_steps_) && !losses.has_value();
     if (losses.has_value()) take_losses(*losses);
+    if (!losses.has_value() && done_steps_ == total_steps_) {
+      answers_->show(done_steps_, *saver_, console_);
+    }
     if (!saves_->is_due(done_steps_)) return;
     CheckpointProgress saved = progress();
     saved.is_automatic = saves_->is_automatic();
@@ -473,11 +481,6 @@ class Trainer {
     }
     rows_->sync();
     saver_->begin_save(saved);
-  }
-
-  void observe(const RunReport& report) {
-    waits_->add(report);
-    if (trace_) trace_->add(report, *waits_);
   }
 
   std::optional<ValidationLosses> evaluate() {
@@ -505,6 +508,7 @@ class Trainer {
   // Keeps the evaluated state if it is the best one, and decides whether the run goes on.
   void take_losses(const ValidationLosses& losses) {
     check_validation_losses(losses, done_steps_);
+    answers_->show(done_steps_, *saver_, console_);
     const bool is_best = best_->add(done_steps_, losses.front().loss) && try_save();
     if (is_best) best_->set_kept(done_steps_);
     if (ranks_.is_first() && best_->is_kept()) best_->write(run_dir_);
@@ -519,17 +523,11 @@ class Trainer {
   }
 
   CheckpointProgress progress() const {
-    return {done_steps_,
-            next_sample_,
-            options_.model.seed,
-            engine_options_.batch.positions,
-            data_->training_tokens(),
-            engine_->loss_scale(),
-            device_name(),
-            arithmetic_of(machine_),
-            data_hash_,
-            loaded_types_,
-            best_->history()};
+    const std::int64_t tokens = data_->training_tokens();
+    return {
+        done_steps_, next_sample_,          options_.model.seed, engine_options_.batch.positions,
+        tokens,      engine_->loss_scale(), device_name(),       arithmetic_of(machine_),
+        data_hash_,  loaded_types_,         best_->history()};
   }
 
   // Saves the state after the last finished step; only once, however many reasons there are.
@@ -559,24 +557,26 @@ class Trainer {
   ModelRuntimeOptions engine_options_;
   std::unique_ptr<RunData> run_data_;
   const Dataset* data_ = nullptr;           // of run_data_
+  std::string chosen_;                      // what the data has chosen, for the console
   std::optional<std::uint64_t> data_hash_;  // at the start of the run
   LrSchedule schedule_;
   std::unique_ptr<HfDirectory> weights_;  // until the state is filled from them
   FrozenOrigin frozen_;
   std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;
-  std::unique_ptr<RunDirectory> directory_;  // of the first rank
-  std::optional<double> predicted_step_s_;   // by the first rank, for the CPU device
+  std::unique_ptr<RunDirectory> directory_;   // of the first rank
+  std::optional<StepPrediction> prediction_;  // of this rank, for the CPU device
   TierPlan plan_;  // before the engine, whose lanes may still run after a failed step
+  std::unique_ptr<HashFile> hashes_;  // before the engine; null: none are recorded
   std::unique_ptr<ModelRuntime> engine_;
   std::optional<RankedState> state_;
   std::optional<RankSamples> samples_;
+  std::optional<PromptAnswers> answers_;
   std::optional<BestRecord> best_;
   std::optional<RunSaves> saves_;
   std::optional<RunSaver> saver_;
   std::optional<StepRows> rows_;
-  std::optional<StepWaits> waits_;
-  std::optional<TraceFile> trace_;  // of the first rank
+  std::optional<StepObserver> observer_;
 
   bool stops_ = false;             // some rank was asked to stop
   bool had_no_targets_ = false;    // in some step

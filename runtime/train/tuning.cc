@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/model/adapter_modules.h"
 #include "runtime/model/adapter_targets.h"
 #include "runtime/model/trainable.h"
 #include "runtime/train/option_flags.h"
@@ -25,8 +26,14 @@ constexpr const char* kAgreeRemedy = "leave the flag out, or start a new adapter
 void refuse_adapter_as_model(const std::string& model) {
   std::error_code ignored;
   if (!is_adapter_directory(model) || fs::exists(fs::path(model) / "config.json", ignored)) return;
-  throw ConfigError(fmt::format("--model {} is an adapter, not a model", model),
-                    fmt::format("give the adapter's base model, and --adapter {}", model));
+  const std::string base = AdapterDirectory(model).base_model();
+  const bool is_here = fs::exists(fs::path(base) / "config.json", ignored);
+  throw ConfigError(
+      fmt::format("--model {} is an adapter, not a model", model),
+      is_here ? fmt::format("give its base: --model {} --adapter {}", base, model)
+              : fmt::format("give the directory where its base, '{}', is now: --model DIR "
+                            "--adapter {}",
+                            base, model));
 }
 
 template <typename Value>
@@ -38,15 +45,33 @@ void check_agrees(const char* flag, const std::optional<Value>& asked, const Val
       kAgreeRemedy);
 }
 
-void take_given_adapter(TunedModel& tuned, const LoraOptions& lora) {
+// Refuses flags that name other layers or modules than a given adapter has.
+void check_layers_agree(const ModelConfig& base, const AdapterOptions& is,
+                        const ModelOptions& options) {
+  const LoraOptions& lora = options.lora;
+  const auto refuse = [&](const char* flag, const std::vector<std::string>& asked,
+                          const std::vector<std::string>& there) {
+    throw ConfigError(
+        fmt::format("--{} {} contradicts --adapter {}, which has {}", flag, fmt::join(asked, " "),
+                    lora.adapter,
+                    there.empty() ? "none" : fmt::format("{}", fmt::join(there, " "))),
+        kAgreeRemedy);
+  };
+  if (!lora.targets.empty()) {
+    const std::vector<std::string> asked = with_adapter(base, is, lora.targets).adapter.targets;
+    if (asked != is.targets) refuse("lora-targets", lora.targets, is.targets);
+  }
+  if (options.trainable.empty()) return;
+  if (modules_that_match(base, options.trainable, flag_of_option) == is.whole_modules) return;
+  refuse("trainable", options.trainable, is.whole_modules);
+}
+
+void take_given_adapter(TunedModel& tuned, const ModelOptions& options) {
+  const LoraOptions& lora = options.lora;
   const ModelConfig base = tuned.config;
   tuned.adapter = std::make_unique<AdapterDirectory>(lora.adapter);
-  if (tuned.adapter->dropout() > 0) {
-    throw ConfigError(fmt::format("--adapter {}: lora_dropout {} is not built yet", lora.adapter,
-                                  tuned.adapter->dropout()),
-                      "set it to 0 in its adapter_config.json to continue without dropout");
-  }
   tuned.config = tuned.adapter->adapted(base);
+  if (lora.dropout) tuned.config.adapter.dropout = *lora.dropout;
   std::string doubt = doubt_about_base(*tuned.adapter, tuned.base_model);
   if (!doubt.empty()) tuned.doubts.push_back(std::move(doubt));
   const AdapterOptions& is = tuned.config.adapter;
@@ -60,13 +85,22 @@ void take_given_adapter(TunedModel& tuned, const LoraOptions& lora) {
   std::optional<std::string_view> asked_type;
   if (lora.has_magnitudes) asked_type = type(*lora.has_magnitudes);
   check_agrees("lora-type", asked_type, type(is.has_magnitudes), lora.adapter);
-  if (lora.targets.empty()) return;
-  const std::vector<std::string> asked = with_adapter(base, is, lora.targets).adapter.targets;
-  if (asked == is.targets) return;
-  throw ConfigError(
-      fmt::format("--lora-targets {} contradicts --adapter {}, which has {}",
-                  fmt::join(lora.targets, " "), lora.adapter, fmt::join(is.targets, " ")),
-      kAgreeRemedy);
+  check_layers_agree(base, is, options);
+}
+
+// Returns the words for messages about the dropout and the magnitudes of an adapter.
+DropoutWords words_of_dropout(const LoraOptions& lora, const AdapterOptions& adapter) {
+  const std::string given = fmt::format("--adapter {}", lora.adapter);
+  DropoutWords words;
+  words.remedy = "give --lora-dropout 0";
+  if (lora.dropout) {
+    words.dropout = fmt::format("--lora-dropout {}", *lora.dropout);
+    words.magnitudes = lora.adapter.empty() ? "--lora-type dora" : "the use_dora of " + given;
+  } else {
+    words.dropout = fmt::format("{}: lora_dropout {}", given, adapter.dropout);
+    words.magnitudes = "use_dora";
+  }
+  return words;
 }
 
 // Returns the base model as an adapter's files name it: its directory, or its name.
@@ -86,17 +120,21 @@ TunedModel tuned_model(const ModelOptions& options) {
   tuned.config = load_model_config(options.model, options.ignored_config_keys);
   const LoraOptions& lora = options.lora;
   if (!lora.adapter.empty()) {
-    take_given_adapter(tuned, lora);
+    take_given_adapter(tuned, options);
   } else if (lora.rank) {
     AdapterOptions adapter;
     adapter.rank = *lora.rank;
     adapter.alpha = lora.alpha.value_or(2.0 * static_cast<double>(*lora.rank));
     adapter.is_rank_stabilized = lora.is_rank_stabilized.value_or(false);
     adapter.has_magnitudes = lora.has_magnitudes.value_or(false);
+    adapter.dropout = lora.dropout.value_or(0);
+    adapter.whole_modules = modules_that_match(tuned.config, options.trainable, flag_of_option);
     tuned.config = with_adapter(std::move(tuned.config), std::move(adapter), lora.targets);
   } else {
     tuned.config = with_trainable(std::move(tuned.config), options.trainable, flag_of_option);
   }
+  const AdapterOptions& adapter = tuned.config.adapter;
+  check_dropout(adapter, words_of_dropout(lora, adapter));
   return tuned;
 }
 
@@ -114,8 +152,10 @@ void StartState::read(StateField field, const UnitLayout& unit, std::int64_t beg
       unit, begin, out,
       [&](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
         const std::int64_t at = tensor.offset + first;
+        if (adapter_ != nullptr && adapter_->has(tensor)) {
+          return adapter_->read(field, unit, at, part);
+        }
         if (!is_adapter(tensor.kind)) return base_.read(field, unit, at, part);
-        if (adapter_ != nullptr) return adapter_->read(field, unit, at, part);
         if (is_magnitude(tensor.kind) && field == StateField::kMaster) {
           return read_norms(unit, *unit.find(weight_of_magnitude(tensor.kind)), first, part);
         }

@@ -169,8 +169,8 @@ TEST_F(JsonlTraining, BadLinesAreNamed) {
   for (const auto& [line, code, says] : std::initializer_list<Bad>{
            {"{\"text\": \"cut", 5, "bad.jsonl:2: not a JSON object"},
            {"{\"text\": \"\xff\"}", 5, "bad.jsonl:2: byte 0xff at offset 27"},
-           {"{\"messages\": []}", 2, "python -m terrace.data prepare"},
-           {"{\"body\": \"x\"}", 2, "bad.jsonl:2: has neither \"text\""},
+           {"{\"messages\": []}", 2, "bad.jsonl:2: key \"messages\" has no message"},
+           {"{\"body\": \"x\"}", 2, "bad.jsonl:2: has neither \"messages\" nor \"text\""},
            {"{\"input_ids\": [256]}", 2, "bad.jsonl:2: key \"input_ids\" has 256 at 0"},
        }) {
     training_.directory().write("bad.jsonl", "{\"text\": \"good\"}\n" + std::string(line) + "\n");

@@ -64,6 +64,7 @@ constexpr std::pair<std::string_view, std::string_view> kNotRun[] = {
     {"terrace bench io|copy|", "a synopsis"},
     {"terrace bench copy|kernel|step --device cuda", "a synopsis for a GPU"},
     {"terrace bench overlap --tokens N", "takes 16 GB of memory and a quarter of an hour"},
+    {"terrace profile here.toml", "remembers its measurement in the user's cache"},
     {"terrace train --model qwen", "its data are prepared by Python; tests/python has that"},
 };
 
@@ -73,6 +74,7 @@ constexpr std::pair<std::string_view, std::string_view> kReadersOwn[] = {
     {" DIR", " model"},
     {"/usr/include", "text.txt"},
     {"/mnt/drive", "drive"},
+    {"/var/lib/node_exporter/", ""},
 };
 
 bool is_of_the_program(const std::string& command) {
@@ -136,11 +138,21 @@ class Checkout {
       directory_.write(name, "a red boat\n");
     }
     fs::create_directories(directory_.path("drive"));
-    const Outcome made = run(
-        "terrace train --model shape --init random --data text.txt --sequence-length 64 "
-        "--max-steps 1 --run-dir made && cp -r made/final model && mkdir -p runs/first && cp -r "
-        "model runs/first/final");
+    const Outcome made =
+        run("terrace train --model shape --init random --data text.txt --sequence-length 64 "
+            "--max-steps 1 --run-dir made && cp -r made/final model && cp -r model llama && mkdir "
+            "runs && for run in a b runs/first runs/second; do cp -r made $run; done");
     EXPECT_EQ(made.code, 0) << made;
+    directory_.write("llama/chat_template.jinja",
+                     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}"
+                     "{% if add_generation_prompt %}<assistant>{% endif %}");
+    std::string chats;
+    for (int i = 0; i < 8; ++i) {
+      chats += R"({"messages": [{"role": "user", "content": "boat?"}, )"
+               R"({"role": "assistant", "content": "red"}]})"
+               "\n";
+    }
+    directory_.write("chats.jsonl", chats);
   }
 
  private:
@@ -164,7 +176,8 @@ TEST_P(DocsPage, CommandsWorkAsTheyAreWritten) {
   }
 }
 
-constexpr const char* kPages[] = {"adding",   "benchmarks", "data",  "questions",
+constexpr const char* kPages[] = {"adding",   "benchmarks", "conversations", "data",
+                                  "diff",     "plan",       "questions",     "report",
                                   "sampling", "tokenizers", "tuning"};
 INSTANTIATE_TEST_SUITE_P(Pages, DocsPage, testing::ValuesIn(kPages),
                          [](const auto& page) { return std::string(page.param); });

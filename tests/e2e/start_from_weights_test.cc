@@ -82,7 +82,8 @@ TEST_F(StartFromWeights, WithDropoutSaysThatThereIsNone) {
   add_key("\"attention_dropout\": 0.25");
   const Outcome outcome = run_program(command());
   EXPECT_EQ(outcome.code, 0) << outcome;
-  EXPECT_THAT(outcome.errors, HasSubstr("attention_dropout 0.25: Terrace does not use dropout"));
+  EXPECT_THAT(outcome.errors,
+              HasSubstr("attention_dropout 0.25: the model is trained without this dropout"));
 }
 
 // Otherwise the first step would fail, with advice about the learning rate.
@@ -162,7 +163,7 @@ TEST_F(StartFromWeights, CopiesLicencesAndCodeToTheResult) {
   for (const char* name : {"LICENSE", "modeling_own.py", "vocab.json", "notes.bin"}) {
     training_.directory().write(std::string("first/final/") + name, name);
   }
-  training_.train("run", flags());
+  training_.train("run", flags() + Arguments{"--tokenizer", "bytes"});
   EXPECT_EQ(training_.directory().read("run/final/LICENSE"), "LICENSE");
   EXPECT_EQ(training_.directory().read("run/final/modeling_own.py"), "modeling_own.py");
   EXPECT_FALSE(training_.directory().has("run/final/vocab.json"));  // trained on bytes

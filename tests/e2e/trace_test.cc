@@ -70,7 +70,8 @@ class TraceSteps : public testing::Test {
 };
 
 TEST_F(TraceSteps, HasATrackPerLaneWithoutOverlapAndShowsWaits) {
-  training_.train("run", all_on_nvme_ + Arguments{"--trace-steps", "2:4"});
+  const Outcome told = training_.train("run", all_on_nvme_ + Arguments{"--trace-steps", "2:4"});
+  EXPECT_THAT(told.output, HasSubstr("trace of steps 2 to 4: " + training_.path("run/trace.json")));
   Trace trace = read_trace(training_.directory().read("run/trace.json"));
   for (const char* lane : {"compute", "upload", "download", "read", "write", "update"}) {
     ASSERT_FALSE(trace.tracks[lane].empty()) << lane;

@@ -57,6 +57,13 @@ def train(terrace, base, text, run_directory, flags):
     return run_directory / "final"
 
 
+def stored_name(name):
+    """The name in the file of a parameter of PEFT's model. There a vector of magnitudes is a module, and a module that
+    trains whole is one of several."""
+    name = name.replace(".modules_to_save.default.", ".").replace(".default.", ".")
+    return name.replace("_vector.weight", "_vector")
+
+
 def load_adapter(base, final):
     """As a user of PEFT does. Every tensor of the file is in the model, and no other is trained."""
     with warnings.catch_warnings():
@@ -64,9 +71,9 @@ def load_adapter(base, final):
         warnings.filterwarnings("ignore", message=".*(vocabulary|deprecated).*")
         model = peft.PeftModel.from_pretrained(reference.load_whole(base), final)
     stored = load_file(final / "adapter_model.safetensors")
-    # In the model a vector of magnitudes is a module; in the file it has no ".weight".
-    loaded = {name.replace(".default.", ".").replace("_vector.weight", "_vector"): value
-              for name, value in model.named_parameters() if "lora_" in name}
+    loaded = {stored_name(name): value
+              for name, value in model.named_parameters(remove_duplicate=False)
+              if "lora_" in name or "modules_to_save" in name}
     if stored.keys() != loaded.keys():
         raise AssertionError(f"{final}: other tensors: {stored.keys() ^ loaded.keys()}")
     for name, value in stored.items():

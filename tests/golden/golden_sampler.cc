@@ -15,7 +15,7 @@ GoldenSampler::GoldenSampler(const std::string& directory, std::int64_t position
   const HfDirectory weights(model, config, parameter_layout(config), log);
   const auto fetch = [&](const UnitLayout&, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) {
-    if (is_adapter(tensor.kind)) return adapter->read(tensor, begin, out);
+    if (adapter != nullptr && adapter->has(tensor)) return adapter->read(tensor, begin, out);
     weights.read(tensor, begin, out);
   };
   const TokenSampler::Shape shape = {config, DType::kF32, positions, 1, rope == Rope::kOfEachText};

@@ -22,11 +22,13 @@ import transformers
 from safetensors.torch import load_file
 
 import reference
-from adapters_test import ADAPTERS, make_base, run
+from adapters_test import ADAPTERS, make_base, run, stored_name
 from checks import ROUNDINGS, moved
+from dropout import drop_as_terrace
 from final_test import SAMPLES, expect_near, spread_of, text_of
 
 STEPS = 20
+SEED = 1234
 MAX_GRAD_NORM = 0.5
 BLOCK = 64
 GROUP = 256
@@ -123,6 +125,7 @@ def trained_by_peft(adapter, config, weights, batches, random=None):
         weights = {name: moved(value, random) for name, value in weights.items()}
     base = reference.with_weights(config, weights)
     model = peft.PeftModel.from_pretrained(base, adapter, is_trainable=True)
+    drop_as_terrace(model, SEED)
 
     def move(moving):
         for _, parameter in trained_of(moving):
@@ -130,9 +133,9 @@ def trained_by_peft(adapter, config, weights, batches, random=None):
 
     change = None if random is None else move
     losses = reference.train(model, batches, MAX_GRAD_NORM, change).losses
-    names = sorted(name for name, _ in trained_of(model))
-    values = dict(trained_of(model))
-    return torch.tensor(losses), torch.cat([values[n].detach().flatten() for n in names])
+    values = {stored_name(name): value.detach() for name, value in
+              model.named_parameters(remove_duplicate=False) if value.requires_grad}
+    return torch.tensor(losses), torch.cat([values[name].flatten() for name in sorted(values)])
 
 
 def trained_by_program(terrace, base, text, directory, more):
@@ -146,7 +149,7 @@ def trained_by_program(terrace, base, text, directory, more):
         "weight-decay": reference.WEIGHT_DECAY, "adam-beta1": reference.BETAS[0],
         "adam-beta2": reference.BETAS[1], "adam-epsilon": reference.EPSILON,
         "max-grad-norm": MAX_GRAD_NORM, "precision": "fp32", "device": "cpu", "threads": 1,
-        "run-dir": directory,
+        "seed": SEED, "run-dir": directory,
     }
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
     run([terrace, "train", *words])

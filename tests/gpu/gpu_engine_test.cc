@@ -117,6 +117,29 @@ TEST_P(GpuEngine, OrdersDoNotChangeBits) {
   });
 }
 
+// The same elements of adapters' inputs are dropped in the forward, the recomputation and the
+// backward, wherever the state is.
+TEST_P(GpuEngine, AdaptersWithDropoutKeepTheirBits) {
+  const auto drops = [](ModelRuntimeOptions& options) {
+    add_dropping_adapter(options);
+    options.batch.has_documents = true;
+  };
+  ModelRuntimeOptions dropping = options();
+  drops(dropping);
+  const TrainedRun expected = train_tiny(dropping, kSteps);
+  expect_equal(expected, [&](ModelRuntimeOptions& options) {
+    drops(options);
+    options.placement.recompute = true;
+  });
+  expect_equal(expected, [&](ModelRuntimeOptions& options) {
+    drops(options);
+    set_homes(options, Tier::kHost);
+    options.placement.order = MicroBatchOrder::kLayerMajor;
+  });
+  dropping.dropout_seed = 6;
+  EXPECT_NE(train_tiny(dropping, kSteps).curve, expected.curve);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuEngine, testing::ValuesIn(kShapes),
                          [](const auto& shape) { return std::string(shape.param.name); });
 

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "tests/kernels/op_case.h"
 
@@ -196,6 +197,54 @@ OpCase scale_rows_case(DType compute, const RowsOfScale& s, bool of_x, bool adds
     const StridedRows x = columns_of(in[0], of_x ? s.first : 0, s.width);
     const StridedRows y = columns_of(out[0], of_x ? 0 : s.first, s.width);
     return ScaleRows{.x = x, .y = y, .factor = 1.7F, .adds = adds};
+  });
+  return c;
+}
+
+// R rows with C columns of a wider tensor, beginning at its column `first`. Each `positions` rows
+// are one sample: 4, then none (-1), then 6, 7, ...
+struct DropoutShape {
+  std::int64_t R, C, first, positions;
+};
+
+constexpr DropoutShape kDropouts[] = {{1, 1, 0, 1},    {37, 75, 0, 5},   {5, 16, 32, 5},
+                                      {9, 1030, 0, 2}, {6, 261, 259, 3}, {3, 4097, 5, 1},
+                                      {4, 70, 1000, 2}};
+
+// Other thresholds than of a usual probability: an element is always kept, or dropped unless its
+// random word is the largest.
+constexpr std::uint32_t kThreshold = 0x50000000;
+constexpr std::uint32_t kThresholds[] = {kThreshold, 0, 0xFFFFFFFF};
+
+OpCase dropout_case(DType compute, const DropoutShape& s, std::uint32_t threshold, bool in_place,
+                    Random& random) {
+  OpCase c;
+  c.name = fmt::format("dropout R={} C={} first={} positions={} threshold={} in_place={}", s.R, s.C,
+                       s.first, s.positions, threshold, in_place);
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.C), random));
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (std::int64_t i = 5; i < s.R * s.C; i += 7) {
+    c.inputs[0].set(i, i % 2 == 0 ? kInfinity : -kInfinity);
+  }
+  HostTensor samples(DType::kI32, shape(s.R));
+  for (std::int64_t row = 0; row < s.R; ++row) {
+    const std::int64_t sample = row / s.positions;
+    samples.set(row, sample == 1 ? -1.0 : 4.0 + static_cast<double>(sample));
+  }
+  c.inputs.push_back(samples);
+  c.outputs = {{.dtype = compute,
+                .shape = shape(s.R, s.C),
+                .kind = in_place ? OutputKind::kInPlace : OutputKind::kOverwritten}};
+  set_op(c, &KernelTable::dropout, [=](const Views& in, const Views& out, GradientMode) {
+    return Dropout{.x = in_place ? out[0] : in[0],
+                   .y = out[0],
+                   .samples = in[1],
+                   .positions = s.positions,
+                   .first_column = s.first,
+                   .seed = 0x123456789abcdef,
+                   .stream = 77,
+                   .threshold = threshold,
+                   .factor = 1.4545455F};
   });
   return c;
 }
@@ -408,6 +457,13 @@ std::vector<OpCase> elementwise_cases(DType compute) {
       for (const bool adds : {false, true}) {
         cases.push_back(scale_rows_case(compute, rows, of_x, adds, random));
         cases.push_back(scale_columns_case(compute, rows, of_x, adds, random));
+      }
+    }
+  }
+  for (const DropoutShape& dropout : kDropouts) {
+    for (const bool in_place : {false, true}) {
+      for (const std::uint32_t threshold : kThresholds) {
+        cases.push_back(dropout_case(compute, dropout, threshold, in_place, random));
       }
     }
   }

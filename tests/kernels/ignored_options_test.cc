@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "tests/kernels/op_case.h"
@@ -53,6 +56,17 @@ KernelTable without() {
   KernelTable table = cpu_kernels();
   table.*Run = call_without<Op, Run, Forget>;
   return table;
+}
+
+// Gives a dropout another list of samples, which stays as it is until the next call.
+template <typename Change>
+void change_samples(Dropout& op, const Change& change) {
+  static std::vector<std::int32_t> changed;
+  const auto rows = static_cast<std::size_t>(op.samples.elements());
+  const std::span samples(op.samples.as<std::int32_t>(), rows);
+  changed.assign(samples.begin(), samples.end());
+  for (std::int32_t& sample : changed) sample = change(sample);
+  op.samples.data = reinterpret_cast<std::byte*>(changed.data());
 }
 
 class IgnoredOptions : public testing::TestWithParam<DType> {
@@ -161,6 +175,25 @@ TEST_P(IgnoredOptions, OfElementwiseOps) {
        "the stride of x");
   rows(without<ScaleRows, &T::scale_rows, [](ScaleRows& op) { op.y.stride = op.y.width; }>(),
        "the stride of y");
+  const auto dropout = [&](const KernelTable& table, const char* what) {
+    expect_noticed(cases, table, "dropout", what);
+  };
+  dropout(without<Dropout, &T::dropout, [](Dropout& op) { op.seed &= ~std::uint32_t{0}; }>(),
+          "the upper half of the seed");
+  dropout(without<Dropout, &T::dropout, [](Dropout& op) { op.seed &= ~std::uint64_t{0} << 32U; }>(),
+          "the lower half of the seed");
+  dropout(without<Dropout, &T::dropout,
+                  [](Dropout& op) { change_samples(op, [](auto s) { return std::min(s, 4); }); }>(),
+          "the numbers of the samples");
+  dropout(without<Dropout, &T::dropout,
+                  [](Dropout& op) { change_samples(op, [](auto s) { return std::max(s, 0); }); }>(),
+          "rows that are copied");
+  dropout(without<Dropout, &T::dropout, [](Dropout& op) { op.stream = 0; }>(), "the stream");
+  dropout(without<Dropout, &T::dropout, [](Dropout& op) { op.first_column = 0; }>(),
+          "the first column");
+  dropout(without<Dropout, &T::dropout, [](Dropout& op) { op.positions = 1; }>(), "the positions");
+  dropout(without<Dropout, &T::dropout, [](Dropout& op) { op.threshold = 0; }>(), "the threshold");
+  dropout(without<Dropout, &T::dropout, [](Dropout& op) { op.factor = 1; }>(), "the factor");
   const auto columns = [&](const KernelTable& table, const char* what) {
     expect_noticed(cases, table, "scale_columns", what);
   };

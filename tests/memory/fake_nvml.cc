@@ -1,8 +1,10 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
-// A library with the functions of NVML that gpu_inventory.cc looks up. It has two GPUs.
+// A library with the functions of NVML that gpu_inventory.cc and gpu_energy.cc look up. It has two
+// GPUs.
 namespace {
 
 struct PciInfo {
@@ -56,6 +58,21 @@ int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned* value) {
 }
 int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned* value) {
   *value = 16;
+  return 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char* address, void** device) {
+  constexpr int kNotFound = 6;
+  const std::string_view at = address;
+  if (at != "0000:3a:00.0" && at != "0000:3b:00.0") return kNotFound;
+  *device = &gpus.at(at == "0000:3b:00.0" ? 1 : 0);
+  return 0;
+}
+// The first GPU takes 2.5 J between two calls; the other one is too old for a counter.
+int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millijoules) {
+  constexpr int kNotSupported = 3;
+  if (*static_cast<int*>(device) != 0) return kNotSupported;
+  static unsigned long long total = 7'000'000'000'000;
+  *millijoules = total += 2500;
   return 0;
 }
 // The function for the maximum width is left out: some drivers do not have every function.

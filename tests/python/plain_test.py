@@ -17,7 +17,7 @@ PACKAGE = sys.argv.pop(1)
 sys.path.insert(0, PACKAGE)
 
 from terrace.data.chat import prompt_of  # noqa: E402
-from terrace.data.conversation import Conversation, read_conversation  # noqa: E402
+from terrace.data.conversation import Conversation  # noqa: E402
 from terrace.data.errors import DataError  # noqa: E402
 from terrace.data.output import LinesWriter, check_output  # noqa: E402
 from terrace.data.rows import LONGEST_LINE, rows_of  # noqa: E402
@@ -64,43 +64,6 @@ class Case(unittest.TestCase):
         return path
 
 
-class Conversations(Case):
-    def test_forms(self):
-        turns = [user("a"), assistant("b")]
-        self.assertEqual(read_conversation({"messages": turns}, "x").messages, turns)
-        sharegpt = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
-        self.assertEqual(read_conversation(sharegpt, "x").messages, turns)
-        halves = read_conversation({"prompt": [user("a"), assistant("b"), user("c")],
-                                    "completion": [assistant("d")]}, "x")
-        self.assertEqual(halves.assistant_turns(), [3])
-        weighted = read_conversation({"messages": [assistant("a", weight=0), assistant("b", weight=1)]},
-                                     "x")
-        self.assertEqual(weighted.assistant_turns(), [1])
-        self.assertNotIn("weight", weighted.messages[0])
-        call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
-        self.assertNotIn("content", read_conversation({"messages": [user("a"), call]}, "x").messages[1])
-
-    def test_wrong_ones_are_named(self):
-        for row, says in [
-            ({}, 'none of "messages"'),
-            ({"messages": [], "conversations": []}, "more than one"),
-            ({"messages": []}, 'key "messages" has no message'),
-            ({"messages": "hello"}, "is a text, not a list"),
-            ({"messages": [user("a"), "b"]}, 'key "messages[1]" is a text'),
-            ({"messages": [{"content": "a"}]}, 'key "messages[0].role" is missing'),
-            ({"messages": [{"role": 3, "content": "a"}]}, 'key "messages[0].role" is not a text'),
-            ({"messages": [{"role": "user"}]}, 'key "messages[0].content" is missing'),
-            ({"messages": [{"role": "user", "content": 5}]}, "content\" is a number"),
-            ({"messages": [assistant("a", weight=2)]}, 'key "messages[0].weight" is 2'),
-            ({"conversations": [{"from": "dog", "value": "w"}]}, "is 'dog', which is none of"),
-            ({"prompt": [user("a")]}, 'key "completion" is a null'),
-            ({"prompt": "a", "completion": "b"}, 'key "prompt" is a text'),
-            ({"messages": [user("a")], "tools": {}}, 'key "tools"'),
-        ]:
-            with self.subTest(row), self.refused(2, "a.jsonl:7", says):
-                read_conversation(row, "a.jsonl:7")
-
-
 def chatml(messages, is_prompt):
     text = "".join(f"<{m['role']}>\n{(m.get('content') or '').strip()}<end>\n" for m in messages)
     return text + ("<assistant>\n" if is_prompt else "")
@@ -116,9 +79,9 @@ def thinking(messages, is_prompt):
 
 
 class Spans(Case):
-    def turns(self, render, messages):
+    def turns(self, render, messages, *more_ends):
         text = render(messages, False)
-        finder = TurnFinder(render, messages, text, {"<end>"})
+        finder = TurnFinder(render, messages, text, {"<end>", *more_ends})
         spans = [finder.span(i, "x") for i, m in enumerate(messages) if m["role"] == "assistant"]
         return [text[begin:end] for begin, end in spans]
 
@@ -130,12 +93,51 @@ class Spans(Case):
         messages = [user("a"), assistant("b"), user("b"), assistant("b")]
         self.assertEqual(self.turns(thinking, messages), ["b<end>", "<think>b<end>"])
 
-    def test_a_template_that_changes_the_beginning_is_refused(self):
+    def test_turns_whose_prompt_is_not_the_beginning_of_the_text(self):
         def counting(messages, is_prompt):
             return f"{len(messages)} messages\n" + chatml(messages, is_prompt)
 
-        with self.refused(2, "message 1", "the prompt for it"):
-            self.turns(counting, [user("a"), assistant("b")])
+        messages = [user("a"), assistant("b"), user("b"), assistant("")]
+        self.assertEqual(self.turns(counting, messages), ["b<end>", "<end>"])
+
+    def test_prompts_that_begin_a_thought(self):
+        def thoughtful(messages, is_prompt):
+            return chatml(messages, is_prompt) + ("<think>\n" if is_prompt else "")
+
+        messages = [user("a"), assistant("<"), user("b"), assistant("b")]
+        self.assertEqual(self.turns(thoughtful, messages), ["<<end>", "b<end>"])
+
+    def test_a_token_that_ends_the_text_is_not_in_the_turn(self):
+        def ended(messages, is_prompt):
+            return chatml(messages, is_prompt) + ("" if is_prompt else "<stop>")
+
+        messages = [user("a"), assistant("b<stop>"), user("b"), assistant("b")]
+        self.assertEqual(self.turns(ended, messages, "<stop>"), ["b<stop><end>", "b<end>"])
+
+    def test_another_token_at_the_end_of_the_last_turn_is_not_a_token_of_the_text(self):
+        def returning(messages, is_prompt):
+            text = chatml(messages, is_prompt)
+            return text if is_prompt else text.removesuffix("<end>\n") + "<stop>"
+
+        messages = [user("a"), assistant("b"), user("b"), assistant("b")]
+        with self.refused(2, "message 1", "the end of its turn"):
+            self.turns(returning, messages, "<stop>")
+
+    def test_a_header_that_is_not_the_one_of_the_prompt_is_refused(self):
+        def headed(messages, is_prompt):
+            text = chatml(messages, False)
+            return text + ("<model>\n" if is_prompt else "")
+
+        with self.refused(2, "message 1", "the text before it differs"):
+            self.turns(headed, [user("a"), assistant("b")])
+
+    def test_a_turn_without_its_content_is_refused(self):
+        def silent(messages, is_prompt):
+            return chatml([{**m, "content": m["content"].replace("b", "")} for m in messages],
+                          is_prompt)
+
+        with self.refused(2, "message 1", "found for it does not show its content"):
+            self.turns(silent, [user("a"), assistant("b"), user("c"), assistant("d")])
 
     def test_a_turn_without_an_end_of_its_own_is_refused(self):
         def numbered(messages, is_prompt):
@@ -168,6 +170,38 @@ class Rows(Case):
             path = self.file(name, content)
             self.assertEqual(list(rows_of(path, [])),
                              [(place.format(path), row) for place, row in expected])
+
+    def test_arrays(self):
+        rows = [{"a": "é[{,"}, {"b": [1, {"c": "x" * 200000}]}, {}]
+        for text in (json.dumps(rows), json.dumps(rows, ensure_ascii=False, indent=2) + "\n",
+                     "\ufeff \n" + json.dumps(rows)):
+            for name, content in [("a.json", text.encode()), ("a.gz", gzip.compress(text.encode()))]:
+                path = self.file(name, content)
+                found = list(rows_of(path, []))
+                self.assertEqual([row for _, row in found], rows)
+                self.assertEqual(found[1][0], f"{path}: object 2 (jq '.[1]')")
+        self.assertEqual(list(rows_of(self.file("a.json", b" [ ]\n"), [])), [])
+
+    def test_bad_arrays_are_named(self):
+        for text, says in [
+            (b"[1]", "object 1 (jq '.[0]'): not a JSON object: it is a int"),
+            (b'[{"a":1},', "object 2 (jq '.[1]'): not a JSON object"),
+            (b'[{"a":1},]', "object 2 (jq '.[1]'): not a JSON object"),
+            (b'[{"a":1}', "object 2 (jq '.[1]'): neither a comma"),
+            (b'[{"a":1} {"a":2}]', "object 2 (jq '.[1]'): neither a comma"),
+            (b'[{"a":1}] x', "more text behind its JSON array"),
+            (b'[{"a":1},{"a":"\xff"}]', "is byte 0xff, which is not UTF-8"),
+            (b'[{"a":"\xe6"', "is byte 0xe6, which is not UTF-8"),
+            (b'[{"a":NaN}]', "NaN is no JSON"),
+            (b'[{"a":"\\ud83d"}]', "half of a surrogate pair"),
+        ]:
+            with self.subTest(text), self.refused(5, "a.json: ", says):
+                list(rows_of(self.file("a.json", text), []))
+
+    def test_an_object_of_an_array_is_bounded(self):
+        text = b'[{"a":"' + b"x" * (3 * LONGEST_LINE) + b'"}]'
+        with self.refused(5, "object 1", "not a JSON object within"):
+            list(rows_of(self.file("a.json", text), []))
 
     def test_bad_lines_are_named(self):
         good = b'{"a":1}\n'
@@ -280,6 +314,21 @@ class Command(Case):
         done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True,
                               env={**os.environ, "PYTHONPATH": PACKAGE})
         self.assertEqual((done.stdout, done.stderr), ("set()\n", ""))
+
+
+class Version(Case):
+    def told(self, code, **more):
+        environment = {**os.environ, "PYTHONPATH": PACKAGE, **more}
+        return subprocess.run([sys.executable, "-B", "-c", f"import terrace; print({code})"], text=True,
+                              capture_output=True, cwd=self.folder, env=environment)
+
+    def test_without_the_library_there_is_none_and_the_reason_is_told(self):
+        absent = {"TERRACE_LIBRARY": str(self.folder / "none.so")}
+        self.assertEqual(self.told("getattr(terrace, '__version__', None)", **absent).stdout, "None\n")
+        refused = self.told("terrace.__version__", **absent)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("TERRACE_LIBRARY", refused.stderr)
+        self.assertIn("has no attribute 'other'", self.told("terrace.other").stderr)
 
 
 if __name__ == "__main__":

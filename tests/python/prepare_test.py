@@ -181,8 +181,11 @@ def check_formats(folder):
     (folder / "in.jsonl.zst").write_bytes(zstandard.compress(text[:half]) +
                                           zstandard.compress(text[half:]))
     (folder / "crlf.jsonl").write_bytes(text.replace(b"\n", b"\r\n"))
+    (folder / "array.json").write_text(json.dumps(rows, indent=1), "utf-8")
+    (folder / "array.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
     before = sorted(os.listdir(folder))
-    for name in ("in.parquet", "in.jsonl.gz", "in.jsonl.zst", "crlf.jsonl"):
+    for name in ("in.parquet", "in.jsonl.gz", "in.jsonl.zst", "crlf.jsonl", "array.json",
+                 "array.json.gz"):
         prepare(folder / name, "--model", model, "--output", output)
         if output.read_bytes() != expected:
             raise AssertionError(f"{name} makes other lines")
@@ -208,6 +211,29 @@ def check_formats(folder):
     assert read_lines(output) == [{"text": "a"}, {"text": "b"}]
     done = prepare(folder / "texts.parquet", "--model", model, "--output", output, code=2)
     assert b"columns body" in done.stderr, done.stderr
+
+
+def check_forms(folder):
+    """A conversation makes the same line in every form, and from Parquet as from JSON."""
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "add\n1 2"},
+                {"role": "assistant", "content": "3"}]
+    beside = {"system": "be brief"}
+    output = folder / "forms-out.jsonl"
+    found = []
+    for row in ({"messages": messages}, {"messages": messages[1:], **beside},
+                {"conversations": [{"from": "human", "value": "add\n1 2"},
+                                   {"from": "gpt", "value": "3", "weight": 1}], **beside},
+                {"instruction": "add", "input": "1 2", "output": "3", **beside},
+                {"question": "add\n1 2", "answer": "3", **beside},
+                {"prompt": messages[:2], "completion": messages[2:]}):
+        source = write_lines(folder / "forms.jsonl", [row])
+        table = folder / "forms.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{**row, "id": 1}]), table)
+        for file in (source, table):
+            prepare(file, "--model", folder / "qwen2-chatml", "--output", output)
+            found.append(output.read_bytes())
+    if len(set(found)) != 1:
+        raise AssertionError(f"the forms make different lines: {found}")
 
 
 def unpack_frames(data):
@@ -236,17 +262,21 @@ def check_refusals(folder):
 
 
 def check_program(folder):
-    """The program trains on prepared lines, and samples from the prompt of a conversation."""
+    """The program trains on prepared lines and on the conversations themselves with equal losses.
+
+    Then it samples from the prompt of a conversation.
+    """
     model = folder / "llama3-headers"
     source = write_lines(folder / "in.jsonl", conversations(9))
-    refused = run(TERRACE, "train", "--model", model, "--data", source, "--max-steps", 1,
-                  "--run-dir", folder / "refused", code=2)
-    assert b"python -m terrace.data prepare" in refused.stderr, refused.stderr
     output = folder / "out.jsonl"
     prepare(source, "--model", model, "--output", output)
-    trained = run(TERRACE, "train", "--model", model, "--init", "random", "--data", output,
-                  "--sequence-length", 64, "--max-steps", 2, "--run-dir", folder / "run")
-    assert b'trained on      "' in trained.stdout, trained.stdout
+    losses = []
+    for data, run_directory in ((output, folder / "run"), (source, folder / "direct")):
+        trained = run(TERRACE, "train", "--model", model, "--init", "random", "--data", data,
+                      "--sequence-length", 64, "--max-steps", 2, "--run-dir", run_directory)
+        assert b'trained on      "' in trained.stdout, trained.stdout
+        losses.append([row["loss"] for row in read_lines(run_directory / "metrics.jsonl")])
+    assert losses[0] == losses[1], losses
     chat = run(sys.executable, "-m", "terrace.data", "chat", "--model", model, "--system", "rye",
                "when?").stdout.decode()
     wanted = transformers.AutoTokenizer.from_pretrained(model).apply_chat_template(
@@ -281,6 +311,7 @@ def main():
         check_templates(folder)
         check_loss_on(folder)
         check_formats(folder)
+        check_forms(folder)
         check_refusals(folder)
         check_program(folder)
 

@@ -100,10 +100,27 @@ class WeightFiles(Case):
         (directory / SINGLE).symlink_to("../blobs/gone")
         self.refused(directory, SINGLE, "cannot be read")
 
+    def test_the_cache_of_the_hub(self):
+        model = make_model()
+        cached = self.folder / "models--A--B"
+        self.saved(model, "models--A--B/snapshots/one")
+        self.check(cached, model)
+        self.saved(make_model(2), "models--A--B/snapshots/two")
+        self.refused(cached, "there is no refs/main", "one, two")
+        (cached / "refs").mkdir()
+        (cached / "refs/main").write_text("one")
+        self.check(cached, model)
+        self.check(cached / "snapshots", model)
+
+    def test_a_pointer_of_git_lfs(self):
+        directory = self.saved(make_model())
+        (directory / SINGLE).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        self.refused(directory, SINGLE, "git lfs pull")
+
     def test_a_download_that_was_cut(self):
         directory = self.saved(make_model())
         whole = (directory / SINGLE).read_bytes()
-        for content in (whole[:-4], whole[:100], b"", b"version https://git-lfs.github.com/spec/v1\n"):
+        for content in (whole[:-4], whole[:100], b""):
             (directory / SINGLE).write_bytes(content)
             self.refused(directory, "no whole safetensors file")
 

@@ -47,6 +47,9 @@ class WheelLayout(unittest.TestCase):
         self.assertGreater(len(sources), 10)
         self.assertEqual({path.relative_to(self.tree) for path in self.tree.rglob("*.py")}, sources)
 
+    def test_the_package_is_marked_as_typed(self):
+        self.assertTrue((self.tree / "terrace/py.typed").exists())
+
     def test_what_is_compiled_is_the_library_and_the_program(self):
         self.assertEqual(self.compiled, {Path("terrace/lib/libterrace.so.1"), Path("terrace/bin/terrace")})
 
@@ -55,7 +58,7 @@ class WheelLayout(unittest.TestCase):
         self.assertEqual({BACKEND["cmake"]["define"][f"TERRACE_{part}"] for part in ("TESTS", "MPI", "CUDA")}, {"OFF"})
 
     def test_the_library_is_found_in_the_package_and_has_its_version(self):
-        code = ("from terrace import library as l; print(l.library().terrace_version().decode(), l.library()._name)")
+        code = "import terrace; from terrace import library as l; print(terrace.__version__, l.library()._name)"
         version, path = self.run_in_tree(code).split(" ", 1)
         self.assertEqual(path, str(self.tree / "terrace/lib/libterrace.so.1"))
         rule = BACKEND["metadata"]["version"]

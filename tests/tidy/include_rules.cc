@@ -28,18 +28,23 @@ constexpr auto kFolders = std::to_array<Folder>({{"base", 0},
                                                  {"optim", 3},
                                                  {"parallel", 4},
                                                  {"runtime/tokenizer", 5},
-                                                 {"runtime/data", 6},
-                                                 {"runtime/config", 7},
-                                                 {"runtime/model", 8},
-                                                 {"runtime/step", 9},
-                                                 {"runtime/plan", 10},
-                                                 {"runtime/engine", 11},
-                                                 {"runtime/checkpoint", 12},
-                                                 {"runtime/session", 13},
-                                                 {"runtime/train", 13},
-                                                 {"runtime/capi", 14},
-                                                 {"bench", 14},
-                                                 {"runtime/cli", 15},
+                                                 {"runtime/jinja", 6},
+                                                 {"runtime/chat", 7},
+                                                 {"runtime/data", 8},
+                                                 {"runtime/config", 9},
+                                                 {"runtime/model", 10},
+                                                 {"runtime/step", 11},
+                                                 {"runtime/plan", 12},
+                                                 {"runtime/engine", 13},
+                                                 {"runtime/checkpoint", 14},
+                                                 {"runtime/compare", 15},
+                                                 {"runtime/machine", 15},
+                                                 {"runtime/session", 16},
+                                                 {"runtime/train", 16},
+                                                 {"runtime/report", 17},
+                                                 {"runtime/capi", 17},
+                                                 {"bench", 17},
+                                                 {"runtime/cli", 18},
                                                  {"tests", kTop},
                                                  {"examples", kTop},
                                                  {"tools", kTop}});
@@ -73,7 +78,8 @@ constexpr auto kDnnlHeaders = std::to_array<std::string_view>({"dnnl", "oneapi/d
 constexpr auto kDnnlPlaces = std::to_array<std::string_view>({"kernels/cpu/"});
 constexpr auto kTextHeaders =
     std::to_array<std::string_view>({"pcre2", "utf8proc", "sentencepiece"});
-constexpr auto kTextPlaces = std::to_array<std::string_view>({"runtime/tokenizer/"});
+constexpr auto kTextPlaces =
+    std::to_array<std::string_view>({"runtime/tokenizer/", "runtime/jinja/"});
 constexpr auto kParserHeaders = std::to_array<std::string_view>({"nlohmann/", "toml++/", "CLI/"});
 constexpr auto kParserPlaces = std::to_array<std::string_view>(
     {"runtime/", "bench/", "tests/e2e/", "tests/golden/", "tests/fuzz/", "tests/guards/"});
@@ -81,6 +87,8 @@ constexpr auto kXxhashHeaders = std::to_array<std::string_view>({"xxh"});
 constexpr auto kXxhashPlaces = std::to_array<std::string_view>({"base/"});
 constexpr auto kCompressionHeaders = std::to_array<std::string_view>({"zlib.h", "zstd"});
 constexpr auto kCompressionPlaces = std::to_array<std::string_view>({"runtime/data/"});
+constexpr auto kHttpHeaders = std::to_array<std::string_view>({"httplib.h"});
+constexpr auto kHttpPlaces = std::to_array<std::string_view>({"runtime/report/live/"});
 constexpr auto kBenchmarkHeaders = std::to_array<std::string_view>({"benchmark/"});
 constexpr auto kBenchmarkPlaces = std::to_array<std::string_view>({"bench/"});
 constexpr auto kTestHeaders = std::to_array<std::string_view>({"gtest/", "gmock/"});
@@ -99,6 +107,7 @@ constexpr auto kVendors =
                            {"PCRE2, utf8proc and SentencePiece", kTextHeaders, kTextPlaces, true},
                            {"xxHash", kXxhashHeaders, kXxhashPlaces},
                            {"zlib and Zstandard", kCompressionHeaders, kCompressionPlaces, true},
+                           {"cpp-httplib", kHttpHeaders, kHttpPlaces, true},
                            {"Google Benchmark", kBenchmarkHeaders, kBenchmarkPlaces},
                            {"GoogleTest", kTestHeaders, kTestPlaces}});
 

@@ -65,7 +65,7 @@ const std::map<std::string, int>& ceilings() {
   static const std::map<std::string, int> kCeilings = {
       {"bench", 2},
       {"python", 1},
-      {"runtime", 2},
+      {"runtime", 1},
       {"tests", 19},
   };
   return kCeilings;

@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "runtime/tokenizer/load_tokenizer.h"
+#include "runtime/tokenizer/utf8.h"
 
 // Compares ids and decoded texts with the files that tests/tokenizer/make_golden.py wrote.
 namespace terrace {
@@ -69,6 +72,29 @@ TEST_P(TokenizerGolden, HasTheIdsOfThePackage) {
     tokenizer_->encode(golden.text, ids);
     ASSERT_EQ(ids, golden.ids) << testing::PrintToString(golden.text);
   }
+}
+
+// The parts of the ids cover the text from front to back.
+TEST_P(TokenizerGolden, KnowsWhereIdsStand) {
+  std::size_t known = 0;
+  for (const GoldenText& golden : cases_) {
+    if (valid_utf8_prefix(golden.text) < golden.text.size()) continue;
+    std::vector<std::int32_t> ids;
+    std::vector<std::size_t> ends;
+    try {
+      tokenizer_->encode_with_ends(golden.text, ids, ends);
+    } catch (const ConfigError&) {  // a pre-tokenizer has dropped text
+      continue;
+    }
+    ++known;
+    ASSERT_EQ(ids, golden.ids) << testing::PrintToString(golden.text);
+    ASSERT_EQ(ends.size(), ids.size());
+    ASSERT_TRUE(std::ranges::is_sorted(ends));
+    if (!ids.empty()) {
+      ASSERT_EQ(ends.back(), golden.text.size());
+    }
+  }
+  EXPECT_GT(known, cases_.size() / 2);
 }
 
 TEST_P(TokenizerGolden, HasTheIdsWhenPiecesAreKnownAlready) {

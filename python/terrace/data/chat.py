@@ -8,6 +8,7 @@ from .errors import DataError
 from .prepare import check_model, template_for
 from .rows import rows_of
 from .templates import read_json, special_tokens_of
+from .thoughts import with_thoughts_named
 from .tokens import Bytes, tokenizer_of_model
 
 
@@ -34,7 +35,8 @@ def prompt_of(model, chat_template, conversation, place):
         raise DataError(f"{place} ends with what the assistant says",
                         "end with a question: leave the last answer out")
     template = template_for(model, chat_template, bool(conversation.tools))
-    text = template.render(conversation, conversation.messages, place, is_prompt=True)[0]
+    messages = with_thoughts_named(conversation.messages, template.text)
+    text = template.render(conversation, messages, place, is_prompt=True)[0]
     return text.removeprefix(begin_of_prompts(Path(model)))
 
 

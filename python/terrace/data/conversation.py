@@ -2,13 +2,20 @@
 
 from dataclasses import dataclass, field
 
-from .errors import DataError
+from .forms import ANSWERS, LISTS, QUESTIONS, Turn, form_of, turns_of_list
+from .keys import a_kind, value_of_json, without_nulls, wrong
+from .thoughts import thoughts_of
+from .training_marks import ROW_MARKS, check_row_marks, trained_turns
 
-# ShareGPT's names of the two sides.
-ROLES_OF_FROM = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-                 "system": "system"}
-FORMS = ('give "messages", a list of objects with "role" and "content"; "conversations" of "from" '
-         'and "value"; or "prompt" and "completion" that are such lists')
+SYSTEMS = ("system", "system_prompt")
+TOOLS = ("tools", "functions")
+PREFERENCES = ("chosen", "rejected")
+MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+OF_OTHER_FORMS = ("prompt", "completion", "history", "input_ids")
+# Every key that has a meaning in a row.
+KEYS = (*LISTS, "instruction", *QUESTIONS, *ANSWERS, "history", "context", *SYSTEMS, *TOOLS,
+        "chat_template_kwargs", *PREFERENCES, "label", *MEDIA, "input_ids", *ROW_MARKS)
+A_LIST_OF_TOOLS = "give a list of tools, or the JSON text of one"
 
 
 @dataclass
@@ -16,7 +23,8 @@ class Conversation:
     messages: list
     tools: list | None = None
     variables: dict = field(default_factory=dict)  # further variables of the template
-    untrained: set = field(default_factory=set)  # indices of messages that are context only
+    untrained: set = field(default_factory=set)  # indices of answers that are context only
+    thoughts: list = field(default_factory=list)  # (index, key, text) of the assistant's thoughts
 
     def assistant_turns(self):
         """Returns the indices of the messages that are trained on."""
@@ -24,102 +32,110 @@ class Conversation:
                 if message["role"] == "assistant" and i not in self.untrained]
 
 
-def wrong(place, key, what, remedy=FORMS):
-    return DataError(f'{place}: key "{key}" {what}', remedy)
+def check_row(row, place):
+    """Refuses what is not built, and what would say without effect what is trained on."""
+    for key in PREFERENCES:
+        if key in row:
+            raise wrong(place, key, "is for training on preferences, which is not built",
+                        'give the conversations to train on as "messages"')
+    if isinstance(row.get("label"), bool):
+        raise wrong(place, "label", "is for training on preferences, which is not built",
+                    "keep the good conversations, and remove the key")
+    for key in MEDIA:
+        if row.get(key):
+            raise wrong(place, key, "is not read: models are trained on texts only",
+                        "leave the row out, or remove the key")
+    check_row_marks(row, place)
 
 
-def kind_of(value):
-    kinds = {str: "text", bool: "truth value", int: "number", float: "number", list: "list",
-             dict: "object", type(None): "null"}
-    return kinds.get(type(value), type(value).__name__)
-
-
-def without_nulls(values):
-    """Leaves out the keys that are null: transformers treats them in a message as absent."""
-    if not isinstance(values, dict):
-        return values
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def check_message(message, key, place):
-    if not isinstance(message, dict):
-        raise wrong(place, key, f"is a {kind_of(message)}, not a message")
-    role = message.get("role")
-    if not isinstance(role, str) or not role:
-        raise wrong(place, f"{key}.role", "is missing" if role is None else "is not a text")
-    content = message.get("content")
-    if content is None:
-        if not any(message.get(other) for other in ("tool_calls", "function_call")):
-            raise wrong(place, f"{key}.content", "is missing")
-    elif not isinstance(content, (str, list)):
-        raise wrong(place, f"{key}.content", f"is a {kind_of(content)}, not a text")
-
-
-def messages_of(value, key, place):
-    if not isinstance(value, list):
-        raise wrong(place, key, f"is a {kind_of(value)}, not a list of messages")
-    if not value:
-        raise wrong(place, key, "has no message")
-    messages = [without_nulls(message) for message in value]
-    for i, message in enumerate(messages):
-        check_message(message, f"{key}[{i}]", place)
-    return messages
-
-
-def from_sharegpt(value, place):
-    if not isinstance(value, list):
-        raise wrong(place, "conversations", f"is a {kind_of(value)}, not a list of messages")
-    messages = []
-    for i, turn in enumerate(value):
-        if not isinstance(turn, dict) or "from" not in turn:
-            messages.append(turn)  # it may have "role", and is checked as such
+def check_other_forms(row, form, place):
+    """Refuses keys of other forms that would be passed over."""
+    for key in OF_OTHER_FORMS:
+        if key not in row or key in form.keys:
             continue
-        role = ROLES_OF_FROM.get(turn["from"])
-        if role is None:
-            raise wrong(place, f"conversations[{i}].from",
-                        f"is {turn['from']!r}, which is none of {', '.join(ROLES_OF_FROM)}")
-        messages.append({"role": role, "content": turn.get("value")})
-    return messages
+        if key == "prompt" and begins_with(form.turns, row[key], place):
+            continue
+        what = ("differs from the beginning of the conversation" if key == "prompt" else
+                "is not read beside the conversation")
+        raise wrong(place, key, what, "remove the key, or the conversation")
+    is_list = any(key in row for key in LISTS)
+    if not is_list and row.get("context"):
+        raise wrong(place, "context", "is not read beside a question",
+                    "put its text into the question, or remove the key")
 
 
-def untrained_by_weight(messages, key, place):
-    """Removes the weights of messages, and returns the indices of the messages with weight 0.
+def begins_with(turns, prompt, place):
+    """Returns whether a prompt repeats the first question, or the first messages."""
+    if isinstance(prompt, str):
+        questions = [turn.message for turn in turns if turn.message["role"] == "user"]
+        return bool(questions) and questions[0].get("content") == prompt
+    if not isinstance(prompt, list) or not prompt:
+        return False
+    first = [turn.message for turn in turns_of_list(prompt, "prompt", place)]
+    return [turn.message for turn in turns[:len(first)]] == first
 
-    OpenAI's files may give a message of the assistant a weight of 0 or 1.
-    """
-    untrained = set()
-    for i, message in enumerate(messages):
-        weight = message.pop("weight", 1)
-        if weight not in (0, 1):
-            raise wrong(place, f"{key}[{i}].weight", f"is {weight!r}", "a weight is 0 or 1")
-        if weight == 0:
-            untrained.add(i)
-    return untrained
+
+def with_system(turns, row, place):
+    """Puts the system text beside a conversation in front of it, unless it is in there already."""
+    given = [(key, row[key]) for key in SYSTEMS if key in row and row[key] != ""]
+    for key, text in given:
+        if not isinstance(text, str):
+            raise wrong(place, key, f"is {a_kind(text)}, not a text", "give the text")
+        if text != given[0][1]:
+            raise wrong(place, key, f'differs from "{given[0][0]}"', "keep one of the two")
+    if not given:
+        return turns
+    key, text = given[0]
+    own = [turn for turn in turns if turn.message["role"] == "system"]
+    for turn in own:
+        if turn.message.get("content") != text:
+            raise wrong(place, key, f'differs from the system message "{turn.path}"',
+                        "keep one of the two")
+    return turns if own else [Turn({"role": "system", "content": text}, key), *turns]
+
+
+def wrapped_tool(tool, path, place):
+    """Returns a tool in the form that templates read. A bare function is put into an object."""
+    if not isinstance(tool, dict):
+        raise wrong(place, path, f"is {a_kind(tool)}, not an object", A_LIST_OF_TOOLS)
+    if isinstance(tool.get("name"), str) and "function" not in tool and "type" not in tool:
+        return {"type": "function", "function": tool}
+    return tool
+
+
+def tools_of(row, place):
+    found = None
+    for key in TOOLS:
+        value = row.get(key)
+        if isinstance(value, str):
+            empty = not value.strip()
+            value = None if empty else value_of_json(value, key, place, A_LIST_OF_TOOLS)
+        if value is None:
+            continue
+        if not isinstance(value, list):
+            raise wrong(place, key, f"is {a_kind(value)}, not a list", A_LIST_OF_TOOLS)
+        if not value:
+            continue
+        if found:
+            raise wrong(place, key, f'is not read beside "{TOOLS[0]}"', "keep one of the two")
+        found = [wrapped_tool(tool, f"{key}[{i}]", place) for i, tool in enumerate(value)]
+    return found
 
 
 def read_conversation(row, place):
     """Reads a row. Raises a DataError that names the key; `place` says where the row is."""
     row = without_nulls(row)
-    found = [key for key in ("messages", "conversations", "prompt") if key in row]
-    if len(found) != 1:
-        say = ", ".join(f'"{key}"' for key in found)
-        raise DataError(f"{place}: " + (f"more than one of {say} is there" if found else
-                                        'none of "messages", "conversations" and "prompt" is there'),
-                        FORMS)
-    key = found[0]
-    prompt_messages = 0
-    if key == "conversations":
-        messages = messages_of(from_sharegpt(row[key], place), key, place)
-    else:
-        messages = messages_of(row[key], key, place)
-    if key == "prompt":
-        prompt_messages = len(messages)
-        messages += messages_of(row.get("completion"), "completion", place)
+    check_row(row, place)
+    form = form_of(row, place)
+    check_other_forms(row, form, place)
+    trained = trained_turns(form.turns, form.context, place)
+    turns = with_system(form.turns, row, place)
+    trained = [False] * (len(turns) - len(form.turns)) + trained  # the system message
     variables = row.get("chat_template_kwargs", {})
-    tools = row.get("tools")
     if not isinstance(variables, dict):
-        raise wrong(place, "chat_template_kwargs", "is no object", "give the template's variables")
-    if tools is not None and not isinstance(tools, list):
-        raise wrong(place, "tools", f"is a {kind_of(tools)}, not a list", "give a list of tools")
-    untrained = untrained_by_weight(messages, key, place) | set(range(prompt_messages))
-    return Conversation(messages, tools or None, variables, untrained)
+        raise wrong(place, "chat_template_kwargs", f"is {a_kind(variables)}, not an object",
+                    "give the template's variables")
+    untrained = {i for i, turn in enumerate(turns)
+                 if turn.message["role"] == "assistant" and not trained[i]}
+    return Conversation([turn.message for turn in turns], tools_of(row, place), variables, untrained,
+                        thoughts_of(turns, place))

@@ -5,15 +5,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .conversation import read_conversation
+from .conversation import KEYS, read_conversation
 from .errors import DataError
 from .output import LinesWriter, check_output
 from .rows import rows_of
+from .shown import check_shown
 from .spans import TurnFinder, mask_of, parts_within
 from .templates import Template, special_tokens_of, template_of_model
+from .thoughts import with_thoughts_named
 from .tokens import Bytes, tokenizer_of_model
-
-COLUMNS = ["messages", "conversations", "prompt", "completion", "tools", "chat_template_kwargs"]
 
 
 def template_for(model, chat_template, tools=False):
@@ -65,22 +65,23 @@ class Preparer:
     def spans(self, conversation, place):
         """Returns the rendered conversation, and the spans of it that are trained on."""
         template = self.template(bool(conversation.tools))
-        text, marked = template.render(conversation, conversation.messages, place)
+        messages = with_thoughts_named(conversation.messages, template.text)
+        text, marked = template.render(conversation, messages, place)
+        turns = conversation.assistant_turns()
+        if self.loss_on == "last":
+            turns = turns[-1:]
+        check_shown(conversation, turns, text, place)
         if self.loss_on == "all":
             return text, [(0, len(text))]
-        turns = conversation.assistant_turns()
         if not turns:
             raise DataError(f"{place}: no turn of the assistant to train on",
                             "leave the conversation out, or give --loss-on all")
-        if self.loss_on == "last":
-            turns = turns[-1:]
         is_all = self.loss_on == "assistant" and not conversation.untrained
         if template.marks_turns and is_all:
             return text, marked
         finder = TurnFinder(
-            lambda messages, is_prompt: template.render(conversation, messages, place,
-                                                        is_prompt)[0],
-            conversation.messages, text, self.ends(template))
+            lambda some, is_prompt: template.render(conversation, some, place, is_prompt)[0],
+            messages, text, self.ends(template))
         found = [finder.span(turn, place) for turn in turns]
         return text, parts_within(marked, found) if template.marks_turns else found
 
@@ -111,7 +112,7 @@ def prepare(paths, output, preparer, text_column=None):
         if os.path.isdir(path):
             raise DataError(f"{path}: it is a directory", "name the files in it")
     check_output(output, paths)
-    columns = [text_column] if text_column else COLUMNS
+    columns = [text_column] if text_column else KEYS
     counts = Counts()
     with LinesWriter(output) as lines:
         for path in paths:

@@ -1,12 +1,13 @@
-"""Reads the rows of files: lines of JSON, which may be compressed, and rows of Parquet."""
+"""Reads the rows of files: JSON, which may be compressed, and rows of Parquet."""
 
+import codecs
 import gzip
-import json
 import zlib
 
 from .errors import CORRUPT, DataError, optional_package
+from .json_array import array_rows, is_array
+from .json_text import DECODER, LONGEST_LINE, NOT_UTF8, checked_object
 
-LONGEST_LINE = 16 << 20  # bytes, the same limit as the program's
 PIECE = 1 << 16
 JSON_REMEDY = "a JSONL file has one object on each line, in UTF-8"
 
@@ -81,37 +82,33 @@ def byte_lines(path):
         yield number, b"".join(begun)
 
 
-def refuse_constant(text):
-    raise ValueError(f"{text} is no JSON")
-
-
 def object_of(line, place):
     try:
-        row = json.loads(line.decode("utf-8"), parse_constant=refuse_constant)
-        if b"\\ud" in line.lower():  # perhaps half of a surrogate pair, which is no character
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as problem:
-        raise DataError(f"{place}: has half of a surrogate pair, which is no text",
-                        "write the character whole", CORRUPT) from problem
+        text = line.decode("utf-8")
+        row = DECODER.decode(text)
     except UnicodeDecodeError as problem:
         raise DataError(f"{place}: byte {line[problem.start]:#04x} at {problem.start} of the line "
-                        "is not UTF-8", "convert the file to UTF-8, as with iconv",
-                        CORRUPT) from problem
+                        "is not UTF-8", NOT_UTF8, CORRUPT) from problem
     except (ValueError, RecursionError) as problem:
         raise DataError(f"{place}: not a JSON object: {problem}", JSON_REMEDY, CORRUPT) from problem
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: not a JSON object: it is a {type(row).__name__}", JSON_REMEDY,
-                        CORRUPT)
-    return row
+    return checked_object(row, text, place, JSON_REMEDY)
+
+
+def line_rows(path):
+    for number, line in byte_lines(path):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
+            yield f"{path}:{number}", object_of(line, f"{path}:{number}")
 
 
 def json_rows(path):
+    """Yields the objects of JSON lines or of one array. The text decides, whatever the file's name."""
     try:
-        for number, line in byte_lines(path):
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            if line.strip():
-                yield f"{path}:{number}", object_of(line, f"{path}:{number}")
+        if is_array(pieces_of(path)):
+            yield from array_rows(path, pieces_of(path))
+        else:
+            yield from line_rows(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         raise DataError(f"{path}: damaged or cut: {problem}", "restore the file",
                         CORRUPT) from problem
@@ -143,8 +140,9 @@ def parquet_rows(path, columns):
             names = file.schema_arrow.names
             taken = [name for name in columns if name in names]
             if not taken:
+                wanted = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
                 raise DataError(f"{path}: it has the columns {', '.join(names)}, and none of "
-                                f"{', '.join(columns)}", "name one of texts: --text-column NAME")
+                                f"{wanted}", "name one of texts: --text-column NAME")
             for batch in file.iter_batches(batch_size=256, columns=taken):
                 for row in batch.to_pylist():
                     number += 1

@@ -131,6 +131,7 @@ class Template:
     """A template, ready to render. Used by one thread."""
 
     def __init__(self, text, path, special_tokens):
+        self.text = text
         self.path = path
         self.special_tokens = special_tokens
         self.environment = make_environment()

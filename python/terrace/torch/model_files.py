@@ -81,6 +81,8 @@ def _tensors_of_file(path):
     file = _OpenFile(path)
     damage = lib.ArgumentError(f"{path} is no whole safetensors file: get it again")
     size = int.from_bytes(file.bytes(0, 8), "little")
+    if file.bytes(0, 8) == b"version ":
+        raise lib.ArgumentError(f"{path} is a Git LFS pointer instead of the file; fetch the file itself: git lfs pull")
     if not 0 < size < 100_000_000 or 8 + size > file.size:
         raise damage
     try:

@@ -6,6 +6,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from terrace import library as lib
+from terrace.torch.hub_cache import hub_snapshot
 from terrace.torch.offload import offload_with, options_of
 from terrace.torch.model_files import read_safetensors
 
@@ -26,6 +27,7 @@ def load_pretrained(directory, *, dtype=None, model_class=None, **options):
     """Loads a model that save_pretrained() wrote, and offloads it. The files are read unit by unit where a forward
     uses them, until the first step has moved all parameters to where `options`, the arguments of offload(), say.
 
+    directory      has config.json and safetensors, or is a directory models--A--B of the hub's cache
     dtype          type of the parameters: torch.float32 or torch.bfloat16; None: the configuration's type
     model_class    a class of transformers; None: AutoModelForCausalLM"""
     import transformers
@@ -33,6 +35,7 @@ def load_pretrained(directory, *, dtype=None, model_class=None, **options):
     if "initialize" in options:
         raise lib.ArgumentError("initialize= is of offload(): load_pretrained() takes values from files")
     options = options_of(**options)
+    directory = hub_snapshot(directory)
     config = transformers.AutoConfig.from_pretrained(directory)
     if getattr(config, "quantization_config", None) is not None:
         raise lib.UnsupportedError(f"{directory} has weights in the codes of quantization_config in its config.json: "

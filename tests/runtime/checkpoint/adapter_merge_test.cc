@@ -11,6 +11,7 @@
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/checkpoint/hf_weight_files.h"
+#include "runtime/model/adapter_modules.h"
 #include "runtime/model/adapter_targets.h"
 #include "tests/runtime/checkpoint/hf_fixture.h"
 #include "tests/runtime/model/small_models.h"
@@ -23,10 +24,8 @@ namespace {
 constexpr std::int64_t kMergedRank = 4;
 
 // Returns a model whose sizes are no multiple of anything, so that rows do not end where pieces do.
-ModelConfig model_to_merge(std::string_view family, const std::string& json_more = "") {
-  return parse_model_config(
-      small_config_json(family, {.width = 32, .head_width = 8, .intermediate = 56}) + json_more,
-      "small");
+ModelConfig model_to_merge(std::string_view family, bool tied = false) {
+  return small_model(family, {.width = 32, .head_width = 8, .intermediate = 56, .tied = tied});
 }
 
 struct MergeCase {
@@ -172,6 +171,74 @@ INSTANTIATE_TEST_SUITE_P(
         MergeCase{"gpt2_fp16", "gpt2", DType::kF16, {}, 5'000'000},
         MergeCase{"phi3_bf16", "phi3", DType::kBF16, {}, 5'000'000}),
     [](const auto& info) { return info.param.name; });
+
+// Tensors of whole modules are the adapter's, in the type of the base's file. A tied head that is
+// in the files is one of them.
+TEST(MergeOfWholeModules, ReplacesTheirTensors) {
+  for (const auto& [family, type, patterns] :
+       {std::tuple{"llama", DType::kBF16,
+                   std::vector<std::string>{"lm_head.weight", "*.1.mlp.up_proj.*"}},
+        {"gpt2", DType::kF32, {"*.0.mlp.c_fc.*", "ln_f.*"}},
+        {"phi3", DType::kF16, {"*.0.self_attn.qkv_proj.weight"}}}) {
+    const TemporaryDirectory files;
+    SilentConsole console;
+    SilentLog log;
+    const ModelConfig base = model_to_merge(family);
+    AdapterOptions adapter = {.rank = 2, .alpha = 3, .targets = {}};
+    adapter.whole_modules = modules_that_match(base, patterns);
+    const ModelConfig adapted = with_adapter(base, adapter, {});
+    const std::vector<UnitLayout> layout = parameter_layout(adapted);
+    const auto zeros = [](const UnitLayout&, const ParameterTensor&, std::int64_t,
+                          std::span<float> out) { std::ranges::fill(out, 0.0F); };
+    write_hf_directory({.directory = files.path("base"), .types = {.usual = type}}, base,
+                       parameter_layout(base), zeros);
+    write_adapter_directory({.directory = files.path("adapter"), .base_model = "base"}, adapted,
+                            layout, kFetchRandom);
+    merge_adapter({files.path("base"), files.path("adapter"), files.path("merged")}, console, log);
+    const HfDirectory after(files.path("merged"), base, parameter_layout(base), log);
+    int replaced = 0;
+    for (const UnitLayout& unit : layout) {
+      for (const ParameterTensor& tensor : unit.tensors) {
+        if (is_adapter(tensor.kind) || !tensor.trainable) continue;
+        ++replaced;
+        std::vector<float> wanted = values_of_adapter(tensor);
+        for (float& value : wanted) {
+          if (type == DType::kBF16) value = to_float(to_parameter<Bf16>(value));
+          if (type == DType::kF16) value = to_float(to_parameter<Fp16>(value));
+        }
+        EXPECT_EQ(values_in(after, tensor), wanted) << tensor.name;
+      }
+    }
+    EXPECT_GE(replaced, 2);
+    EXPECT_NE(values_in(after, *layout[2].find(ParameterKind::kDown)).front(), 0.0F);
+  }
+}
+
+TEST(MergeOfWholeModules, ReplacesATiedHeadToo) {
+  const TemporaryDirectory files;
+  SilentConsole console;
+  SilentLog log;
+  const ModelConfig base = model_to_merge("llama", true);
+  AdapterOptions adapter = {.rank = 2, .alpha = 3, .targets = {}};
+  adapter.whole_modules = modules_that_match(base, {"embed_tokens.weight"});
+  const ModelConfig adapted = with_adapter(base, adapter, {});
+  write_hf_directory({.directory = files.path("base")}, base, parameter_layout(base), kFetchRandom);
+  // A file that has the head beside the embedding, as some versions of transformers write it.
+  std::vector<UnitLayout> both = parameter_layout(base);
+  both.front().tensors.push_back(*both.front().find(ParameterKind::kTokenEmbedding));
+  both.front().tensors.back().stored_name = stored_head_name(base);
+  write_hf_tensors(files.path("base/model.safetensors"), {.usual = DType::kF32}, both,
+                   kFetchRandom);
+  const auto halves = [](const UnitLayout&, const ParameterTensor&, std::int64_t,
+                         std::span<float> out) { std::ranges::fill(out, 0.5F); };
+  write_adapter_directory({.directory = files.path("adapter"), .base_model = "base"}, adapted,
+                          parameter_layout(adapted), halves);
+  merge_adapter({files.path("base"), files.path("adapter"), files.path("merged")}, console, log);
+  const HfDirectory after(files.path("merged"), base, parameter_layout(base), log);
+  const std::vector<float> embedding =
+      values_in(after, *parameter_layout(base).front().find(ParameterKind::kTokenEmbedding));
+  EXPECT_EQ(embedding, std::vector<float>(embedding.size(), 0.5F));
+}
 
 TEST(MergeRefusals, NameWhatIsWrong) {
   const TemporaryDirectory files;

@@ -244,6 +244,10 @@ TEST(HfCompanions, AreTheFilesThatGoWithAModel) {
   for (const HfCompanion& companion : all) EXPECT_EQ(companion.content, companion.name);
   EXPECT_EQ(names_of(read_hf_companions(temporary.path(), CompanionScope::kWithoutTokenizer, log)),
             (Names{"LICENSE", "README.md", "USE_POLICY.md", "modeling_own.py"}));
+  EXPECT_EQ(
+      names_of(read_hf_companions(temporary.path(), CompanionScope::kTokenizer, log)),
+      (Names{"chat_template.jinja", "generation_config.json", "merges.txt", "tokenizer.json",
+             "tokenizer.model", "tokenizer_config.json", "additional_chat_templates/tool.jinja"}));
   EXPECT_TRUE(log.warnings.empty());
 }
 

@@ -55,15 +55,30 @@ TEST(Program, UsageErrorsExitWithTwo) {
   EXPECT_EQ(flag.output, "");
 }
 
-TEST(Program, CommandsOfTheInterfaceThatAreNotBuiltSaySo) {
-  const Outcome help = run_program("--help");
-  for (const std::string command : {"plan", "report", "diff", "profile"}) {
-    EXPECT_THAT(help.output,
-                testing::ContainsRegex("\n  " + command + " [^\n]*\\(not built yet\\)"));
-    const Outcome outcome = run_program(command + " --json");
+TEST(Program, CommandsOfOtherProgramsGetAHintByMeaning) {
+  const std::vector<std::pair<std::string, std::string>> hints = {
+      {"generate", "here it is terrace sample"},
+      {"infer", "here it is terrace sample"},
+      {"finetune", "here it is terrace train"},
+      {"fine_tune", "here it is terrace train"},
+      {"sft", "here it is terrace train"},
+      {"info", "here it is terrace inspect"},
+      {"version", "terrace --version"},
+      {"eval", "no command evaluates only"},
+      {"serve", "there is no server"},
+      {"convert", "terrace export writes a checkpoint"},
+      {"quantize", "--base-quantization nf4"},
+      {"upload", "nothing is uploaded"},
+      {"resume", "--resume auto"},
+      {"--model", "the command comes first"}};
+  for (const auto& [command, hint] : hints) {
+    const Outcome outcome = run_program(command);
     EXPECT_EQ(outcome.code, 2) << command;
-    EXPECT_THAT(outcome.errors, testing::HasSubstr("terrace " + command + " is not built yet"));
+    EXPECT_THAT(outcome.errors, testing::HasSubstr("unknown command '" + command + "'"));
+    EXPECT_THAT(outcome.errors, testing::HasSubstr(hint));
   }
+  EXPECT_THAT(run_program("plans").errors, testing::HasSubstr("did you mean plan?"));
+  EXPECT_THAT(run_program("abcdefgh").errors, testing::Not(testing::HasSubstr("did you mean")));
 }
 
 TEST(Program, DataThatIsNotThereExitsWithTwo) {

@@ -68,6 +68,17 @@ TEST(ProgressConsole, TheBarStaysBelowTheLinesAndIsGoneAtTheEnd) {
   }
 }
 
+// Escapes take no room, so the bar is as wide as without colours.
+TEST(ProgressConsole, TheBarMayBeColoured) {
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressConsole console(file, {.is_terminal = true, .columns = 80, .has_colours = true});
+    console.step(step_of_40("", 20, 76));
+  }
+  EXPECT_THAT(content_of(file),
+              testing::StartsWith("[\x1b[32m==========\x1b[0m          ] step 20/40, "));
+}
+
 // A line as wide as the terminal would wrap, and then it could not be erased.
 TEST(ProgressConsole, TheBarIsNarrowerThanTheTerminal) {
   for (const int columns : {1, 5, 10, 20, 40, 60, 79, 80, 200}) {

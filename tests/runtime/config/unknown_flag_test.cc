@@ -52,7 +52,7 @@ std::vector<Hint> hints() {
           {"--lr", "--learning-rate: the same number"},
           {"--batch-size", "--micro-batch-size: samples of a micro-batch"},
           {"--per_device_train_batch_size", "--micro-batch-size: samples of a micro-batch"},
-          {"--warmup-ratio", "--warmup-steps: a number of steps: the ratio times --max-steps"},
+          {"--lr-warmup-fraction", "--warmup-ratio: the same number"},
           {"--num-epochs", "--num-train-epochs: the same number"},
           {"--output-dir", "--run-dir"},
           {"--model-name-or-path", "--model: a directory with config.json"},
@@ -74,6 +74,16 @@ std::vector<Hint> hints() {
           {"--lr_scheduler.warmup_steps", "here it is called --warmup-steps"},
           {"--parallelism.tensor_parallel_degree", "--tensor-parallel: the same number"},
           {"--hidden-size", "--model: --model gives the sizes of the model"},
+          {"--r", "--lora-rank: the same number"},
+          {"--lora_target_modules", "--lora-targets: patterns of names"},
+          {"--load_in_4bit", "--base-quantization: nf4"},
+          {"--val_set_size", "--validation-fraction: a fraction of the data"},
+          {"--cutoff_len", "--sequence-length: the same number"},
+          {"--sample_packing", "--packing: documents (several in a sequence)"},
+          {"--train_on_inputs", "--loss-on: completion (the default"},
+          {"--base_model", "--model: a directory with config.json"},
+          {"--push_to_hub", "leave it out: nothing is uploaded"},
+          {"--flash_attn", "leave it out: attention never stores"},
           {"--report-to", "leave it out: the run directory contains metrics.jsonl"}};
 }
 
@@ -95,9 +105,9 @@ TEST(UnknownFlag, KeysOfAFileAreTranslatedToKeys) {
   };
   EXPECT_THAT(error_in_file("eval_steps"),
               HasSubstr("unknown key eval_steps; here it is eval_every: the same number of steps"));
-  EXPECT_THAT(error_in_file("warmup_ratio"), HasSubstr("the ratio times max_steps"));
+  EXPECT_THAT(error_in_file("global_batch_size"), HasSubstr("gradient_accumulation_steps"));
   EXPECT_THAT(error_in_file("learning-rate"), HasSubstr("it is spelled learning_rate"));
-  EXPECT_THAT(error_in_file("record_hashes"), HasSubstr("record_hashes is not built yet"));
+  EXPECT_THAT(error_in_file("muon_momentum"), HasSubstr("muon_momentum is not built yet"));
   for (const char* const key : {"eval_steps", "fp16", "global_batch_size", "learning_rat"}) {
     EXPECT_THAT(error_in_file(key), Not(HasSubstr("--"))) << key;
   }
@@ -118,11 +128,25 @@ TEST(UnknownFlag, EveryForeignNameLeadsToAFlagThatIsThere) {
   }
 }
 
+TEST(UnknownFlag, TheSamplerTranslatesFlagsOfProgramsThatGenerate) {
+  const std::vector<FlagSpec> specs = {{"max-new-tokens", "Text", "N", "Tokens"},
+                                       {"temperature", "Choice", "T", "Spread"}};
+  EXPECT_THAT(unknown_flag_error("--max_length", specs).what(),
+              HasSubstr("here it is --max-new-tokens: the largest number of tokens to add"));
+  EXPECT_THAT(unknown_flag_error("--temp", specs).what(), HasSubstr("here it is --temperature"));
+  EXPECT_THAT(unknown_flag_error("--num-beams", specs).what(), HasSubstr("leave it out"));
+  std::set<std::string_view> names;
+  for (const ForeignFlag& foreign : foreign_sample_flags()) {
+    EXPECT_TRUE(names.insert(foreign.name).second) << foreign.name << " is there twice";
+    EXPECT_FALSE(foreign.how.empty()) << foreign.name;
+  }
+}
+
 TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
   const std::string help = train_help();
   const std::size_t unbuilt = help.find("\nNot built yet (exit 2):\n");
   ASSERT_NE(unbuilt, std::string::npos);
-  for (const std::string flag : {"--record-hashes", "--live"}) {
+  for (const std::string flag : {"--muon-momentum"}) {
     EXPECT_THAT(train_refusal({flag, "5"}), HasSubstr(flag + " is not built yet"));
     EXPECT_NE(help.find("\n  " + flag + " ", unbuilt), std::string::npos) << flag;
   }
@@ -133,7 +157,7 @@ TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
 TEST(UnknownFlag, OtherCommandsHaveTheirOwnNames) {
   const std::vector<FlagSpec> specs = {{"nvme", "Drives", "DIR", "A directory"}};
   EXPECT_THAT(unknown_flag_error("--nvme-path", specs).what(), HasSubstr("did you mean --nvme?"));
-  EXPECT_THAT(unknown_flag_error("--record-hashes", specs).what(), HasSubstr("unknown flag"));
+  EXPECT_THAT(unknown_flag_error("--muon-momentum", specs).what(), HasSubstr("unknown flag"));
   EXPECT_EQ(unbuilt_flags_help(specs), "");
   EXPECT_THAT(unknown_flag_error("--max-steps", specs).what(),
               HasSubstr("--max-steps is a flag of terrace train"));
@@ -168,11 +192,11 @@ TEST(HubName, SaysThatNothingIsDownloaded) {
   const auto say_nothing = [](std::string_view) {};
   TERRACE_EXPECT_THROW_WITH(sample_text(sample, say_nothing, log), ConfigError,
                             "nothing is downloaded");
-  for (const char* const path :
-       {"/models/llama", "./models/llama", "../llama", "a/b/c", "lama-8b"}) {
-    EXPECT_THAT(error_for(path), HasSubstr("neither a directory with a config.json nor a preset"))
-        << path;
+  for (const char* const path : {"/models/llama", "./models/llama", "../llama", "a/b/c"}) {
+    EXPECT_THAT(error_for(path), HasSubstr("there is no such directory")) << path;
   }
+  EXPECT_THAT(error_for("lama-8b"),
+              HasSubstr("neither a directory with a config.json nor a preset"));
 }
 
 }  // namespace

@@ -54,12 +54,14 @@ TEST(TextFiles, KnowsJsonLinesInCapitalsTooAndDoesNotMixThem) {
   for (const char* name : {"d.jsonl", "D.JSONL", "d.Jsonl.gz", "d.jsonl.zst"}) {
     EXPECT_TRUE(are_json_lines({name, "other.jsonl"}));
     for (const Paths& files : {Paths{name, "a.txt"}, Paths{"a.txt", name}}) {
-      TERRACE_EXPECT_THROW_WITH(
-          are_json_lines(files), ConfigError,
-          std::string(name) + " has JSON lines according to its name, but a.txt");
+      TERRACE_EXPECT_THROW_WITH(are_json_lines(files), ConfigError,
+                                std::string(name) + " has documents of JSON, but a.txt");
     }
   }
   EXPECT_FALSE(are_json_lines({"jsonl.txt", "jsonl"}));
+  const TemporaryDirectory directory;
+  const std::string array = directory.write("d.json", "[{}]");
+  EXPECT_TRUE(are_json_lines({"other.ndjson", array}));
 }
 
 // No earlier run has written it, as the ends of its documents are not there.

@@ -59,12 +59,12 @@ TEST_P(FilesWithAHeader, AreNotBareIds) {
   }
 }
 
-TEST(JsonArrays, AreNotText) {
+TEST(JsonObjects, AreNotText) {
   const TemporaryDirectory temporary;
-  const std::string array = temporary.write("a.json", " [{\"prompt\": \"a\"}]\n");
-  TERRACE_EXPECT_THROW_WITH(open_ids(array, DataFormat::kAuto, 65536), ConfigError,
-                            "a JSON array, not JSON lines");
-  EXPECT_NO_THROW(open_ids(array, DataFormat::kText, 65536));
+  const std::string object = temporary.write("a.json", " {\n\"data\": [{\"prompt\": \"a\"}]}\n");
+  TERRACE_EXPECT_THROW_WITH(open_ids(object, DataFormat::kAuto, 65536), ConfigError,
+                            "one JSON object on several lines");
+  EXPECT_NO_THROW(open_ids(object, DataFormat::kText, 65536));
   const std::string text = temporary.write("b.json", "a text\n");
   EXPECT_NO_THROW(open_ids(text, DataFormat::kAuto, 65536));
 }

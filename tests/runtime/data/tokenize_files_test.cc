@@ -25,6 +25,12 @@ class WordsTokenizer final : public Tokenizer {
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
+  void encode_with_ends(std::string_view text, std::vector<std::int32_t>& ids,
+                        std::vector<std::size_t>& ends) const override {
+    encode(text, ids);
+    for (std::size_t end = 1; end <= text.size(); ++end) ends.push_back(end);
+  }
+  std::vector<std::string> special_texts() const override { return {}; }
   std::string decode(std::span<const std::int32_t>) const override { return ""; }
   std::optional<std::int32_t> begin_token() const override { return std::nullopt; }
   std::optional<std::int32_t> end_token() const override {

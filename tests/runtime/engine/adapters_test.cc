@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+#include "runtime/model/adapter_modules.h"
+#include "runtime/model/adapter_patterns.h"
 #include "runtime/model/adapter_targets.h"
 #include "runtime/step/verify.h"
 #include "tests/runtime/engine/resumed_ranks.h"
@@ -17,6 +20,8 @@ struct AdapterChoice {
   bool tied;
   std::vector<std::string> patterns;
   bool is_stabilized = false;
+  std::vector<std::string> whole = {};  // patterns of tensors of modules that train whole
+  std::vector<LayerPattern<std::int64_t>> ranks = {};
 };
 
 const std::vector<AdapterChoice>& adapter_choices() {
@@ -29,6 +34,17 @@ const std::vector<AdapterChoice>& adapter_choices() {
       {"down_of_gemma2", "gemma2", true, {"down_proj", "gate_proj"}},
       {"c_attn", "gpt2", false, {"c_attn", "*.4.mlp.c_proj"}},
       {"key_of_granite", "granite", true, {"k_proj"}},
+      {.name = "whole_tied_embedding",
+       .family = "llama",
+       .tied = true,
+       .patterns = {"model.layers.3.*"},
+       .whole = {"model.embed_tokens.weight", "*norm.weight"}},
+      {.name = "whole_layers",
+       .family = "qwen3",
+       .tied = false,
+       .patterns = {"q_proj", "gate_proj"},
+       .whole = {"*.[14].mlp.up_proj.weight", "*.q_norm.weight", "lm_head.weight"},
+       .ranks = {{"layers.[23].self_attn.q_proj", 3}, {"layers.4.*", 9}}},
   };
   return kChoices;
 }
@@ -39,10 +55,12 @@ ModelRuntimeOptions base_options(const AdapterChoice& choice, DType type) {
 
 ModelRuntimeOptions adapted_options(const AdapterChoice& choice, DType type) {
   ModelRuntimeOptions options = base_options(choice, type);
-  options.model = with_adapter(
-      options.model,
-      {.rank = 5, .alpha = 12, .is_rank_stabilized = choice.is_stabilized, .targets = {}},
-      choice.patterns);
+  AdapterOptions adapter = {
+      .rank = 5, .alpha = 12, .is_rank_stabilized = choice.is_stabilized, .targets = {}};
+  adapter.rank_patterns = choice.ranks;
+  adapter.whole_modules = modules_that_match(options.model, choice.whole);
+  options.model =
+      with_adapter_sizes(with_adapter(options.model, adapter, choice.patterns), choice.name);
   return options;
 }
 
@@ -61,7 +79,7 @@ TEST_P(AdaptedSteps, BeginWithTheModelsLoss) {
   }
 }
 
-// The model stays as it was, and both matrices of every adapter change.
+// The model stays as it was, except for its whole modules. Both matrices of every adapter change.
 TEST_P(AdaptedSteps, ChangeTheAdaptersAlone) {
   const ModelRuntimeOptions options = adapted_options(choice(), DType::kF32);
   const SwitchedRun result = result_of(options, 3);
@@ -71,7 +89,8 @@ TEST_P(AdaptedSteps, ChangeTheAdaptersAlone) {
       std::vector<float> initial(static_cast<std::size_t>(tensor.elements()));
       RandomState(1234).read(StateField::kMaster, unit, tensor.offset, initial);
       const std::vector<float> now = values_of(result, StateField::kMaster, unit, tensor);
-      EXPECT_EQ(now != initial, is_adapter(tensor.kind)) << tensor.name;
+      const bool is_whole = options.model.adapter.trains_whole(tensor.stored_name);
+      EXPECT_EQ(now != initial, is_adapter(tensor.kind) || is_whole) << tensor.name;
       adapters += is_adapter(tensor.kind) ? 1 : 0;
     }
   }
@@ -142,6 +161,20 @@ TEST_P(AdaptedSteps, OfTensorParallelRanksAreThoseOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Choices, AdaptedSteps,
                          testing::Range(std::size_t{0}, adapter_choices().size()),
                          [](const auto& info) { return adapter_choices().at(info.param).name; });
+
+// Ranks that share a layer cannot keep the trained vectors that decay does not apply to behind the
+// matrices.
+TEST(AdaptedRanks, ThatShareLayersRefuseTrainedBiases) {
+  for (const auto& [family, pattern, vector] :
+       {std::tuple{"gpt2", "*.c_fc.*", "transformer.h.0.mlp.c_fc.bias"},
+        {"olmo2", "*.q_norm.weight", "model.layers.0.self_attn.q_norm.weight"}}) {
+    const AdapterChoice choice = {
+        .name = "", .family = family, .tied = false, .patterns = {}, .whole = {pattern}};
+    ModelRuntimeOptions options = adapted_options(choice, DType::kF32);
+    options.ranks.shape.tensor = 2;
+    TERRACE_EXPECT_THROW_WITH(plan_model(options), ConfigError, vector);
+  }
+}
 
 // --- costs --------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "runtime/engine/model_runtime.h"
+#include "runtime/model/adapter_targets.h"
 #include "runtime/model/model_shape.h"
 #include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
@@ -90,6 +91,15 @@ inline void add_documents(const BatchShape& batch, std::mt19937& random,
   tokens.insert(tokens.end(), first_keys.begin(), first_keys.end());
 }
 
+// Numbers the samples of micro-batch `m` of a step, which has `micro_batches` on all ranks.
+inline void add_samples(const BatchShape& batch, std::int64_t step, std::int64_t micro_batches,
+                        std::int64_t m, std::vector<std::int32_t>& tokens) {
+  const std::int64_t first = ((step - 1) * micro_batches + m) * batch.sequences;
+  for (std::int64_t row = 0; row < batch.rows(); ++row) {
+    tokens.push_back(static_cast<std::int32_t>(first + row / batch.positions));
+  }
+}
+
 // Returns text-like data from a seed: a learnable pattern with noise. Each rank in turn gets the
 // next micro-batches of one run.
 inline std::vector<std::int32_t> batch_of_rank(const ModelRuntimeOptions& options,
@@ -106,12 +116,17 @@ inline std::vector<std::int32_t> batch_of_rank(const ModelRuntimeOptions& option
     }
     tokens.insert(tokens.end(), text.begin(), text.end() - 1);
     tokens.insert(tokens.end(), text.begin() + 1, text.end());
-    if (!options.batch.has_documents) continue;
-    std::vector<std::int32_t> targets(tokens.end() - rows, tokens.end());
-    std::vector<std::int32_t> lists;
-    add_documents(options.batch, random, targets, lists);
-    std::ranges::copy(targets, tokens.end() - rows);
-    tokens.insert(tokens.end(), lists.begin(), lists.end());
+    if (options.batch.has_documents) {
+      std::vector<std::int32_t> targets(tokens.end() - rows, tokens.end());
+      std::vector<std::int32_t> lists;
+      add_documents(options.batch, random, targets, lists);
+      std::ranges::copy(targets, tokens.end() - rows);
+      tokens.insert(tokens.end(), lists.begin(), lists.end());
+    }
+    if (options.batch.has_samples) {
+      add_samples(options.batch, step, options.ranks.shape.data * micro_batches,
+                  rank * micro_batches + m, tokens);
+    }
   }
   return tokens;
 }
@@ -119,6 +134,32 @@ inline std::vector<std::int32_t> batch_of_rank(const ModelRuntimeOptions& option
 inline std::vector<std::int32_t> batch_of_step(const ModelRuntimeOptions& options,
                                                std::int64_t step) {
   return batch_of_rank(options, step, options.ranks.position.data);
+}
+
+// Returns a step's batch as an evaluation has it: its list of samples holds -1, so that nothing is
+// dropped.
+inline std::vector<std::int32_t> evaluation_batch(const ModelRuntimeOptions& options,
+                                                  std::int64_t step) {
+  std::vector<std::int32_t> tokens = batch_of_step(options, step);
+  const std::int64_t place = options.batch.place_of(RowNumbers::kSamples);
+  if (place < 0) return tokens;
+  const std::int64_t rows = options.batch.rows();
+  for (std::int32_t m = 0; m < options.placement.micro_batches; ++m) {
+    const std::int64_t first = (m * options.batch.lists() + place) * rows;
+    std::fill_n(tokens.begin() + first, rows, -1);
+  }
+  return tokens;
+}
+
+// Gives all layers of the model an adapter with dropout.
+inline void add_dropping_adapter(ModelRuntimeOptions& options) {
+  AdapterOptions adapter;
+  adapter.rank = 5;
+  adapter.alpha = 12;
+  adapter.dropout = 0.4;
+  options.model = with_adapter(options.model, adapter, {});
+  options.batch.has_samples = true;
+  options.dropout_seed = 5;
 }
 
 // Counts the targets of a rank's batch that are trained on.
@@ -179,7 +220,7 @@ inline TrainedRun train_tiny(const ModelRuntimeOptions& options, std::int64_t st
   run.threads = engine.compute_threads();
   run.paths = engine.store_paths();
   train_steps(engine, options, 1, steps, run);
-  run.evaluation = engine.evaluate(batch_of_step(options, 1));
+  run.evaluation = engine.evaluate(evaluation_batch(options, 1));
   if (look) look(engine);
   return run;
 }

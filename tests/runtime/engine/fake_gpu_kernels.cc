@@ -93,6 +93,10 @@ void visit(ScaleRows& op, Move&& move) {
   move(op.x, op.y);
 }
 template <typename Move>
+void visit(Dropout& op, Move&& move) {
+  move(op.x, op.y, op.samples);
+}
+template <typename Move>
 void visit(MagnitudeFactors& op, Move&& move) {
   move(op.squares, op.magnitude, op.inverses, op.factors);
 }
@@ -246,45 +250,57 @@ void queued_attention(const KernelContext& context, const Op& op) {
   queued<Op, Run>(context, op);
 }
 
+// Names every member, so that an op without a queued form does not compile.
 KernelTable make_table(const KernelTable& host_kernels) {
   using T = KernelTable;
-  KernelTable table = host_kernels;  // keeps the workspace functions
-  table.name = "fake gpu";
-  table.matmul_forward = queued<MatmulForward, &T::matmul_forward>;
-  table.matmul_backward_input = queued<MatmulBackwardInput, &T::matmul_backward_input>;
-  table.matmul_backward_weight = queued<MatmulBackwardWeight, &T::matmul_backward_weight>;
-  table.rms_norm_forward = queued<RmsNormForward, &T::rms_norm_forward>;
-  table.rms_norm_backward = queued<RmsNormBackward, &T::rms_norm_backward>;
-  table.row_squares = queued<RowSquares, &T::row_squares>;
-  table.norm_along = queued<NormAlong, &T::norm_along>;
-  table.layer_norm_forward = queued<LayerNormForward, &T::layer_norm_forward>;
-  table.layer_norm_backward = queued<LayerNormBackward, &T::layer_norm_backward>;
-  table.rope = queued<Rope, &T::rope>;
-  table.attention_forward = queued_attention<AttentionForward, &T::attention_forward>;
-  table.attention_backward = queued_attention<AttentionBackward, &T::attention_backward>;
-  table.prepare_attention = prepare_attention;
-  table.glu_forward = queued<GluForward, &T::glu_forward>;
-  table.glu_backward = queued<GluBackward, &T::glu_backward>;
-  table.gelu_forward = queued<GeluForward, &T::gelu_forward>;
-  table.gelu_backward = queued<GeluBackward, &T::gelu_backward>;
-  table.add = queued<Add, &T::add>;
-  table.scale = queued<Scale, &T::scale>;
-  table.scale_rows = queued<ScaleRows, &T::scale_rows>;
-  table.magnitude_factors = queued<MagnitudeFactors, &T::magnitude_factors>;
-  table.scale_columns = queued<ScaleColumns, &T::scale_columns>;
-  table.accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>;
-  table.round_gradient = queued<RoundGradient, &T::round_gradient>;
-  table.fill_zero = queued<FillZero, &T::fill_zero>;
-  table.cast_parameters = queued<CastParameters, &T::cast_parameters>;
-  table.dequantize = queued<Dequantize, &T::dequantize>;
-  table.embedding_forward = queued<EmbeddingForward, &T::embedding_forward>;
-  table.embedding_backward = queued_embedding_backward;
-  table.add_positions = queued<AddPositions, &T::add_positions>;
-  table.head_loss = queued<HeadLoss, &T::head_loss>;
-  table.head_sums = queued<HeadSums, &T::head_sums>;
-  table.head_part_loss = queued<HeadPartLoss, &T::head_part_loss>;
-  table.norm_partials = queued<NormPartials, &T::norm_partials>;
-  return table;
+  return {
+      .name = "fake gpu",
+      .matmul_forward = queued<MatmulForward, &T::matmul_forward>,
+      .matmul_backward_input = queued<MatmulBackwardInput, &T::matmul_backward_input>,
+      .matmul_backward_weight = queued<MatmulBackwardWeight, &T::matmul_backward_weight>,
+      .rms_norm_forward = queued<RmsNormForward, &T::rms_norm_forward>,
+      .rms_norm_backward = queued<RmsNormBackward, &T::rms_norm_backward>,
+      .row_squares = queued<RowSquares, &T::row_squares>,
+      .norm_along = queued<NormAlong, &T::norm_along>,
+      .layer_norm_forward = queued<LayerNormForward, &T::layer_norm_forward>,
+      .layer_norm_backward = queued<LayerNormBackward, &T::layer_norm_backward>,
+      .rope = queued<Rope, &T::rope>,
+      .attention_forward = queued_attention<AttentionForward, &T::attention_forward>,
+      .attention_backward = queued_attention<AttentionBackward, &T::attention_backward>,
+      .glu_forward = queued<GluForward, &T::glu_forward>,
+      .glu_backward = queued<GluBackward, &T::glu_backward>,
+      .gelu_forward = queued<GeluForward, &T::gelu_forward>,
+      .gelu_backward = queued<GeluBackward, &T::gelu_backward>,
+      .add = queued<Add, &T::add>,
+      .scale = queued<Scale, &T::scale>,
+      .scale_rows = queued<ScaleRows, &T::scale_rows>,
+      .dropout = queued<Dropout, &T::dropout>,
+      .magnitude_factors = queued<MagnitudeFactors, &T::magnitude_factors>,
+      .scale_columns = queued<ScaleColumns, &T::scale_columns>,
+      .accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>,
+      .round_gradient = queued<RoundGradient, &T::round_gradient>,
+      .fill_zero = queued<FillZero, &T::fill_zero>,
+      .cast_parameters = queued<CastParameters, &T::cast_parameters>,
+      .dequantize = queued<Dequantize, &T::dequantize>,
+      .embedding_forward = queued<EmbeddingForward, &T::embedding_forward>,
+      .embedding_backward = queued_embedding_backward,
+      .add_positions = queued<AddPositions, &T::add_positions>,
+      .head_loss = queued<HeadLoss, &T::head_loss>,
+      .head_sums = queued<HeadSums, &T::head_sums>,
+      .head_part_loss = queued<HeadPartLoss, &T::head_part_loss>,
+      .norm_partials = queued<NormPartials, &T::norm_partials>,
+      .prepare_attention = prepare_attention,
+      .matmul_forward_workspace = host_kernels.matmul_forward_workspace,
+      .matmul_backward_input_workspace = host_kernels.matmul_backward_input_workspace,
+      .matmul_backward_weight_workspace = host_kernels.matmul_backward_weight_workspace,
+      .norm_backward_workspace = host_kernels.norm_backward_workspace,
+      .attention_forward_workspace = host_kernels.attention_forward_workspace,
+      .attention_backward_workspace = host_kernels.attention_backward_workspace,
+      .embedding_backward_workspace = host_kernels.embedding_backward_workspace,
+      .head_loss_workspace = host_kernels.head_loss_workspace,
+      .head_sums_workspace = host_kernels.head_sums_workspace,
+      .head_part_loss_workspace = host_kernels.head_part_loss_workspace,
+  };
 }
 
 }  // namespace

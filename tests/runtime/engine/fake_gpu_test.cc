@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -169,6 +170,16 @@ TEST_P(FakeGpuEngine, WithSeveralDocumentsInASequence) {
   EXPECT_EQ(test::unprepared_attention_calls(), 0);
 }
 
+TEST_P(FakeGpuEngine, WithAdaptersThatHaveDropout) {
+  for (const bool recompute : {false, true}) {
+    expect_equal([recompute](ModelRuntimeOptions& options) {
+      add_dropping_adapter(options);
+      options.batch.has_documents = recompute;
+      options.placement.recompute = recompute;
+    });
+  }
+}
+
 // Returns a switch that puts the state in these tiers and runs this share of its updates on the
 // device.
 std::function<void(ModelRuntimeOptions&)> streamed(Tier parameters, Tier optimizer, double share) {
@@ -296,6 +307,42 @@ TEST(FakeGpuFp16, SkipsAStepAndGoesOn) {
   const Curve curve = train_tiny(options, 3).curve;
   EXPECT_EQ(curve.skipped, std::vector<bool>(3, false));
   EXPECT_EQ(curve.loss_scales, (std::vector<double>{0x1p16, 0x1p17, 0x1p18}));
+}
+
+// The kernels of GPUs drop what the CPU's drop: in fp32, the losses are near. In fp16 the same
+// elements are dropped when activations are recomputed.
+TEST(FakeGpuDropout, OfSharedKernelsDropsTheSame) {
+  const FakeGpuBackend backend({.has_shared_kernels = true});
+  const auto curve_of = [&](DType type, const auto& set) {
+    const ModelConfig model = with_shape(tiny_model("llama", true, true), {.layers = 1});
+    ModelRuntimeOptions options = tiny_options(model, type);
+    options.batch = {.sequences = 2, .positions = 12, .has_documents = true};
+    options.placement.micro_batches = 1;
+    options.placement.unified = false;
+    options.threads = 1;
+    options.backend = &backend;
+    add_dropping_adapter(options);
+    set(options);
+    return train_tiny(options, 3).curve;
+  };
+  const auto nothing = [](ModelRuntimeOptions&) {};
+  const auto on_cpu = [](ModelRuntimeOptions& options) {
+    options.backend = nullptr;
+    options.placement.unified = true;
+  };
+  const auto recomputed = [](ModelRuntimeOptions& options) { options.placement.recompute = true; };
+  const auto seed = [](ModelRuntimeOptions& options) { options.dropout_seed = 6; };
+  const Curve exact = curve_of(DType::kF32, nothing);
+  const Curve cpu = curve_of(DType::kF32, on_cpu);
+  const Curve other = curve_of(DType::kF32, seed);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(exact.norms[i], cpu.norms[i], 1e-4 * cpu.norms[i]) << i;
+    EXPECT_GT(std::abs(other.norms[i] - cpu.norms[i]), 1e-3 * cpu.norms[i]) << i;
+  }
+  const Curve half = curve_of(DType::kF16, nothing);
+  EXPECT_EQ(curve_of(DType::kF16, recomputed), half);
+  EXPECT_NE(curve_of(DType::kF16, seed), half);
+  EXPECT_NEAR(half.losses.back(), exact.losses.back(), 1e-2 * exact.losses.back());
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FakeGpuEngine, testing::ValuesIn(kShapes),

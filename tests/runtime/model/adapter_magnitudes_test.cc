@@ -3,11 +3,11 @@
 
 #include <cmath>
 #include <map>
-#include <random>
 
 #include "runtime/model/adapter.h"
 #include "runtime/model/adapter_targets.h"
 #include "tests/runtime/model/block_run.h"
+#include "tests/runtime/model/random_block.h"
 #include "tests/runtime/model/small_models.h"
 
 // Adapters with magnitudes (DoRA), compared with a block whose matrices are m / n (W + s B A), row
@@ -54,14 +54,6 @@ ModelConfig dora_config(const MagnitudeCase& c) {
   return with_adapter(plain_config(c), adapter, c.patterns);
 }
 
-std::vector<float> normal_numbers(std::size_t count, std::uint32_t seed, float deviation) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.0F, deviation);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(generator);
-  return values;
-}
-
 // The numbers of a block, by parameter.
 struct BlockValues {
   UnitLayout layout;
@@ -75,13 +67,7 @@ struct BlockValues {
 };
 
 BlockValues random_values(const ModelConfig& config) {
-  BlockValues block = {parameter_layout(config).at(1), {}};
-  block.all = normal_numbers(static_cast<std::size_t>(block.layout.padded_elements), 3, 0.2F);
-  for (const ParameterTensor& tensor : block.layout.tensors) {
-    if (tensor.init != Init::kOnes) continue;  // norms, and magnitudes
-    for (float& value : block.of(tensor.kind)) value += 1.0F;
-  }
-  return block;
+  return {parameter_layout(config).at(1), random_block(config)};
 }
 
 // For a weight with an adapter: W + s B A, the norms of its rows, and the factors that multiply the
@@ -94,7 +80,7 @@ struct Direction {
 
 std::map<ParameterKind, Direction> directions_of(const ModelConfig& config, BlockValues& block) {
   std::map<ParameterKind, Direction> directions;
-  const double s = config.adapter.scale();
+  const double s = config.adapter.scale_of("");
   for (const ParameterTensor& weight : block.layout.tensors) {
     if (!is_layer_weight(weight.kind) || block.layout.find(adapter_b(weight.kind)) == nullptr) {
       continue;
@@ -168,7 +154,7 @@ class AdapterMagnitudes : public testing::TestWithParam<std::size_t> {
   }
 
   std::vector<float> rows(std::uint32_t seed) const {
-    return normal_numbers(static_cast<std::size_t>(kBatch.rows() * config_.width), seed, 1.0F);
+    return random_numbers(static_cast<std::size_t>(kBatch.rows() * config_.width), seed, 1.0F);
   }
 
   const MagnitudeCase& choice_;
@@ -188,7 +174,7 @@ TEST_P(AdapterMagnitudes, ComputeAsMatricesWithTheseNorms) {
   dense.backward(dy);
   expect_near(run.forward(x), wide(y), "result");
   run.backward(dy);
-  const double s = config_.adapter.scale();
+  const double s = config_.adapter.scale_of("");
   std::map<ParameterKind, std::vector<double>> want;
   for (const auto& [kind, d] : directions_) {
     const std::vector<float> dw = dense.gradient_of(kind);

@@ -3,14 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
 #include <set>
 
 #include "base/error.h"
+#include "runtime/model/adapter_modules.h"
+#include "runtime/model/adapter_patterns.h"
 #include "runtime/model/adapter_targets.h"
+#include "runtime/model/decoder_units.h"
 #include "runtime/model/parameter_init.h"
+#include "runtime/model/trainable.h"
 #include "tests/runtime/model/block_run.h"
+#include "tests/runtime/model/random_block.h"
 #include "tests/runtime/model/small_models.h"
+#include "tests/runtime/temporary_directory.h"
 
 // Adapters in the layers of a block: their parameters, the block's results and the gradients,
 // compared with a block whose matrices have the adapters merged in.
@@ -37,31 +42,8 @@ ModelConfig adapted_model(std::string_view family,
       {.rank = kRank, .alpha = 5, .is_rank_stabilized = is_stabilized, .targets = {}}, patterns);
 }
 
-std::vector<float> random_numbers(std::size_t count, std::uint32_t seed, float deviation) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.0F, deviation);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(generator);
-  return values;
-}
-
 std::vector<float> random_rows(const ModelConfig& config, std::uint32_t seed) {
   return random_numbers(static_cast<std::size_t>(kRows.rows() * config.width), seed, 1.0F);
-}
-
-// Returns random values of a block in its flat sequence: norms around the number that leaves rows
-// as they are, all else around 0.
-std::vector<float> random_block(const ModelConfig& config) {
-  const UnitLayout block = parameter_layout(config).at(1);
-  std::vector<float> values =
-      random_numbers(static_cast<std::size_t>(block.padded_elements), 3, 0.2F);
-  for (const ParameterTensor& tensor : block.tensors) {
-    if (tensor.init != Init::kOnes) continue;
-    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-      values[static_cast<std::size_t>(tensor.offset + i)] += 1.0F;
-    }
-  }
-  return values;
 }
 
 std::span<const float> part(std::span<const float> values, const ParameterTensor& tensor) {
@@ -87,15 +69,17 @@ std::vector<float> merged_block(const ModelConfig& adapted, const ModelConfig& p
     const std::span<const float> base = part(values, *source.find(tensor.kind));
     std::ranges::copy(base, merged.begin() + tensor.offset);
     if (!is_layer_weight(tensor.kind) || source.find(adapter_b(tensor.kind)) == nullptr) continue;
+    const std::int64_t rank = a_of(source, tensor).rows;
     const std::span<const float> a = part(values, a_of(source, tensor));
     const std::span<const float> b = part(values, *source.find(adapter_b(tensor.kind)));
     for (std::int64_t i = 0; i < tensor.elements(); ++i) {
       double sum = 0;
-      for (std::int64_t k = 0; k < kRank; ++k) {
-        sum += static_cast<double>(b[i / tensor.columns * kRank + k]) *
+      for (std::int64_t k = 0; k < rank; ++k) {
+        sum += static_cast<double>(b[i / tensor.columns * rank + k]) *
                a[k * tensor.columns + i % tensor.columns];
       }
-      merged[tensor.offset + i] += static_cast<float>(adapted.adapter.scale() * sum);
+      merged[tensor.offset + i] +=
+          static_cast<float>(adapted.adapter.scale_of(tensor.stored_name) * sum);
     }
   }
   return merged;
@@ -138,13 +122,14 @@ AdapterGradients wanted_gradients(const ModelConfig& adapted, const ModelConfig&
     std::vector<float>& db = gradients.of_kind[up->kind];
     da.resize(a.size());
     db.resize(b.size());
-    const float s = adapted.adapter.scale();
+    const std::int64_t rank = down.rows;
+    const float s = adapted.adapter.scale_of(tensor.stored_name);
     for (std::int64_t i = 0; i < tensor.elements(); ++i) {
       const std::int64_t row = i / tensor.columns;
       const std::int64_t column = i % tensor.columns;
-      for (std::int64_t k = 0; k < kRank; ++k) {
-        da[k * tensor.columns + column] += s * b[row * kRank + k] * dw[i];
-        db[row * kRank + k] += s * dw[i] * a[k * tensor.columns + column];
+      for (std::int64_t k = 0; k < rank; ++k) {
+        da[k * tensor.columns + column] += s * b[row * rank + k] * dw[i];
+        db[row * rank + k] += s * dw[i] * a[k * tensor.columns + column];
       }
     }
   }
@@ -162,34 +147,50 @@ const std::vector<std::vector<std::string>>& patterns_of(std::string_view family
   return family == "phi3" ? kPhi3 : kUsual;
 }
 
+// Expects that a block has the results and the gradients of a block whose matrices have the
+// adapters merged in.
+void expect_as_merged(const ModelConfig& config, const ModelConfig& plain) {
+  const std::vector<float> values = random_block(config);
+  BlockRun dense(plain, {kRows}, merged_block(config, plain, values));
+  const std::vector<float> x = random_rows(config, 5);
+  const std::vector<float> dy = random_rows(config, 6);
+  const std::vector<float> y = dense.forward(x);
+  dense.backward(dy);
+  const AdapterGradients wanted = wanted_gradients(config, plain, values, dense);
+  EXPECT_FALSE(wanted.of_kind.empty());
+  for (const BlockRun::Setting& setting :
+       {BlockRun::Setting{kRows}, BlockRun::Setting{kRows, 2, false},
+        BlockRun::Setting{kRows, 2, true}}) {
+    const std::string what = fmt::format("{} ranks", setting.ranks);
+    BlockRun run(config, setting, values);
+    expect_close(run.forward(x), y, what);
+    // Nothing before the block trains, so the gradient ends at its adapters.
+    run.backward(dy);
+    for (const auto& [kind, gradient] : wanted.of_kind) {
+      expect_close(run.whole_gradient_of(kind), gradient,
+                   fmt::format("{}, kind {}", what, static_cast<int>(kind)));
+    }
+  }
+}
+
 TEST_P(Adapters, ComputeAsMatricesThatHaveThem) {
   const ModelConfig plain = plain_model(GetParam());
   for (const std::vector<std::string>& patterns : patterns_of(GetParam())) {
     for (const bool is_stabilized : {false, true}) {
-      const ModelConfig config = adapted_model(GetParam(), patterns, is_stabilized);
-      const std::vector<float> values = random_block(config);
-      BlockRun dense(plain, {kRows}, merged_block(config, plain, values));
-      const std::vector<float> x = random_rows(config, 5);
-      const std::vector<float> dy = random_rows(config, 6);
-      const std::vector<float> y = dense.forward(x);
-      const std::vector<float> dx = dense.backward(dy);
-      const AdapterGradients wanted = wanted_gradients(config, plain, values, dense);
-      EXPECT_FALSE(wanted.of_kind.empty());
-      for (const BlockRun::Setting& setting :
-           {BlockRun::Setting{kRows}, BlockRun::Setting{kRows, 2, false},
-            BlockRun::Setting{kRows, 2, true}}) {
-        const std::string what = fmt::format("{} ranks", setting.ranks);
-        BlockRun run(config, setting, values);
-        expect_close(run.forward(x), y, what);
-        // Nothing before the block trains, so the gradient ends at its adapters.
-        run.backward(dy);
-        for (const auto& [kind, gradient] : wanted.of_kind) {
-          expect_close(run.whole_gradient_of(kind), gradient,
-                       fmt::format("{}, kind {}", what, static_cast<int>(kind)));
-        }
-      }
+      expect_as_merged(adapted_model(GetParam(), patterns, is_stabilized), plain);
     }
   }
+}
+
+// Some layers have another rank or another alpha than the others, or both.
+TEST_P(Adapters, OfSeveralSizesComputeAsMatricesThatHaveThem) {
+  ModelConfig config = adapted_model(GetParam());
+  config.adapter.rank_patterns = {{"(self_)?attn.(c_attn|qkv_proj|q_proj|o_proj)", 5},
+                                  {".*proj", 2}};
+  config.adapter.alpha_patterns = {{"k_proj|qkv_proj|o_proj|c_proj|down_proj", 11}};
+  config = with_adapter_sizes(std::move(config), "test");
+  EXPECT_GE(config.adapter.sizes.size(), 4U);
+  expect_as_merged(config, plain_model(GetParam()));
 }
 
 // The second block's input gradient goes on to the adapters of the first.
@@ -364,11 +365,139 @@ TEST(AdapterTargets, ThatAreNoLayersAreRefused) {
   }
 }
 
+// The expected answers are those of PEFT's get_pattern_key().
+TEST(AdapterPatterns, MatchTheEndsOfNamesAfterDots) {
+  const char* const name = "model.layers.10.self_attn.q_proj";
+  const auto matches = [&](const std::string& pattern) {
+    AdapterOptions options = {.rank = 4, .alpha = 8, .targets = {}};
+    options.rank_patterns = {{pattern, 7}};
+    return AdapterPatterns(options, "test").size_of(name) == AdapterSize{7, 8};
+  };
+  for (const char* pattern :
+       {"q_proj", "k_proj|q_proj", ".*_proj", "self_attn.q_proj", "layers.10.self_attn.q_proj",
+        R"(layers\.\d+\.self_attn\.q_proj)", "model.layers.10.self_attn.q_proj",
+        "^model.layers.10.self_attn.q_proj", "^model.*q_proj", "(?P<name>q)_proj"}) {
+    EXPECT_TRUE(matches(pattern)) << pattern;
+  }
+  for (const char* pattern : {"proj", "attn.q_proj", "q_pro", "self_attn", "^q_proj",
+                              "layers.1.self_attn.q_proj", "decoder.model.*"}) {
+    EXPECT_FALSE(matches(pattern)) << pattern;
+  }
+}
+
+TEST(AdapterPatterns, TheFirstThatMatchesCounts) {
+  AdapterOptions options = {.rank = 4, .alpha = 8, .targets = {}};
+  options.rank_patterns = {{"layers.0.*", 2}, {"q_proj", 6}};
+  options.alpha_patterns = {{"k_proj", 1}, {"layers.0.*", 3}};
+  const AdapterPatterns patterns(options, "test");
+  EXPECT_EQ(patterns.size_of("model.layers.0.self_attn.q_proj"), (AdapterSize{2, 3}));
+  EXPECT_EQ(patterns.size_of("model.layers.0.self_attn.k_proj"), (AdapterSize{2, 1}));
+  EXPECT_EQ(patterns.size_of("model.layers.1.self_attn.q_proj"), (AdapterSize{6, 8}));
+  EXPECT_EQ(patterns.size_of("model.layers.1.self_attn.v_proj"), std::nullopt);
+}
+
+TEST(AdapterPatterns, ThatDoNotCompileAreRefused) {
+  AdapterOptions options = {.rank = 4, .alpha = 8, .targets = {}};
+  options.alpha_patterns = {{"(q_proj", 1}};
+  TERRACE_EXPECT_THROW_WITH(AdapterPatterns(options, "a/adapter_config.json"), ConfigError,
+                            "a/adapter_config.json: alpha_pattern \"(q_proj\"");
+}
+
+// Blocks whose layouts have the same kinds of tensors at the same places differ if their scales do.
+TEST(AdapterLayout, TellsBlocksOfAnotherScaleApart) {
+  ModelConfig config = adapted_model("llama");
+  const auto are_equal = [&] {
+    const std::vector<UnitLayout> layout = parameter_layout(config);
+    const BlockShape first = {config.layer(0), layout.data() + 1, true};
+    return first == BlockShape{config.layer(1), layout.data() + 2, true};
+  };
+  EXPECT_TRUE(are_equal());
+  config.adapter.alpha_patterns = {{"layers.1.*.q_proj", 9}};
+  config = with_adapter_sizes(std::move(config), "test");
+  EXPECT_FALSE(are_equal());
+}
+
+// --- whole modules ------------------------------------------------------------------------------
+
+// An entry covers a module whose name it ends, and everything in it. It need not begin after a dot:
+// PEFT's _set_trainable() calls key.endswith(entry).
+TEST(WholeModules, AreThoseThatPeftTrains) {
+  AdapterOptions options;
+  options.whole_modules = {"lm_head", "norm", "layers.1.mlp"};
+  for (const char* name :
+       {"lm_head.weight", "model.norm.weight", "model.layers.0.input_layernorm.weight",
+        "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.bias"}) {
+    EXPECT_TRUE(options.trains_whole(name)) << name;
+  }
+  for (const char* name : {"model.layers.11.mlp.up_proj.weight", "model.embed_tokens.weight",
+                           "model.layers.0.mlp.up_proj.weight"}) {
+    EXPECT_FALSE(options.trains_whole(name)) << name;
+  }
+}
+
+TEST(WholeModules, AreNamedByEndsThatFitNoOtherModule) {
+  const ModelConfig llama = plain_model("llama");
+  const auto modules = [&](const std::vector<std::string>& patterns) {
+    return modules_that_match(llama, patterns);
+  };
+  EXPECT_THAT(modules({}), ElementsAre());
+  EXPECT_THAT(modules({"lm_head.weight", "embed_tokens.weight"}),
+              ElementsAre("embed_tokens", "lm_head"));
+  EXPECT_THAT(modules({"norm.weight"}), ElementsAre("model.norm"));
+  EXPECT_THAT(modules({"*norm.weight"}),
+              ElementsAre("input_layernorm", "norm", "post_attention_layernorm"));
+  EXPECT_THAT(modules({"*.1.mlp.up_proj.*"}), ElementsAre("model.layers.1.mlp.up_proj"));
+  EXPECT_THAT(modules({"*.up_proj.*", "*.0.input_layernorm.weight"}),
+              ElementsAre("model.layers.0.input_layernorm", "up_proj"));
+}
+
+TEST(WholeModules, IncludeATiedHead) {
+  for (const char* family : {"llama", "gpt2"}) {
+    const ModelConfig tied =
+        small_model(family, {.width = 32, .head_width = 8, .intermediate = 48, .tied = true});
+    const std::string embedding = stored_embedding_name(tied);
+    ModelConfig adapted = with_adapter(tied, {.rank = 2, .alpha = 4, .targets = {}}, {});
+    adapted.adapter.whole_modules = modules_that_match(tied, {embedding});
+    EXPECT_EQ(adapted.adapter.whole_modules.size(), 2U);
+    EXPECT_EQ(std::ranges::count(adapted.adapter.whole_modules, "lm_head"), 1);
+    EXPECT_TRUE(has_whole_tied_head(adapted));
+    EXPECT_THAT(whole_tensors(adapted), ElementsAre(embedding));
+  }
+}
+
+TEST(WholeModules, AreRefusedInParts) {
+  const ModelConfig llama = plain_model("llama");
+  TERRACE_EXPECT_THROW_WITH(modules_that_match(llama, {"*.1.self_attn.q_proj.weight"}), ConfigError,
+                            "model.layers.1.self_attn.q_proj.weight but not "
+                            "model.layers.1.self_attn.q_proj.bias");
+  TERRACE_EXPECT_THROW_WITH(modules_that_match(llama, {"lm_heads"}), ConfigError,
+                            "matches no tensor");
+}
+
+TEST(WholeModules, HaveNoAdapters) {
+  const ModelConfig llama = plain_model("llama");
+  AdapterOptions adapter = {.rank = 2, .alpha = 4, .targets = {}};
+  adapter.whole_modules = modules_that_match(llama, {"*.down_proj.*"});
+  const ModelConfig config = with_adapter(llama, adapter, {});
+  EXPECT_FALSE(config.adapter.has_target("model.layers.0.mlp.down_proj.weight"));
+  EXPECT_TRUE(config.adapter.has_target("model.layers.0.mlp.up_proj.weight"));
+  EXPECT_TRUE(is_trainable(config, "model.layers.0.mlp.down_proj.weight"));
+  EXPECT_FALSE(is_trainable(config, "model.layers.0.mlp.up_proj.weight"));
+  TERRACE_EXPECT_THROW_WITH(with_adapter(llama, adapter, {"down_proj"}), ConfigError,
+                            "--lora-targets down_proj matches model.layers.0.mlp.down_proj");
+  adapter.whole_modules = modules_that_match(llama, {"*_proj.*"});
+  TERRACE_EXPECT_THROW_WITH(with_adapter(llama, adapter, {}), ConfigError,
+                            "the adapter has no layer");
+}
+
 TEST(AdapterScale, IsAlphaByTheRankOrItsRoot) {
-  EXPECT_EQ((AdapterOptions{.rank = 16, .alpha = 8, .targets = {}}).scale(), 0.5F);
-  EXPECT_EQ(
-      (AdapterOptions{.rank = 16, .alpha = 8, .is_rank_stabilized = true, .targets = {}}).scale(),
-      2.0F);
+  AdapterOptions options = {.rank = 16, .alpha = 8, .targets = {}};
+  options.sizes["model.layers.0.mlp.up_proj"] = {.rank = 4, .alpha = 12};
+  EXPECT_EQ(options.scale_of("model.layers.0.mlp.down_proj.weight"), 0.5F);
+  EXPECT_EQ(options.scale_of("model.layers.0.mlp.up_proj.weight"), 3.0F);
+  options.is_rank_stabilized = true;
+  EXPECT_EQ(options.scale_of("model.layers.0.mlp.down_proj.weight"), 2.0F);
+  EXPECT_EQ(options.scale_of("model.layers.0.mlp.up_proj.weight"), 6.0F);
 }
 
 }  // namespace

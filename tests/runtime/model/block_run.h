@@ -23,6 +23,9 @@ class BlockRun {
     BatchShape batch;
     std::int32_t ranks = 1;
     bool shares_rows = false;
+    // The first of the micro-batch's samples, if it has their list; -1: all rows have this number.
+    std::int32_t first_sample = 0;
+    std::uint64_t dropout_seed = 0;
   };
 
   // `parameters` holds the whole block's parameters in the order of parameter_layout(config).
@@ -37,7 +40,8 @@ class BlockRun {
     const TensorPartState parts(given, whole_);
     for (std::int32_t r = 0; r < setting.ranks; ++r) {
       const TensorSplit split = {setting.ranks, r, setting.shares_rows};
-      ranks_.push_back(std::make_unique<Rank>(config, split, setting.batch, unit_));
+      ranks_.push_back(std::make_unique<Rank>(config, split, setting, unit_));
+      number_samples(ranks_.back()->bytes(Role::kTokens));
       if (setting.ranks == 1) {
         given.read(StateField::kMaster, whole_[unit_], 0, ranks_[0]->of(Role::kParameters));
       } else {
@@ -119,11 +123,11 @@ class BlockRun {
   };
 
   struct Rank {
-    Rank(const ModelConfig& config, const TensorSplit& split, const BatchShape& batch,
+    Rank(const ModelConfig& config, const TensorSplit& split, const Setting& setting,
          std::size_t number)
         : unit(number),
-          compute(config, parameter_layout(config, 1, split), {DType::kF32, batch, split},
-                  cpu_kernels()) {
+          compute(config, parameter_layout(config, 1, split),
+                  {DType::kF32, setting.batch, split, setting.dropout_seed}, cpu_kernels()) {
       const ComputeModel whole = compute.model(1, 1);
       model = whole.units.at(unit);
       const auto parameter_bytes =
@@ -134,6 +138,7 @@ class BlockRun {
            {Role::kHidden, Role::kHiddenOut, Role::kHiddenGradient, Role::kHiddenGradientOut}) {
         make(role, whole.hidden_bytes);
       }
+      make(Role::kTokens, whole.tokens_bytes);
       make(Role::kSaved, model.saved_bytes);
       make(Role::kConstants, whole.constants_bytes);
       make(Role::kWorkspace, whole.workspace_bytes);
@@ -160,7 +165,7 @@ class BlockRun {
       if (access.size_bytes != 0) all = all.first(access.size_bytes);
       return {reinterpret_cast<float*>(all.data()), all.size() / sizeof(float)};
     }
-    void run(const UnitGraph::Where& where, WorkerArena& workers) {
+    void run(UnitGraph::Where where, WorkerArena& workers) {
       std::vector<std::byte*> pointers;
       for (Lines& buffer : between) pointers.push_back(buffer.span().data());
       UnitMemory memory;
@@ -171,7 +176,8 @@ class BlockRun {
       KernelContext context;
       context.workers = &workers;
       context.workspace = bytes(Role::kWorkspace);
-      compute.run(context, static_cast<std::int64_t>(unit), where, memory);
+      where.unit = static_cast<std::int64_t>(unit);
+      compute.run(context, where, memory);
     }
 
     std::size_t unit;
@@ -215,6 +221,18 @@ class BlockRun {
       const bool is_part = target.size() < all.size();
       const auto begin = static_cast<std::ptrdiff_t>(is_part ? r * target.size() : 0);
       std::copy_n(all.begin() + begin, target.size(), target.begin());
+    }
+  }
+
+  // Fills the list of the rows' samples, if the batch has it.
+  void number_samples(std::span<std::byte> tokens) const {
+    const std::int64_t place = setting_.batch.place_of(RowNumbers::kSamples);
+    if (place < 0) return;
+    auto* const list =
+        reinterpret_cast<std::int32_t*>(tokens.data()) + place * setting_.batch.rows();
+    for (std::int64_t row = 0; row < setting_.batch.rows(); ++row) {
+      const auto sample = static_cast<std::int32_t>(row / setting_.batch.positions);
+      list[row] = setting_.first_sample < 0 ? -1 : setting_.first_sample + sample;
     }
   }
 

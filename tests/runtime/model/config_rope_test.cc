@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "runtime/model/config_keys.h"
+#include "runtime/model/families/family.h"
 #include "tests/runtime/temporary_directory.h"
 
 // How rotary embeddings are read from a config.json. The attention factors are those that
@@ -76,6 +78,16 @@ TEST(ConfigRope, YarnHasDefaults) {
                          .factor = 4.0,
                          .original_positions = 16,
                          .attention_factor = 1.138629436111989}));
+}
+
+// DeepSeek-R1-0528-Qwen3-8B has this key. No class of transformers reads it.
+TEST(ConfigRope, YarnIgnoresAttnFactorAsTransformersDoes) {
+  const std::string yarn =
+      R"("rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16)";
+  const std::string keys = yarn + R"(, "attn_factor": 0.8782488562869419)";
+  EXPECT_EQ(read_parameters(keys), read_parameters(yarn));
+  check_config_keys("{\"rope_scaling\": {" + keys + "}}", find_family("qwen3")->keys,
+                    "config.json");
 }
 
 TEST(ConfigRope, YarnReadsAllParameters) {

@@ -20,13 +20,13 @@ MachineProfile free_transfers() {
   MachineProfile profile;
   profile.flops_per_s = 1;
   profile.op_overhead_s = 0;
-  for (double* rate :
-       {&profile.compute_bytes_per_s, &profile.upload_bytes_per_s, &profile.download_bytes_per_s,
-        &profile.drive.read_bytes_per_s, &profile.drive.write_bytes_per_s,
-        &profile.network_bytes_per_s, &profile.update_bytes_per_s, &profile.drive.disk_bytes_per_s,
-        &profile.memory_bytes_per_s}) {
+  for (double* rate : {&profile.compute_bytes_per_s, &profile.upload_bytes_per_s,
+                       &profile.download_bytes_per_s, &profile.drive.read_bytes_per_s,
+                       &profile.drive.write_bytes_per_s, &profile.update_bytes_per_s,
+                       &profile.drive.disk_bytes_per_s, &profile.memory_bytes_per_s}) {
     *rate = kEndless;
   }
+  profile.links.fill({.bytes_per_s = kEndless});
   return profile;
 }
 
@@ -119,7 +119,8 @@ TEST(PipelineSimulation, MessagesTakeTheTimeOfTheNetwork) {
   MachineProfile profile = free_transfers();
   const double free_s = simulate_stages(programs, profile).makespan_s;
   const StepModel model = equal_pieces(2);
-  profile.network_bytes_per_s = static_cast<double>(model.hidden_bytes) * 4;  // a quarter second
+  const double quarter_s = static_cast<double>(model.hidden_bytes) * 4;  // the rate of a message
+  link_of(profile, MeshAxis::kPipeline).bytes_per_s = quarter_s;
   const StagesSimulation slower = simulate_stages(programs, profile);
   EXPECT_GE(slower.makespan_s, free_s + 0.5);  // there and back
   EXPECT_GT(slower.bubble_share, bubble_of(shape));
@@ -127,7 +128,7 @@ TEST(PipelineSimulation, MessagesTakeTheTimeOfTheNetwork) {
 
 TEST(PipelineSimulation, RefusesImpossibleProfiles) {
   MachineProfile profile;
-  profile.network_bytes_per_s = 0;
+  link_of(profile, MeshAxis::kTensor).bytes_per_s = 0;
   EXPECT_THROW(simulate_stages(programs_of({k1F1B, 2, 2, 1}, false), profile), ConfigError);
 }
 

@@ -17,7 +17,7 @@ inline MachineProfile unit_profile() {
   profile.download_bytes_per_s = 1;
   profile.drive.read_bytes_per_s = 1;
   profile.drive.write_bytes_per_s = 1;
-  profile.network_bytes_per_s = 1;
+  profile.links.fill({.bytes_per_s = 1});
   profile.update_bytes_per_s = 1;
   profile.drive.disk_bytes_per_s = 2;
   profile.memory_bytes_per_s = 100;

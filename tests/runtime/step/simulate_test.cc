@@ -40,7 +40,7 @@ TEST(Simulate, EachLaneHasItsRate) {
   profile.download_bytes_per_s = 4;
   profile.drive.read_bytes_per_s = 5;
   profile.drive.write_bytes_per_s = 6;
-  profile.network_bytes_per_s = 8;
+  profile.links.fill({.bytes_per_s = 8});
   profile.update_bytes_per_s = 10;
   profile.drive.disk_bytes_per_s = 100;
   const std::array<double, kLaneCount> rates = {2, 3, 4, 5, 6, 8, 8, 8, 8, 8, 8, 10};

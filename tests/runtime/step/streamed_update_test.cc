@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr std::int64_t kBlocks = 4;
+constexpr std::int64_t kStreamedBlocks = 4;
 
 // Puts everything on the device except the optimizer state, whose updates are streamed.
 StepPolicy streamed_policy(const StepModel& model, Tier optimizer) {
@@ -66,7 +66,7 @@ struct StreamedOps {
 };
 
 TEST(StreamedUpdate, AChunkComesIsUpdatedAndLeaves) {
-  const StepModel model = small_step_model(kBlocks, false);
+  const StepModel model = small_step_model(kStreamedBlocks, false);
   const Program program = compile_step(model, streamed_policy(model, Tier::kHost), {});
   ASSERT_THAT(verify(program), IsEmpty());
   const StreamedOps ops(program);
@@ -100,7 +100,7 @@ TEST(StreamedUpdate, AChunkComesIsUpdatedAndLeaves) {
 // The states pass in turns through two places, each as large as the largest chunk's state.
 TEST(StreamedUpdate, PassesThroughTwoPlaces) {
   for (const bool waits : {true, false}) {
-    StepModel model = small_step_model(kBlocks, false);
+    StepModel model = small_step_model(kStreamedBlocks, false);
     StepPolicy policy = streamed_policy(model, Tier::kHost);
     policy.updates_wait_for_norm = waits;
     const Program program = compile_step(model, policy, {});
@@ -127,7 +127,7 @@ TEST(StreamedUpdate, PassesThroughTwoPlaces) {
 // link. No update is left to the host's processors.
 TEST(StreamedUpdate, MovesTheStateAndNothingElse) {
   for (const MasterForm master : {MasterForm::kFp32, MasterForm::kSplit}) {
-    StepModel model = small_step_model(kBlocks, false);
+    StepModel model = small_step_model(kStreamedBlocks, false);
     model.state_format.master = master;
     const StepPolicy policy = streamed_policy(model, Tier::kHost);
     const Program program = compile_step(model, policy, {});
@@ -147,7 +147,7 @@ TEST(StreamedUpdate, MovesTheStateAndNothingElse) {
 }
 
 TEST(StreamedUpdate, TheDeviceHoldsTwoChunksMore) {
-  StepModel model = small_step_model(kBlocks, false);
+  StepModel model = small_step_model(kStreamedBlocks, false);
   // The device holds hardly any activations, so that the updates are the peak.
   model.hidden_bytes = 4 * kKiB;
   for (UnitModel& unit : model.units) unit.saved_bytes = std::min(unit.saved_bytes, 4 * kKiB);
@@ -165,7 +165,7 @@ TEST(StreamedUpdate, TheDeviceHoldsTwoChunksMore) {
 
 // A chunk may come as soon as the chunk two before it has left, while the one between is updated.
 TEST(StreamedUpdate, LinksAndUpdatesWorkAtTheSameTime) {
-  const StepModel model = small_step_model(kBlocks, false);
+  const StepModel model = small_step_model(kStreamedBlocks, false);
   const Program program = compile_step(model, streamed_policy(model, Tier::kHost), {});
   MachineProfile machine;
   machine.op_overhead_s = 0;
@@ -191,7 +191,7 @@ TEST(StreamedUpdate, LinksAndUpdatesWorkAtTheSameTime) {
 
 // The state goes through the host, from the drive and back to it.
 TEST(StreamedUpdate, StateOnTheDriveTakesTheWayThroughTheHost) {
-  const StepModel model = small_step_model(kBlocks, false);
+  const StepModel model = small_step_model(kStreamedBlocks, false);
   const Program program = compile_step(model, streamed_policy(model, Tier::kNvme), {});
   ASSERT_THAT(verify(program), IsEmpty());
   const auto bytes = static_cast<double>(state_bytes(model));
@@ -203,7 +203,7 @@ TEST(StreamedUpdate, StateOnTheDriveTakesTheWayThroughTheHost) {
 
 // Parameters that are at home elsewhere are updated in the place where the forward finds them.
 TEST(StreamedUpdate, FetchedParametersAreFetchedOnce) {
-  StepModel model = small_step_model(kBlocks, false);
+  StepModel model = small_step_model(kStreamedBlocks, false);
   model.state_format.master = MasterForm::kSplit;
   StepPolicy policy = streamed_policy(model, Tier::kHost);
   for (GroupHomes& homes : policy.homes) homes.parameters = Tier::kHost;
@@ -218,7 +218,7 @@ TEST(StreamedUpdate, FetchedParametersAreFetchedOnce) {
 }
 
 TEST(StreamedUpdate, WithoutEffectInUnifiedModeAndAtHome) {
-  const StepModel model = small_step_model(kBlocks, true);
+  const StepModel model = small_step_model(kStreamedBlocks, true);
   StepPolicy unified = streamed_policy(model, Tier::kHost);
   unified.unified = true;
   EXPECT_EQ(compile_step(model, unified, {}), compile_step(model, on_host(unified), {}));
@@ -228,7 +228,7 @@ TEST(StreamedUpdate, WithoutEffectInUnifiedModeAndAtHome) {
 
 TEST(StreamedUpdate, ARankStreamsItsShards) {
   const ZeroSharding zero{1, 2, 1};
-  const StepModel model = divided(small_step_model(kBlocks, true), zero);
+  const StepModel model = divided(small_step_model(kStreamedBlocks, true), zero);
   const Program program = compile_step(model, streamed_policy(model, Tier::kHost), {});
   ASSERT_THAT(verify(program), IsEmpty());
   EXPECT_EQ(lane_bytes(program, Lane::kUpload, Account::kOptimizerState),

@@ -67,6 +67,39 @@ TEST(MetricsFile, HasWhenARowWasWrittenAndTheMemoryOfTheProcess) {
   EXPECT_EQ(rows[1].at("mfu"), 0.5);
 }
 
+TEST(MetricsFile, HasTheEnergyOnceACounterHasMoved) {
+  const TemporaryDirectory directory;
+  MetricsFile file(directory.path(), 0, Ledger());
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const auto write = [&](std::int64_t step, double host_joules, double device_joules) {
+    StepMetrics metrics = metrics_of(step);
+    metrics.tokens = 100;
+    metrics.totals.host_joules = host_joules;
+    metrics.totals.device_joules = device_joules;
+    file.write(metrics);
+  };
+  write(1, kNone, kNone);
+  write(2, 0, kNone);
+  write(3, 50, kNone);
+  write(4, 0, kNone);
+  write(5, kNone, 20);
+  write(6, 30, 20);
+  write(7, kNone, kNone);
+  const std::vector<nlohmann::json> rows = rows_of(directory);
+  for (const std::size_t row : {0U, 1U, 6U}) {
+    EXPECT_FALSE(rows.at(row).contains("joules")) << row;
+    EXPECT_FALSE(rows.at(row).contains("joules_per_token")) << row;
+  }
+  EXPECT_EQ(rows[2].at("joules"), 50);
+  EXPECT_EQ(rows[2].at("joules_per_token"), 0.5);
+  EXPECT_FALSE(rows[2].contains("host_joules")) << "there is nothing else";
+  EXPECT_EQ(rows[3].at("joules"), 0);
+  EXPECT_EQ(rows[4].at("joules"), 20);
+  EXPECT_EQ(rows[5].at("joules"), 50);
+  EXPECT_EQ(rows[5].at("host_joules"), 30);
+  EXPECT_EQ(rows[5].at("device_joules"), 20);
+}
+
 TEST(MetricsFile, AddsAValidationLossToItsLastRowAndGoesOn) {
   const TemporaryDirectory directory;
   EXPECT_FALSE(lacks_validation_loss(directory.path(), 1)) << "there is no file";

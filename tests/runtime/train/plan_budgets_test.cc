@@ -32,6 +32,7 @@ constexpr std::array<int, 10> kPercents = {60, 90, 103, 112, 127, 150, 170, 200,
 
 class HeardConsole final : public TrainConsole {
  public:
+  void opened(const std::string& /*run_dir*/) override {}
   void say(const std::string& text) override { said += text; }
   void step(const StepProgress&) override {}
   void begin_phase(const std::string&) override {}

@@ -16,6 +16,7 @@ namespace {
 
 class RecordingConsole final : public TrainConsole {
  public:
+  void opened(const std::string& /*run_dir*/) override {}
   void say(const std::string& text) override { events.push_back(text.substr(0, 5)); }
   void begin_phase(const std::string& what) override { events.push_back("begin " + what); }
   void advance_phase(double fraction) override { fraction_ = fraction; }

@@ -13,7 +13,7 @@ namespace terrace {
 namespace {
 
 // A source in which token i is i. Reads beyond `readable` fail.
-class NumberedTokens final : public TokenSource {
+class NumberedTokens : public TokenSource {
  public:
   NumberedTokens(std::int64_t count, const std::int64_t& readable)
       : count_(count), readable_(readable) {}
@@ -26,6 +26,16 @@ class NumberedTokens final : public TokenSource {
  private:
   std::int64_t count_;
   const std::int64_t& readable_;
+};
+
+// Such a source, in which every document has three tokens, two of which have a target.
+class NumberedDocuments final : public NumberedTokens {
+ public:
+  using NumberedTokens::NumberedTokens;
+  bool has_documents() const override { return true; }
+  void visit_documents(FunctionRef<void(std::int64_t end)> visit) const override {
+    for (std::int64_t end = 3; end <= count(); end += 3) visit(end);
+  }
 };
 
 // Tests micro-batches of 2 sequences of 4 positions. There are 64 training tokens and 24 validation
@@ -184,15 +194,68 @@ TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
   EXPECT_THROW(evaluating.rethrow_problem(), CorruptData);
 }
 
-// In each micro-batch the angles come after the token ids. They are computed for the lengths of the
-// micro-batch's windows.
-TEST_F(RankSamplesTest, HasTheAnglesOfEachRow) {
+// Samples are numbered over micro-batches, ranks and steps; a number has 31 bits. An evaluation
+// numbers none, so that nothing is dropped in it.
+TEST_F(RankSamplesTest, NumberSamplesOverTheRun) {
+  const auto list_of = [](std::span<const std::int32_t> tokens, std::size_t m) {
+    const std::size_t list = 2 * kPositions;
+    const auto samples = tokens.subspan(m * 3 * list + 2 * list, list);
+    return std::vector<std::int32_t>(samples.begin(), samples.end());
+  };
+  SampleShare share = {{2, kPositions}, 2, 1, 3};
+  share.batch.has_samples = true;
+  RankSamples samples(data_, share, {data_.validation_samples()});
+  samples.fetch(24);
+  EXPECT_EQ(list_of(samples.tokens(), 0),
+            (std::vector<std::int32_t>{28, 28, 28, 28, 29, 29, 29, 29}));
+  EXPECT_EQ(list_of(samples.tokens(), 1),
+            (std::vector<std::int32_t>{30, 30, 30, 30, 31, 31, 31, 31}));
+  samples.fetch((std::int64_t{1} << 31) - 5);
+  EXPECT_EQ(list_of(samples.tokens(), 0).front(), (std::int64_t{1} << 31) - 1);
+  EXPECT_EQ(list_of(samples.tokens(), 0).back(), 0);
+  RankSamples::Validation batch;
+  samples.fill_validation(0, 0, batch);
+  EXPECT_EQ(list_of(batch.tokens, 1), std::vector<std::int32_t>(2 * kPositions, -1));
+}
+
+// Where sequences have documents, the list of samples comes after the four other lists.
+TEST_F(RankSamplesTest, NumberSamplesBesideDocuments) {
+  DatasetOptions packed = options();
+  packed.packing = Packing::kDocuments;
+  const Dataset data(packed, std::make_unique<NumberedDocuments>(63, readable_),
+                     std::make_unique<NumberedDocuments>(24, readable_));
+  SampleShare share = {{2, kPositions}, 2, 0, 1};
+  share.batch.has_documents = true;
+  share.batch.has_samples = true;
+  RankSamples samples(data, share, {data.validation_samples()});
+  samples.fetch(8);
+  constexpr std::size_t kRows = 2 * kPositions;
+  ASSERT_EQ(samples.tokens().size(), 2 * 5 * kRows);
+  const auto list_of = [](std::span<const std::int32_t> tokens, std::size_t m, std::size_t list) {
+    const auto numbers = tokens.subspan((5 * m + list) * kRows, kRows);
+    return std::vector<std::int32_t>(numbers.begin(), numbers.end());
+  };
+  EXPECT_EQ(list_of(samples.tokens(), 0, 2), (std::vector<std::int32_t>{0, 1, 0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(list_of(samples.tokens(), 0, 4), (std::vector<std::int32_t>{8, 8, 8, 8, 9, 9, 9, 9}));
+  EXPECT_EQ(list_of(samples.tokens(), 1, 4),
+            (std::vector<std::int32_t>{10, 10, 10, 10, 11, 11, 11, 11}));
+  RankSamples::Validation batch;
+  samples.fill_validation(0, 0, batch);
+  EXPECT_EQ(list_of(batch.tokens, 1, 4), std::vector<std::int32_t>(kRows, -1));
+}
+
+// In each micro-batch the angles come after the token ids and the list of samples. They are
+// computed for the lengths of the micro-batch's windows.
+class RankSamplesWithAngles : public RankSamplesTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(RankSamplesWithAngles, HasTheAnglesOfEachRow) {
   constexpr std::int64_t kWidth = 4;
   const RopeOptions rope = {.type = RopeType::kDynamic, .factor = 2.0, .positions = 2};
   SampleShare share = {{2, kPositions}, 2, 0, 1, {rope}};
   share.batch.row_angles = kWidth;
+  share.batch.has_samples = GetParam();
   RankSamples samples(data_, share, {data_.validation_samples()});
-  const std::size_t numbers = 2 * 2 * kPositions;
+  const std::size_t numbers = (GetParam() ? 3 : 2) * 2 * kPositions;
   const std::size_t step = numbers + 2 * kPositions * kWidth;  // of one micro-batch
   const auto angles_of = [&](std::span<const std::int32_t> tokens, std::size_t m, std::size_t s) {
     std::vector<float> angles(kPositions * kWidth);
@@ -217,6 +280,8 @@ TEST_F(RankSamplesTest, HasTheAnglesOfEachRow) {
   EXPECT_EQ(found, last);
   EXPECT_NE(found, std::vector<float>(whole.begin(), whole.begin() + 3 * kWidth));
 }
+
+INSTANTIATE_TEST_SUITE_P(Samples, RankSamplesWithAngles, testing::Bool());
 
 }  // namespace
 }  // namespace terrace

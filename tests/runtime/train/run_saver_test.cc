@@ -45,6 +45,7 @@ CheckpointProgress automatic(std::int64_t step) {
 
 class KeptLines final : public TrainConsole {
  public:
+  void opened(const std::string& /*run_dir*/) override {}
   void step(const StepProgress&) override {}
   void begin_phase(const std::string&) override {}
   void advance_phase(double) override {}

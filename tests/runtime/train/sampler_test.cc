@@ -152,9 +152,9 @@ TEST(SampleText, TakesTheTokenizerOfTheDirectory) {
   // The model's files may name further ones.
   directory.write("final/generation_config.json", R"({"eos_token_id": [4, 0, 1, 2, 3]})");
   EXPECT_EQ(sampled(), "ab c");
-  // These ids are of another tokenizer.
+  // The tokenizer's own end token counts beside them.
   directory.write("final/generation_config.json", R"({"eos_token_id": [0, 1, 2, 3]})");
-  EXPECT_EQ(sampled(), ended);
+  EXPECT_EQ(sampled(), "ab c");
   directory.write("final/tokenizer_config.json", R"({"eos_token": null})");
   EXPECT_EQ(sampled(), of_tokens);
 }
@@ -249,13 +249,15 @@ TEST(SampleText, DirectoriesWithoutWeightsAreRefused) {
   SampleOptions options;
   options.prompt = "x";
   options.source.directory = directory.path("none");
+  TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError, "there is no such directory");
+  options.source.directory = "nano";
   TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError, "not a directory");
   directory.write("bare/config.json", small_model(false).json);
   options.source.directory = directory.path("bare");
   TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError, "safetensors");
   directory.write("run/final/config.json", small_model(false).json);
   options.source.directory = directory.path("run");
-  TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError, "name the final/");
+  TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError, "run/final");
 }
 
 }  // namespace

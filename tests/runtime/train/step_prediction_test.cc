@@ -29,7 +29,8 @@ TEST(PlannedStep, IsTheSumOfRanksThatAreThreads) {
       threads.emplace_back([&, r] {
         const RankGroup ranks(world[r].get(), {.pipeline = 3});
         const TierPlan plan = plan_of(host_bytes[r]);
-        planned[r] = planned_step({plan, MachineShare(), 5 * kMiB, 3}, std::nullopt, ranks);
+        planned[r] =
+            planned_step({plan, MachineShare(), {5 * kMiB, 7 * kMiB}, 3}, std::nullopt, ranks);
       });
     }
   }

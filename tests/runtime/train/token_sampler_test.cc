@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/model/adapter_modules.h"
+#include "runtime/model/adapter_targets.h"
 #include "tests/runtime/train/sampled_models.h"
 
 namespace terrace {
@@ -88,6 +90,17 @@ TEST(TokenSampler, KeptKeysGiveTheLogitsOfTheWholeText) {
       EXPECT_EQ(likeliest(kept), likeliest(whole)) << length;
     }
   }
+}
+
+// In training, whole modules lie apart from the matrices that they are multiplied with. Sampling
+// gives the same logits with and without them.
+TEST(TokenSampler, WholeModulesOfAdaptersDoNotCount) {
+  ModelConfig config = small_model(false);
+  config = with_adapter(config, {.rank = 2, .alpha = 4, .targets = {}}, {"q_proj", "gate_proj"});
+  const Ids ids = mixed_ids(12);
+  const std::vector<float> plain = logits_of_new_sampler({config, DType::kF32, 40, 2}, ids);
+  config.adapter.whole_modules = modules_that_match(config, {"*.1.mlp.up_proj.*", "*.k_proj.*"});
+  EXPECT_EQ(logits_of_new_sampler({config, DType::kF32, 40, 2}, ids), plain);
 }
 
 // A long text is computed in parts of 512 rows.

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+// A kind of machine, in numbers: what a plan needs to know of a node that is not at hand, and how
+// each number is known. docs/machines.md describes the files.
+namespace terrace {
+
+// A number that is known of a machine, and the document that states it.
+struct Figure {
+  double value = 0;
+  std::string source;  // empty: this program has measured it, or a user has written it
+  std::string date;    // of the source: YYYY or YYYY-MM; may be empty
+
+  friend bool operator==(const Figure&, const Figure&) = default;
+};
+
+// The numbers. A node is one machine; a device is an accelerator of it. Rates of links and drives
+// are those of one direction alone.
+enum class MachineFigure : std::uint8_t {
+  kDeviceMemoryBytes,
+  kDeviceMemoryBytesPerS,
+  kBf16FlopsPerS,  // peak, dense: of a device, or of the node's processors where it has no devices
+  kFp16FlopsPerS,
+  kFp32FlopsPerS,
+  kProductShare,  // of the peak, that large products reach
+  kUploadBytesPerS,
+  kDownloadBytesPerS,
+  kNodeLinkBytesPerS,  // between a device and the others of its node
+  kNodeLinkLatencyS,
+  kNetworkBytesPerS,  // of the whole node
+  kNetworkLatencyS,
+  kCores,
+  kHostMemoryBytes,
+  kHostMemoryBytesPerS,
+  kUpdateBytesPerS,  // of optimizer steps on all processors: bytes read and written
+  kDriveBytes,
+  kDriveReadBytesPerS,
+  kDriveWriteBytesPerS,
+  kNodeWatts,
+};
+inline constexpr std::size_t kMachineFigures = 20;
+
+struct MachineFigureTraits {
+  std::string_view key;  // in files
+  double largest = 1e30;
+};
+
+// One row for each figure, in the order of MachineFigure. All figures are above 0.
+inline constexpr std::array<MachineFigureTraits, kMachineFigures> kMachineFigureTraits = {{
+    {"device_memory_bytes"},
+    {"device_memory_bytes_per_s"},
+    {"bf16_flops_per_s"},
+    {"fp16_flops_per_s"},
+    {"fp32_flops_per_s"},
+    {.key = "product_share", .largest = 1},
+    {"upload_bytes_per_s"},
+    {"download_bytes_per_s"},
+    {"node_link_bytes_per_s"},
+    {"node_link_latency_s"},
+    {"network_bytes_per_s"},
+    {"network_latency_s"},
+    {"cores"},
+    {"host_memory_bytes"},
+    {"host_memory_bytes_per_s"},
+    {"update_bytes_per_s"},
+    {"drive_bytes"},
+    {"drive_read_bytes_per_s"},
+    {"drive_write_bytes_per_s"},
+    {"node_watts"},
+}};
+
+constexpr std::string_view key_of(MachineFigure figure) {
+  return kMachineFigureTraits.at(static_cast<std::size_t>(figure)).key;
+}
+
+struct Machine {
+  std::string name;
+  std::string about;
+  std::int32_t devices = 0;  // of a node; 0: its processors compute
+  std::array<std::optional<Figure>, kMachineFigures> figures = {};
+
+  const std::optional<Figure>& at(MachineFigure figure) const {
+    return figures.at(static_cast<std::size_t>(figure));
+  }
+  std::optional<Figure>& at(MachineFigure figure) {
+    return figures.at(static_cast<std::size_t>(figure));
+  }
+  bool knows(MachineFigure figure) const { return at(figure).has_value(); }
+  // Returns a figure. Throws ConfigError, which names it and the machine, where it is not known.
+  double value(MachineFigure figure) const;
+  double value_or(MachineFigure figure, double otherwise) const {
+    return knows(figure) ? at(figure)->value : otherwise;
+  }
+  friend bool operator==(const Machine&, const Machine&) = default;
+};
+
+}  // namespace terrace

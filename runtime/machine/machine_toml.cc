@@ -1,0 +1,140 @@
+#include "runtime/machine/machine_toml.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+#include "base/nearest_name.h"
+#include "runtime/config/toml_text.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kSchema = "terrace.machine/1";
+constexpr std::string_view kNotKnown = "not known";
+
+class MachineReader {
+ public:
+  MachineReader(const std::string& origin, const toml::table& keys)
+      : origin_(origin), keys_(keys) {}
+
+  Machine read() const {
+    if (text("schema") != kSchema) {
+      refuse("schema", fmt::format("is not \"{}\"", kSchema), "is this a machine's profile?");
+    }
+    check_keys();
+    Machine machine;
+    machine.name = text("name");
+    machine.about = keys_.contains("about") ? text("about") : std::string();
+    machine.devices = devices();
+    for (std::size_t i = 0; i < kMachineFigures; ++i) {
+      machine.figures.at(i) = figure(kMachineFigureTraits.at(i));
+    }
+    return machine;
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view key, const std::string& what,
+                           const std::string& remedy) const {
+    throw ConfigError(fmt::format("{}: {} {}", origin_, key, what), remedy);
+  }
+
+  void check_keys() const {
+    std::vector<std::string_view> known = {"schema", "name", "about", "devices"};
+    for (const MachineFigureTraits& traits : kMachineFigureTraits) known.push_back(traits.key);
+    for (const auto& [key, node] : keys_) {
+      if (std::ranges::find(known, key.str()) != known.end()) continue;
+      const std::string nearest = nearest_name(key.str(), known);
+      refuse(key.str(), "is not a key of a machine's profile",
+             nearest.empty() ? "take it out" : fmt::format("did you mean {}?", nearest));
+    }
+  }
+
+  std::string text(std::string_view key) const {
+    const toml::node* const node = keys_.get(key);
+    if (node == nullptr) refuse(key, "is missing", fmt::format("add {} = \"...\"", key));
+    if (!node->is_string()) refuse(key, "is not a text", fmt::format("write {} = \"...\"", key));
+    return node->as_string()->get();
+  }
+
+  std::int32_t devices() const {
+    constexpr std::int64_t kMost = 65536;
+    const toml::node* const node = keys_.get("devices");
+    const std::int64_t count =
+        node != nullptr && node->is_integer() ? node->as_integer()->get() : -1;
+    if (count >= 0 && count <= kMost) return static_cast<std::int32_t>(count);
+    refuse("devices", "is not the number of accelerators of a node",
+           "write a whole number; 0 if the processors compute");
+  }
+
+  std::optional<Figure> figure(const MachineFigureTraits& traits) const {
+    const toml::node* const node = keys_.get(traits.key);
+    if (node == nullptr) return std::nullopt;
+    if (node->is_string() && node->as_string()->get() == kNotKnown) return std::nullopt;
+    Figure figure;
+    const toml::node* number = node;
+    if (const toml::table* const table = node->as_table()) {
+      for (const auto& [part, value] : *table) {
+        const bool is_text = part == "source" || part == "date";
+        if (part != "value" && !(is_text && value.is_string())) {
+          refuse(traits.key, fmt::format("has {}", std::string(part.str())),
+                 "a figure has a value, and may have a source and a date, which are texts");
+        }
+        if (part == "source") figure.source = value.as_string()->get();
+        if (part == "date") figure.date = value.as_string()->get();
+      }
+      number = table->get("value");
+    }
+    const std::optional<double> value = number == nullptr ? std::nullopt : number->value<double>();
+    if (!value || !std::isfinite(*value) || *value <= 0 || *value > traits.largest) {
+      refuse(traits.key, "is not a possible figure",
+             fmt::format("write a number above 0{}, a table {{ value = ..., source = \"...\", date "
+                         "= \"...\" }}, or \"{}\"",
+                         traits.largest == 1 ? " and at most 1" : "", kNotKnown));
+    }
+    figure.value = *value;
+    return figure;
+  }
+
+  const std::string& origin_;
+  const toml::table& keys_;
+};
+
+}  // namespace
+
+Machine parse_machine(const std::string& text, const std::string& origin) {
+  try {
+    const toml::table keys = toml::parse(text, origin);
+    return MachineReader(origin, keys).read();
+  } catch (const toml::parse_error& error) {
+    throw ConfigError(fmt::format("{}, line {}: {}", origin, error.source().begin.line,
+                                  std::string(error.description())),
+                      "correct the line; the file is TOML");
+  }
+}
+
+std::string to_toml(const Machine& machine) {
+  std::string text =
+      fmt::format("schema = \"{}\"\nname = {}\nabout = {}\ndevices = {}\n", kSchema,
+                  toml_string(machine.name), toml_string(machine.about), machine.devices);
+  for (std::size_t i = 0; i < kMachineFigures; ++i) {
+    const std::optional<Figure>& figure = machine.figures.at(i);
+    const std::string_view key = kMachineFigureTraits.at(i).key;
+    if (!figure) {
+      text += fmt::format("{} = \"{}\"\n", key, kNotKnown);
+    } else if (figure->source.empty() && figure->date.empty()) {
+      text += fmt::format("{} = {}\n", key, toml_number(figure->value));
+    } else {
+      text += fmt::format("{} = {{ value = {}, source = {}, date = {} }}\n", key,
+                          toml_number(figure->value), toml_string(figure->source),
+                          toml_string(figure->date));
+    }
+  }
+  return text;
+}
+
+}  // namespace terrace

@@ -1,0 +1,61 @@
+#include "runtime/machine/op_estimates.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace terrace {
+namespace {
+
+std::optional<UnitPass> pass_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kForward:
+      return UnitPass::kForward;
+    case OpKind::kRecompute:
+      return UnitPass::kRecompute;
+    case OpKind::kBackward:
+      return UnitPass::kBackward;
+    default:
+      return std::nullopt;
+  }
+}
+
+double seconds_of(const KernelCost& cost, const KernelRates& rates) {
+  const double flops_per_s = rates.flops_per_s * (cost.is_attention ? rates.attention_share : 1);
+  return rates.launch_s + std::max(cost.flops / flops_per_s, cost.bytes / rates.memory_bytes_per_s);
+}
+
+}  // namespace
+
+KernelRates kernel_rates(const Machine& machine, const MachineProfile& profile) {
+  // cuDNN's attention, beside products of 4096 x 4096 x 4096 in the same run, forward and backward
+  // together: bench/results/nvidia-h100-2026-11-26 and nvidia-h200-2026-11-23.
+  constexpr double kAttentionShare = 0.45;
+  constexpr double kDeviceLaunchS = 5e-6;
+  constexpr double kHostLaunchS = 1e-6;
+  return {.flops_per_s = profile.flops_per_s,
+          .attention_share = kAttentionShare,
+          .memory_bytes_per_s = profile.compute_bytes_per_s,
+          .launch_s = machine.devices > 0 ? kDeviceLaunchS : kHostLaunchS};
+}
+
+void add_kernels(const ModelRuntimeOptions& options, const Program& program, KernelsOfOps& ops) {
+  const UnitCompute compute = unit_compute_of(options);
+  for (const Op& op : program.ops) {
+    const std::optional<UnitPass> pass = pass_of(op.kind);
+    if (!pass || op.lane != Lane::kCompute) continue;
+    const auto [known, is_new] = ops.try_emplace(class_of(program, op));
+    if (!is_new) continue;
+    known->second.kernels = compute.kernel_costs({*pass, op.step, op.unit}, program.micro_batches);
+    known->second.work = work_of(program, op);
+  }
+}
+
+void estimate_ops(const KernelsOfOps& ops, const KernelRates& rates, MachineProfile& profile) {
+  for (const auto& [op_class, op] : ops) {
+    double seconds = 0;
+    for (const KernelCost& kernel : op.kernels) seconds += seconds_of(kernel, rates);
+    profile.seconds_per_work[op_class] = seconds / op.work;
+  }
+}
+
+}  // namespace terrace

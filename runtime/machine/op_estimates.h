@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "runtime/engine/model_runtime.h"
+#include "runtime/machine/machine.h"
+#include "runtime/step/machine_profile.h"
+
+namespace terrace {
+
+// The rates of a device's kernels.
+struct KernelRates {
+  double flops_per_s = 1;         // of large products
+  double attention_share = 1;     // of that rate, that attention reaches
+  double memory_bytes_per_s = 1;  // of kernels that only move through the device's memory
+  double launch_s = 0;            // added to each kernel
+};
+
+// Returns the rates of a rank's kernels on a machine, given the rank's profile.
+KernelRates kernel_rates(const Machine& machine, const MachineProfile& profile);
+
+// The kernels of the ops in which units compute, by class, and the work of the op that they are of
+// (work_of()).
+struct OpKernels {
+  std::vector<KernelCost> kernels;
+  double work = 1;
+};
+using KernelsOfOps = std::map<OpClass, OpKernels>;
+
+// Adds the kernels of a program's ops.
+void add_kernels(const ModelRuntimeOptions& options, const Program& program, KernelsOfOps& ops);
+
+// Estimates how long the ops take, and sets `seconds_per_work` of the profile. A kernel takes as
+// long as its products, or as its tensors take to pass through memory once, whichever is longer.
+// Other ops (copies, sums, updates) keep the profile's rates.
+void estimate_ops(const KernelsOfOps& ops, const KernelRates& rates, MachineProfile& profile);
+
+}  // namespace terrace

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/engine/model_runtime.h"
+#include "runtime/step/machine_profile.h"
+
+namespace terrace {
+
+struct OpMeasurement {
+  const ModelRuntimeOptions& options;
+  const TierPlan& plan;
+  double seconds_most = 3;  // after which no further op is begun
+  std::size_t bytes_most = SIZE_MAX;
+};
+
+// Measures how long the ops of a step take on this machine, each with nothing else of the step
+// going on, and sets `seconds_per_work` of the profile for the classes that have none. One op of
+// each class is run (OpClass), on the CPU device and with the engine's threads, on made-up numbers.
+// The memory for it is the memory that this op has in a step, and is given back at the end. Ops
+// that move data, and the norm's end, are left out.
+//
+// Returns whether all classes have times now. Measures nothing where the time would not suffice if
+// products ran at profile.flops_per_s, or the bytes would not. Throws OutOfMemory.
+bool measure_ops(const OpMeasurement& measurement, MachineProfile& profile);
+
+// Measures two rates: at which all of the engine's threads copy the host's memory, and at which one
+// thread does. The CPU device uploads and downloads at the second. Takes 128 MiB for some
+// hundredths of a second. Throws OutOfMemory.
+void measure_copies(const ModelRuntimeOptions& options, MachineProfile& profile);
+
+}  // namespace terrace

@@ -1,0 +1,74 @@
+#include "runtime/machine/machine_toml.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "runtime/machine/shipped_machines.h"
+#include "tests/runtime/temporary_directory.h"
+
+// Profiles of machines: what their files may say, and the ones that are shipped.
+namespace terrace {
+namespace {
+
+constexpr const char* kSmallest = "schema = \"terrace.machine/1\"\nname = \"m\"\ndevices = 2\n";
+
+Machine parsed(const std::string& more) { return parse_machine(kSmallest + more, "m.toml"); }
+
+TEST(MachineFiles, MayGiveAFigureInThreeWays) {
+  const Machine machine = parsed(
+      "bf16_flops_per_s = 3e12\ncores = 8\nhost_memory_bytes = \"not known\"\n"
+      "node_watts = { value = 500, source = \"a sheet\", date = \"2024-01\" }\n");
+  EXPECT_EQ(machine.name, "m");
+  EXPECT_EQ(machine.devices, 2);
+  EXPECT_EQ(machine.value(MachineFigure::kBf16FlopsPerS), 3e12);
+  EXPECT_EQ(machine.value(MachineFigure::kCores), 8);
+  EXPECT_FALSE(machine.knows(MachineFigure::kHostMemoryBytes));
+  EXPECT_FALSE(machine.knows(MachineFigure::kFp32FlopsPerS));
+  EXPECT_EQ(machine.at(MachineFigure::kNodeWatts)->source, "a sheet");
+  EXPECT_EQ(parse_machine(to_toml(machine), "again"), machine);
+  TERRACE_EXPECT_THROW_WITH(machine.value(MachineFigure::kFp32FlopsPerS), ConfigError,
+                            "fp32_flops_per_s of the machine m is not known");
+}
+
+TEST(MachineFiles, AreRefusedByTheKeyThatIsWrong) {
+  for (const auto& [text, why] :
+       {std::pair{"coress = 8\n", "coress is not a key"},
+        {"cores = 0\n", "cores is not a possible figure"},
+        {"cores = -1\n", "cores is not a possible figure"},
+        {"cores = \"8\"\n", "cores is not a possible figure"},
+        {"cores = nan\n", "cores is not a possible figure"},
+        {"cores = { source = \"x\" }\n", "cores is not a possible figure"},
+        {"cores = { value = 8, page = 3 }\n", "cores has page"},
+        {"product_share = 1.5\n", "product_share is not a possible figure"},
+        {"cores = \n", "m.toml, line 4"}}) {
+    TERRACE_EXPECT_THROW_WITH(parsed(text), ConfigError, why);
+  }
+  TERRACE_EXPECT_THROW_WITH(parse_machine("name = \"m\"\n", "x"), ConfigError, "schema is missing");
+  TERRACE_EXPECT_THROW_WITH(
+      parse_machine("schema = \"terrace.machine/1\"\nname = \"m\"\ndevices = -1\n", "x"),
+      ConfigError, "devices is not");
+}
+
+// Each shipped figure says which document states it.
+TEST(ShippedMachines, NameTheSourceOfEveryFigure) {
+  const std::vector<std::string> names = shipped_machine_names();
+  EXPECT_GE(names.size(), 8U);
+  for (const std::string& name : names) {
+    const Machine machine = shipped_machine(name);
+    EXPECT_FALSE(machine.about.empty()) << name;
+    int known = 0;
+    for (std::size_t i = 0; i < kMachineFigures; ++i) {
+      const std::optional<Figure>& figure = machine.figures.at(i);
+      if (!figure) continue;
+      ++known;
+      EXPECT_FALSE(figure->source.empty()) << name << " " << kMachineFigureTraits.at(i).key;
+      EXPECT_GE(figure->date, "20") << name << " " << kMachineFigureTraits.at(i).key;
+    }
+    EXPECT_GE(known, 6) << name;
+  }
+  TERRACE_EXPECT_THROW_WITH(shipped_machine("dgx-h10"), ConfigError, "no machine is called");
+  TERRACE_EXPECT_THROW_WITH(find_machine("no/such.toml"), ConfigError, "cannot be read");
+}
+
+}  // namespace
+}  // namespace terrace
