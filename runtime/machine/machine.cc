@@ -8,10 +8,11 @@ namespace terrace {
 
 double Machine::value(MachineFigure figure) const {
   if (knows(figure)) return at(figure)->value;
-  throw ConfigError(fmt::format("{} of the machine {} is not known", key_of(figure), name),
-                    fmt::format("write the machine's profile to a file, add {} = VALUE there, and "
-                                "give the file: --profile FILE",
-                                key_of(figure)));
+  throw UnknownFigure(
+      fmt::format("{} of the machine {} is not known", key_of(figure), name),
+      fmt::format("write the machine's profile to a file, add {} = VALUE there, and "
+                  "give the file: --profile FILE",
+                  key_of(figure)));
 }
 
 }  // namespace terrace

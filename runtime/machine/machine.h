@@ -7,9 +7,17 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
+
 // A kind of machine, in numbers: what a plan needs to know of a node that is not at hand, and how
-// each number is known. docs/machines.md describes the files.
+// each number is known. docs/plan.md describes the files.
 namespace terrace {
+
+// A figure that is needed is not known.
+class UnknownFigure : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
 
 // A number that is known of a machine, and the document that states it.
 struct Figure {
@@ -43,36 +51,42 @@ enum class MachineFigure : std::uint8_t {
   kDriveReadBytesPerS,
   kDriveWriteBytesPerS,
   kNodeWatts,
+  kPricePerNodeHour,  // in any currency
 };
-inline constexpr std::size_t kMachineFigures = 20;
+inline constexpr std::size_t kMachineFigures = 21;
 
 struct MachineFigureTraits {
   std::string_view key;  // in files
   double largest = 1e30;
+  double smallest = 0;  // itself not possible
 };
 
-// One row for each figure, in the order of MachineFigure. All figures are above 0.
+inline constexpr double kMachineBytesMost = 1e18;  // of a memory or the drives of a node
+inline constexpr double kRateLeast = 1;            // bytes or FLOPs a second
+
+// One row for each figure, in the order of MachineFigure.
 inline constexpr std::array<MachineFigureTraits, kMachineFigures> kMachineFigureTraits = {{
-    {"device_memory_bytes"},
-    {"device_memory_bytes_per_s"},
-    {"bf16_flops_per_s"},
-    {"fp16_flops_per_s"},
-    {"fp32_flops_per_s"},
+    {.key = "device_memory_bytes", .largest = kMachineBytesMost},
+    {.key = "device_memory_bytes_per_s", .smallest = kRateLeast},
+    {.key = "bf16_flops_per_s", .smallest = kRateLeast},
+    {.key = "fp16_flops_per_s", .smallest = kRateLeast},
+    {.key = "fp32_flops_per_s", .smallest = kRateLeast},
     {.key = "product_share", .largest = 1},
-    {"upload_bytes_per_s"},
-    {"download_bytes_per_s"},
-    {"node_link_bytes_per_s"},
-    {"node_link_latency_s"},
-    {"network_bytes_per_s"},
-    {"network_latency_s"},
-    {"cores"},
-    {"host_memory_bytes"},
-    {"host_memory_bytes_per_s"},
-    {"update_bytes_per_s"},
-    {"drive_bytes"},
-    {"drive_read_bytes_per_s"},
-    {"drive_write_bytes_per_s"},
+    {.key = "upload_bytes_per_s", .smallest = kRateLeast},
+    {.key = "download_bytes_per_s", .smallest = kRateLeast},
+    {.key = "node_link_bytes_per_s", .smallest = kRateLeast},
+    {.key = "node_link_latency_s", .largest = 1e3},
+    {.key = "network_bytes_per_s", .smallest = kRateLeast},
+    {.key = "network_latency_s", .largest = 1e3},
+    {.key = "cores", .largest = 1e6},
+    {.key = "host_memory_bytes", .largest = kMachineBytesMost},
+    {.key = "host_memory_bytes_per_s", .smallest = kRateLeast},
+    {.key = "update_bytes_per_s", .smallest = kRateLeast},
+    {.key = "drive_bytes", .largest = kMachineBytesMost},
+    {.key = "drive_read_bytes_per_s", .smallest = kRateLeast},
+    {.key = "drive_write_bytes_per_s", .smallest = kRateLeast},
     {"node_watts"},
+    {"price_per_node_hour"},
 }};
 
 constexpr std::string_view key_of(MachineFigure figure) {
@@ -92,7 +106,7 @@ struct Machine {
     return figures.at(static_cast<std::size_t>(figure));
   }
   bool knows(MachineFigure figure) const { return at(figure).has_value(); }
-  // Returns a figure. Throws ConfigError, which names it and the machine, where it is not known.
+  // Returns a figure. Throws UnknownFigure, which names it and the machine, where it is not known.
   double value(MachineFigure figure) const;
   double value_or(MachineFigure figure, double otherwise) const {
     return knows(figure) ? at(figure)->value : otherwise;

@@ -90,11 +90,11 @@ class MachineReader {
       number = table->get("value");
     }
     const std::optional<double> value = number == nullptr ? std::nullopt : number->value<double>();
-    if (!value || !std::isfinite(*value) || *value <= 0 || *value > traits.largest) {
+    if (!value || !std::isfinite(*value) || *value <= traits.smallest || *value > traits.largest) {
       refuse(traits.key, "is not a possible figure",
-             fmt::format("write a number above 0{}, a table {{ value = ..., source = \"...\", date "
-                         "= \"...\" }}, or \"{}\"",
-                         traits.largest == 1 ? " and at most 1" : "", kNotKnown));
+             fmt::format("write a number above {} and at most {}, a table {{ value = ..., source = "
+                         "\"...\", date = \"...\" }}, or \"{}\"",
+                         traits.smallest, traits.largest, kNotKnown));
     }
     figure.value = *value;
     return figure;

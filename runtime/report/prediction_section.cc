@@ -42,7 +42,8 @@ std::string step_table(const ReportRun& run, const RunSummary& summary) {
   return table.text();
 }
 
-std::string basis_of(const RunFacts& facts) {
+std::string basis_of(const ReportRun& run) {
+  const RunFacts& facts = run.facts;
   if (!predicted_step_s(facts)) {
     return paragraph(
         "No step time was predicted: the simulator predicts steps of the CPU device only.");
@@ -50,24 +51,33 @@ std::string basis_of(const RunFacts& facts) {
   if (!facts.prediction) return "";
   const PredictedStep& predicted = *facts.prediction;
   std::string text = fmt::format(
-      "The simulator predicted that the <strong>{}</strong> lane limits the step. It assumed "
-      "matrix "
-      "products at {} GFLOP/s, measured at the start",
+      "The simulator predicted that the <strong>{}</strong> lane limits the step. At the start, "
+      "matrix products ran at {} GFLOP/s",
       escaped(predicted.bottleneck), number_text(predicted.flops_per_s * 1e-9));
-  if (predicted.read_bytes_per_s > 0) {
+  const double moved = finite_sum(run.metrics.column("nvme_read_bytes")) +
+                       finite_sum(run.metrics.column("nvme_write_bytes"));
+  if (moved > 0 && predicted.read_bytes_per_s > 0) {
     text += fmt::format(
-        ", and drives that read at {} and write at {}, {}", rate_text(predicted.read_bytes_per_s),
+        "; drives read at {} and write at {}, {}", rate_text(predicted.read_bytes_per_s),
         rate_text(predicted.write_bytes_per_s),
-        predicted.drive_is_remembered ? "measured by an earlier run" : "which nobody had measured");
+        predicted.drive_is_remembered ? "measured by an earlier run" : "which is assumed");
   }
-  return paragraph(text + ". Expect it to be right within a factor of three.");
+  return paragraph(text + (predicted.ops_are_measured
+                               ? ". An op of each kind was timed, too."
+                               : ". Some ops were too slow or too large to be timed, so the "
+                                 "prediction may be wrong by a factor of two."));
 }
 
 // Returns the rate that a lane can reach; 0 where it is not known.
 double limit_of(const RunFacts& facts, std::string_view lane) {
-  if (!facts.prediction || !facts.prediction->drive_is_remembered) return 0;
-  if (lane == "read") return facts.prediction->read_bytes_per_s;
-  return lane == "write" ? facts.prediction->write_bytes_per_s : 0;
+  if (!facts.prediction) return 0;
+  const PredictedStep& predicted = *facts.prediction;
+  if (lane == "upload") return predicted.upload_bytes_per_s;
+  if (lane == "download") return predicted.download_bytes_per_s;
+  if (lane == "collective") return predicted.collective_bytes_per_s;
+  if (!predicted.drive_is_remembered) return 0;
+  if (lane == "read") return predicted.read_bytes_per_s;
+  return lane == "write" ? predicted.write_bytes_per_s : 0;
 }
 
 std::string_view words_of_link(std::string_view lane) {
@@ -110,7 +120,7 @@ std::string written_sentence(const ReportRun& run, const RunSummary& summary) {
 std::string prediction_section(const ReportRun& run, const std::string& id) {
   const RunSummary summary = summary_of(run);
   std::string html = section_heading(id, RunPart::kPrediction);
-  html += step_table(run, summary) + basis_of(run.facts);
+  html += step_table(run, summary) + basis_of(run);
   if (summary.rows == 0) return html;
   return html + links_table(run, summary) + written_sentence(run, summary);
 }

@@ -81,7 +81,11 @@ std::optional<PredictedStep> prediction_of(const ordered_json& json) {
                        .flops_per_s = number("flops_per_s"),
                        .read_bytes_per_s = number("nvme_read_bytes_per_s"),
                        .write_bytes_per_s = number("nvme_write_bytes_per_s"),
-                       .drive_is_remembered = is_true_at(json, "nvme_is_remembered")};
+                       .drive_is_remembered = is_true_at(json, "nvme_is_remembered"),
+                       .ops_are_measured = is_true_at(json, "ops_are_measured"),
+                       .upload_bytes_per_s = number("upload_bytes_per_s"),
+                       .download_bytes_per_s = number("download_bytes_per_s"),
+                       .collective_bytes_per_s = number("collective_bytes_per_s")};
 }
 
 std::optional<MeasuredStart> measured_of(const ordered_json& json) {

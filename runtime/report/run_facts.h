@@ -25,6 +25,11 @@ struct PredictedStep {
   double read_bytes_per_s = 0;  // of all drives together
   double write_bytes_per_s = 0;
   bool drive_is_remembered = false;  // an earlier run measured the drives
+  bool ops_are_measured = false;
+  double upload_bytes_per_s =
+      0;  // this and those below were measured at the start; 0: they were not
+  double download_bytes_per_s = 0;
+  double collective_bytes_per_s = 0;
 };
 
 // The comparison of the plan with the first steps.

@@ -1,6 +1,7 @@
 #include "runtime/step/simulate_stages.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "base/check.h"
@@ -8,37 +9,60 @@
 #include "runtime/step/stage_graph.h"
 
 namespace terrace {
+namespace {
 
-StagesSimulation simulate_stages(std::span<const Program> programs, const MachineProfile& profile) {
-  check_profile(profile);
-  const std::vector<const Program*> stages = pointers_to(programs);
-  const StageGraph graph(stages, 1);
-  TERRACE_CHECK(graph.problems().empty());
-  StagesSimulation result;
-  result.compute_busy_s.assign(programs.size(), 0);
+// The part of its program that a stage runs in each of the two steps.
+constexpr std::array kPartOfStep = {Part::kPrologue, Part::kBody};
+
+// Returns how long the nodes take.
+std::vector<double> seconds_of_nodes(std::span<const Program* const> programs,
+                                     const MachineProfile& profile, const StageGraph& graph) {
   std::vector<double> seconds(graph.nodes(), 0);
   std::vector<std::vector<double>> alone;  // by stage and op
-  for (const Program& program : programs) alone.push_back(seconds_alone(program, profile));
+  for (const Program* program : programs) alone.push_back(seconds_alone(*program, profile));
   graph.for_each_op([&](const OpOfStage& at) {
-    const Op& op = graph.op_of(at);
-    if (!op.parts.contains(Part::kPrologue)) return;
-    const auto stage = static_cast<std::size_t>(at.stage);
-    const double alone_s = alone[stage][static_cast<std::size_t>(at.op)];
-    double& longest_s = seconds[graph.node(at, 0)];
-    longest_s = std::max(longest_s, alone_s);
-    if (op.lane == Lane::kCompute) result.compute_busy_s[stage] += alone_s;
+    const double alone_s =
+        alone[static_cast<std::size_t>(at.stage)][static_cast<std::size_t>(at.op)];
+    for (std::size_t step = 0; step < kPartOfStep.size(); ++step) {
+      if (!graph.op_of(at).parts.contains(kPartOfStep[step])) continue;
+      double& longest_s = seconds[graph.node(at, static_cast<int>(step))];
+      longest_s = std::max(longest_s, alone_s);
+    }
   });
+  return seconds;
+}
+
+}  // namespace
+
+StagesSimulation simulate_stages(std::span<const Program* const> programs,
+                                 const MachineProfile& profile) {
+  check_profile(profile);
+  const StageGraph graph(programs, static_cast<int>(kPartOfStep.size()));
+  TERRACE_CHECK(graph.problems().empty());
+  const std::vector<double> seconds = seconds_of_nodes(programs, profile, graph);
   std::vector<double> start_s(graph.nodes(), 0);
-  const std::vector<std::size_t> order = graph.order();
-  for (const std::size_t node : order) {
+  for (const std::size_t node : graph.order()) {
     const double end_s = start_s[node] + seconds[node];
-    result.makespan_s = std::max(result.makespan_s, end_s);
     for (const std::size_t then : graph.next(node)) start_s[then] = std::max(start_s[then], end_s);
   }
+  StagesSimulation result;
+  result.compute_busy_s.assign(programs.size(), 0);
+  std::array<double, kPartOfStep.size()> end_s = {};
+  graph.for_each_op([&](const OpOfStage& at) {
+    const Op& op = graph.op_of(at);
+    for (std::size_t step = 0; step < kPartOfStep.size(); ++step) {
+      if (!op.parts.contains(kPartOfStep[step])) continue;
+      const std::size_t node = graph.node(at, static_cast<int>(step));
+      end_s[step] = std::max(end_s[step], start_s[node] + seconds[node]);
+      if (step == 0 || op.lane != Lane::kCompute) continue;
+      result.compute_busy_s[static_cast<std::size_t>(at.stage)] += seconds[node];
+    }
+  });
+  result.step_s = end_s[1] - end_s[0];
   const double busy_s =
       std::accumulate(result.compute_busy_s.begin(), result.compute_busy_s.end(), 0.0);
-  const double all_s = result.makespan_s * static_cast<double>(programs.size());
-  if (all_s > 0) result.bubble_share = 1 - busy_s / all_s;
+  const double all_s = result.step_s * static_cast<double>(programs.size());
+  if (all_s > 0) result.bubble_share = std::max(0.0, 1 - busy_s / all_s);
   return result;
 }
 

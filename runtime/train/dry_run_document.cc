@@ -40,7 +40,10 @@ ordered_json prediction_json(const StepPrediction& predicted, std::int64_t token
           {"ops_are_measured", predicted.ops_are_measured},
           {"nvme_read_bytes_per_s", predicted.drive.read_bytes_per_s},
           {"nvme_write_bytes_per_s", predicted.drive.write_bytes_per_s},
-          {"nvme_is_remembered", predicted.drive_is_remembered}};
+          {"nvme_is_remembered", predicted.drive_is_remembered},
+          {"upload_bytes_per_s", predicted.upload_bytes_per_s},
+          {"download_bytes_per_s", predicted.download_bytes_per_s},
+          {"collective_bytes_per_s", predicted.collective_bytes_per_s}};
 }
 
 }  // namespace

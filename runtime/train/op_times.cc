@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "memory/host/host_memory.h"
@@ -33,11 +34,13 @@ bool is_timed(const Op& op) {
   }
 }
 
-using OpOfClass = std::map<OpClass, const Op*>;
+using OpOfClass = std::pair<OpClass, const Op*>;
 
-// Returns one op of each class that has no time yet: the one with the most work.
-OpOfClass one_of_each_class(const Program& program, const MachineProfile& profile) {
-  OpOfClass ops;
+// Returns one op of each class that has no time yet: the one with the most work. Short ops come
+// first, so that all of them have a time where there is none for long ones. Products alone predict
+// long ops better than short ones.
+std::vector<OpOfClass> one_of_each_class(const Program& program, const MachineProfile& profile) {
+  std::map<OpClass, const Op*> ops;
   for (const Op& op : program.ops) {
     if (!is_timed(op) || work_of(program, op) <= 0) continue;
     const OpClass op_class = class_of(program, op);
@@ -45,7 +48,10 @@ OpOfClass one_of_each_class(const Program& program, const MachineProfile& profil
     const Op*& known = ops[op_class];
     if (known == nullptr || work_of(program, *known) < work_of(program, op)) known = &op;
   }
-  return ops;
+  std::vector<OpOfClass> in_order(ops.begin(), ops.end());
+  std::ranges::stable_sort(in_order, {},
+                           [](const OpOfClass& one) { return one.second->cost.flops; });
+  return in_order;
 }
 
 // The part of a buffer that an op touches: [begin, end), and where it is put.
@@ -81,14 +87,14 @@ std::size_t bytes_of(const std::map<BufferId, TouchedBytes>& touched) {
   return last.at + last.end - last.begin;
 }
 
-std::size_t bytes_for(const OpOfClass& ops) {
+std::size_t bytes_for(const std::vector<OpOfClass>& ops) {
   std::size_t largest = 1;
   for (const auto& [op_class, op] : ops) largest = std::max(largest, bytes_of(touched_by(*op)));
   return largest;
 }
 
 // An op that takes longer is run once. A shorter one is run a few times, and the fastest counts.
-constexpr double kLongS = 0.5;
+constexpr double kLongS = 0.1;
 
 class OpTimer {
  public:
@@ -203,21 +209,21 @@ class OpTimer {
 bool measure_ops(const OpMeasurement& measurement, MachineProfile& profile) {
   const auto begin = std::chrono::steady_clock::now();
   const Program& program = measurement.plan.training.program;
-  const OpOfClass ops = one_of_each_class(program, profile);
-  double seconds = 0;
-  for (const auto& [op_class, op] : ops) {
-    const double once_s = op->cost.flops / profile.flops_per_s;
-    seconds += once_s > kLongS ? once_s : 3 * once_s;
-  }
-  const std::size_t bytes = bytes_for(ops);
-  if (seconds > measurement.seconds_most || bytes > measurement.bytes_most) return false;
-  OpTimer timer(measurement.options, measurement.plan, bytes);
+  std::vector<OpOfClass> ops = one_of_each_class(program, profile);
+  bool has_all = std::erase_if(ops, [&](const OpOfClass& one) {
+                   return bytes_of(touched_by(*one.second)) > measurement.bytes_most;
+                 }) == 0;
+  OpTimer timer(measurement.options, measurement.plan, bytes_for(ops));
   for (const auto& [op_class, op] : ops) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    if (passed.count() > measurement.seconds_most) return false;
-    profile.seconds_per_work[op_class] = timer.seconds(*op) / work_of(program, *op);
+    const double expected_s = op->cost.flops / profile.flops_per_s;
+    if (passed.count() + expected_s > measurement.seconds_most) {
+      has_all = false;
+    } else {
+      profile.seconds_per_work[op_class] = timer.seconds(*op) / work_of(program, *op);
+    }
   }
-  return true;
+  return has_all;
 }
 
 void measure_copies(const ModelRuntimeOptions& options, MachineProfile& profile) {

@@ -11,7 +11,7 @@ namespace terrace {
 struct OpMeasurement {
   const ModelRuntimeOptions& options;
   const TierPlan& plan;
-  double seconds_most = 3;  // after which no further op is begun
+  double seconds_most = 3;  // the end of each op must be expected before
   std::size_t bytes_most = SIZE_MAX;
 };
 
@@ -21,8 +21,8 @@ struct OpMeasurement {
 // The memory for it is the memory that this op has in a step, and is given back at the end. Ops
 // that move data, and the norm's end, are left out.
 //
-// Returns whether all classes have times now. Measures nothing where the time would not suffice if
-// products ran at profile.flops_per_s, or the bytes would not. Throws OutOfMemory.
+// Returns whether all classes have times now. Leaves out ops that need more than `bytes_most`, and
+// ops whose products, at profile.flops_per_s, would go beyond `seconds_most`. Throws OutOfMemory.
 bool measure_ops(const OpMeasurement& measurement, MachineProfile& profile);
 
 // Measures two rates: at which all of the engine's threads copy the host's memory, and at which one

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
@@ -12,6 +13,7 @@
 #include "runtime/machine/remembered_machine.h"
 #include "runtime/machine/shipped_machines.h"
 #include "runtime/plan/home_choice.h"
+#include "runtime/train/forecast_growth.h"
 #include "runtime/train/train_setup.h"
 #include "runtime/train/tuning.h"
 
@@ -77,11 +79,22 @@ std::int32_t planned_ranks_per_node(const PlanOptions& options, const Machine& m
   const std::int32_t threads = options.train.ranks.local_ranks;
   const std::int32_t usual = machine.devices > 0 && threads == 1 ? machine.devices : threads;
   const std::int32_t ranks = options.ranks_per_node.value_or(usual);
+  constexpr std::int64_t kRanksMost = 1 << 20;
+  if (std::int64_t{ranks} * options.nodes > kRanksMost) {
+    throw ConfigError(fmt::format("{} nodes of {} ranks are more than {} ranks", options.nodes,
+                                  ranks, kRanksMost),
+                      "lower --nodes or the ranks of a node");
+  }
   if (machine.devices == 0 || ranks <= machine.devices) return ranks;
   throw ConfigError(fmt::format("--ranks-per-node {}: a node of {} has {} devices, and each rank "
                                 "has one of its own",
                                 ranks, machine.name, machine.devices),
                     "lower it, or raise --nodes");
+}
+
+Machine capped_machine(const PlanOptions& options, const Machine& machine) {
+  const std::optional<PowerCap> cap = cap_for(options, machine);
+  return cap.has_value() ? under_power_cap(machine, *cap) : machine;
 }
 
 PlannedRun::PlannedRun(const PlanOptions& options, const Machine& machine, PlanEffort effort)
@@ -123,29 +136,66 @@ ModelRuntimeOptions PlannedRun::engine_of(int stage) const {
 
 StepModel PlannedRun::stage_model(int stage) const { return step_model_of(engine_of(stage)); }
 
-TierPlan PlannedRun::plan_stage(int stage) const {
-  TierPlan plan = plan_model(engine_of(stage));
+TierPlan PlannedRun::plan_stage(int stage) const { return plan(engine_of(stage)); }
+
+TierPlan PlannedRun::plan(const ModelRuntimeOptions& engine) const {
+  TierPlan plan = plan_model(engine);
   check_drives_of_node(plan.ledger[Tier::kNvme].peak_bytes);
   return plan;
 }
 
-std::vector<PlannedStage> PlannedRun::plan_stages() const {
-  std::vector<PlannedStage> stages;
+PipelineShape PlannedRun::pipeline_shape() const {
+  return {engine_.pipeline_schedule, mesh_.pipeline, engine_.placement.micro_batches,
+          engine_.virtual_stages};
+}
+
+PlannedStages PlannedRun::plan_stages(std::int32_t micro_batches) const {
+  PlannedStages stages;
   for (int stage = 0; stage < mesh_.pipeline; ++stage) {
-    TierPlan plan = plan_stage(stage);
+    ModelRuntimeOptions engine = engine_of(stage);
+    engine.placement.micro_batches = micro_batches;
+    TierPlan of_stage = plan(engine);
     PlannedStage planned;
-    planned.flops = flops_of_step(plan.training.program, plan.model);
-    planned.ledger = plan.ledger;
-    planned.program = std::move(plan.training.program);
-    add_kernels(engine_of(stage), planned.program, planned.kernels);
+    planned.flops = flops_of_step(of_stage.training.program, of_stage.model);
+    planned.ledger = of_stage.ledger;
+    planned.program = std::move(of_stage.training.program);
+    add_kernels(engine, planned.program, planned.kernels);
     stages.push_back(std::move(planned));
   }
   return stages;
 }
 
-RunForecast PlannedRun::forecast(const std::vector<PlannedStage>& stages,
+// Returns nothing where the whole step has to be planned.
+std::vector<PlannedStages> PlannedRun::plan_shorter_steps() const {
+  const std::optional<ShorterSteps> shorter = shorter_steps(pipeline_shape());
+  if (!shorter.has_value()) return {};
+  std::vector<PlannedStages> steps;
+  try {
+    for (const std::int32_t micro_batches : *shorter) steps.push_back(plan_stages(micro_batches));
+  } catch (const OutOfMemory&) {  // the whole step says what it lacks
+    return {};
+  }
+  const StepGrowth growth = {*shorter, engine_.placement.micro_batches};
+  return can_grow(steps[0], steps[1], growth) ? std::move(steps) : std::vector<PlannedStages>();
+}
+
+std::vector<PlannedStages> PlannedRun::plan_steps() const {
+  std::vector<PlannedStages> steps = plan_shorter_steps();
+  if (steps.empty()) steps.push_back(plan_stages(engine_.placement.micro_batches));
+  return steps;
+}
+
+RunForecast PlannedRun::forecast(const std::vector<PlannedStages>& steps,
                                  const Machine& machine) const {
-  RunForecast forecast = forecast_run(stages, capped(machine), rank_setting());
+  const auto forecast_of = [&](const PlannedStages& stages) {
+    return forecast_run(stages, capped(machine), rank_setting());
+  };
+  RunForecast forecast = forecast_of(steps.front());
+  if (steps.size() == 2) {
+    forecast =
+        grow_forecast(forecast, forecast_of(steps[1]),
+                      {shorter_steps(pipeline_shape()).value(), engine_.placement.micro_batches});
+  }
   forecast.power_cap = cap_;
   forecast.nodes = nodes_;
   forecast.tokens_per_step = tokens_per_step();
@@ -167,9 +217,12 @@ PlanOutcome try_plan(const PlanOptions& options, const Machine& machine, PlanEff
   PlanOutcome outcome;
   try {
     const PlannedRun run(options, machine, effort);
-    outcome.forecast = run.forecast(run.plan_stages(), machine);
+    outcome.forecast = run.forecast(run.plan_steps(), machine);
   } catch (const OutOfMemory& error) {
     outcome.lacks_memory = true;
+    outcome.refusal = first_line(error.what());
+  } catch (const UnknownFigure& error) {
+    outcome.lacks_figure = true;
     outcome.refusal = first_line(error.what());
   } catch (const ConfigError& error) {
     outcome.refusal = first_line(error.what());

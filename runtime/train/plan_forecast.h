@@ -44,15 +44,21 @@ class PlannedRun {
   StepModel stage_model(int stage) const;
   // Plans a rank of a pipeline stage. Throws OutOfMemory where its step does not fit.
   TierPlan plan_stage(int stage) const;
-  // Plans one rank of every pipeline stage.
-  std::vector<PlannedStage> plan_stages() const;
-  // Simulates stages that plan_stages() returned, on this run's machine or on one on which the same
+  // Plans one rank of every pipeline stage. Where a pipeline has very many micro-batches, these are
+  // the plans of two shorter steps, if they give the forecast of the whole one
+  // (runtime/train/forecast_growth.h).
+  std::vector<PlannedStages> plan_steps() const;
+  // Simulates steps that plan_steps() returned, on this run's machine or on one on which the same
   // programs would run. The power cap holds there, too.
-  RunForecast forecast(const std::vector<PlannedStage>& stages, const Machine& machine) const;
+  RunForecast forecast(const std::vector<PlannedStages>& steps, const Machine& machine) const;
 
  private:
   Machine capped(const Machine& machine) const;
   ModelRuntimeOptions engine_of(int stage) const;
+  PipelineShape pipeline_shape() const;
+  TierPlan plan(const ModelRuntimeOptions& engine) const;
+  PlannedStages plan_stages(std::int32_t micro_batches) const;
+  std::vector<PlannedStages> plan_shorter_steps() const;
   void check_drives_of_node(std::size_t rank_bytes) const;
 
   const std::optional<PowerCap> cap_;
@@ -68,6 +74,9 @@ class PlannedRun {
 // Throws ConfigError where it was never measured.
 Machine planned_machine(const PlanOptions& options);
 
+// Returns the machine as it is under the power cap of the options, if they have one.
+Machine capped_machine(const PlanOptions& options, const Machine& machine);
+
 // Returns the ranks that each node has. Throws ConfigError where a node has fewer devices.
 std::int32_t planned_ranks_per_node(const PlanOptions& options, const Machine& machine);
 
@@ -75,6 +84,7 @@ std::int32_t planned_ranks_per_node(const PlanOptions& options, const Machine& m
 struct PlanOutcome {
   std::optional<RunForecast> forecast;
   bool lacks_memory = false;  // where there is none: the step does not fit
+  bool lacks_figure = false;  // where there is none: the machine's profile lacks a figure
   std::string refusal;        // the reason in one line, without a full stop
 };
 

@@ -36,7 +36,10 @@ constexpr double kNoticeableShare = 0.01;
 class Search {
  public:
   Search(const PlanOptions& options, const Machine& machine)
-      : options_(options), machine_(machine), choices_(options, machine) {}
+      : options_(options),
+        machine_(machine),
+        capped_(capped_machine(options, machine)),
+        choices_(options, machine) {}
 
   PlanSearch run() {
     std::vector<SearchedPlan> divisions = estimated_divisions();
@@ -113,7 +116,7 @@ class Search {
     };
     const MeshShape mesh{choice.data, choice.tensor, choice.pipeline};
     RankMeans means;
-    means.profile = rank_profile(machine_, {compute_type_, mesh, choice.ranks_per_node});
+    means.profile = rank_profile(capped_, {compute_type_, mesh, choice.ranks_per_node});
     const double host = bytes_of(Tier::kHost, INFINITY);
     const double nvme = options_.train.tiers.nvme.empty() ? 0 : bytes_of(Tier::kNvme, INFINITY);
     const bool is_unified = !budgets.front().has_value();
@@ -176,6 +179,8 @@ class Search {
     ++result_.refused;
     if (outcome.lacks_memory) {
       refusal_ = outcome.refusal;
+    } else if (outcome.lacks_figure) {
+      unknown_figure_ = outcome.refusal;
     } else if (rules_out_ == nullptr) {
       rules_out_ = std::make_exception_ptr(ConfigError(outcome.refusal, ""));
     }
@@ -250,8 +255,12 @@ class Search {
     });
   }
 
-  // Nothing was found. Memory is to blame only where some choice lacked it.
+  // Nothing was found. Memory is to blame only where some choice lacked it, and no choice might fit
+  // if a figure were known.
   [[noreturn]] void refuse() const {
+    if (!unknown_figure_.empty()) {
+      throw ConfigError(unknown_figure_, "");  // it has the remedy
+    }
     if (refusal_.empty() && rules_out_ != nullptr) std::rethrow_exception(rules_out_);
     if (result_.left > 0) {
       throw OutOfMemory(
@@ -269,6 +278,7 @@ class Search {
 
   const PlanOptions& options_;
   const Machine& machine_;
+  const Machine capped_;  // for estimates; plans cap the machine themselves
   const PlanChoices choices_;
   std::map<std::pair<std::int32_t, std::int64_t>, ModelCost> costs_;
   std::map<std::int32_t, TierBudgets> budgets_;  // by the ranks of a node
@@ -277,6 +287,7 @@ class Search {
   std::vector<SearchedPlan> tried_;  // those that fit
   double effort_ = 0;                // ops
   std::string refusal_;              // the last one for lack of memory
+  std::string unknown_figure_;       // the last one for lack of a figure
   std::exception_ptr rules_out_;     // the first one for another reason
   bool lacked_memory_ = false;       // the last plan
   PlanSearch result_;

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,12 @@ namespace terrace {
 namespace {
 
 constexpr std::chrono::minutes kLongest{10};
+
+std::optional<std::string> name_of_all(const std::vector<Machine>& machines) {
+  const std::string& name = machines.front().name;
+  if (std::ranges::count(machines, name, &Machine::name) != std::ssize(machines)) return {};
+  return name;
+}
 
 }  // namespace
 
@@ -41,7 +51,7 @@ void sweep_plans(const PlanSweep& sweep, TrainConsole& console) {
   }
   const PlanOptions& first = plans.front();
   console.say(first.csv    ? to_csv(table)
-              : first.json ? to_json(table, "terrace.plan_sweep/1", machines.front().name)
+              : first.json ? to_json(table, "terrace.plan_sweep/1", name_of_all(machines))
                            : to_text(table));
 }
 

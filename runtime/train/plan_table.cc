@@ -200,8 +200,8 @@ ordered_json row_json(const PlanTable& table, const PlanRow& row) {
 }  // namespace
 
 std::string seconds_cell(double seconds) {
-  if (seconds < 1) return fmt::format("{:.3g} ms", 1e3 * seconds);
-  return seconds < 1000 ? fmt::format("{:.3g} s", seconds) : fmt::format("{:.0f} s", seconds);
+  if (seconds < 0.9995) return fmt::format("{:.3g} ms", 1e3 * seconds);
+  return seconds < 999.5 ? fmt::format("{:.3g} s", seconds) : fmt::format("{:.0f} s", seconds);
 }
 
 std::string count_cell(double count) {
@@ -252,13 +252,14 @@ std::string to_csv(const PlanTable& table) {
   return text;
 }
 
-std::string to_json(const PlanTable& table, std::string_view schema, std::string_view machine) {
+std::string to_json(const PlanTable& table, std::string_view schema,
+                    const std::optional<std::string>& machine) {
   ordered_json results = ordered_json::array();
   for (const PlanRow& row : table.rows) results.push_back(row_json(table, row));
   const ordered_json json = {{"schema", schema},
                              {"version", terrace_version()},
                              {"host", ordered_json::parse(host_facts_json())},
-                             {"machine", machine},
+                             {"machine", machine ? ordered_json(*machine) : ordered_json(nullptr)},
                              {"results", results}};
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
 }

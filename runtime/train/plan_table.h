@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +24,9 @@ struct PlanTable {
 std::string to_text(const PlanTable& table);
 // Returns a line of names, and a line for each row (RFC 4180). Figures of a refused plan are empty.
 std::string to_csv(const PlanTable& table);
-// Returns a document with one result for each row.
-std::string to_json(const PlanTable& table, std::string_view schema, std::string_view machine);
+// Returns a document with one result for each row. `machine`: of all rows; none if they differ.
+std::string to_json(const PlanTable& table, std::string_view schema,
+                    const std::optional<std::string>& machine);
 
 // Return the cells of a table for people: "1.25 s", "85.1k".
 std::string seconds_cell(double seconds);

@@ -27,7 +27,9 @@ StageForecast forecast_stage(const PlannedStage& planned, const MachineProfile& 
   }
   const SimulationResult result = simulate(planned.program, profile, kSteps);
   stage.step_s = result.step_s;
-  stage.busy_share = result.busy_share;
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    stage.busy_share[l] = result.busy_s[l] / (kSteps * result.step_s);
+  }
   stage.bottleneck = result.bottleneck;
   return stage;
 }
@@ -73,7 +75,7 @@ double RunForecast::bytes_of(Lane lane) const {
   return bytes * mesh.data * mesh.tensor;
 }
 
-RunForecast forecast_run(const std::vector<PlannedStage>& stages, const Machine& machine,
+RunForecast forecast_run(const PlannedStages& stages, const Machine& machine,
                          const RankSetting& setting) {
   MachineProfile profile = rank_profile(machine, setting);
   for (const PlannedStage& planned : stages) {
@@ -90,22 +92,34 @@ RunForecast forecast_run(const std::vector<PlannedStage>& stages, const Machine&
   }
   forecast.model_flops += stages.front().flops.masked_halves;
   forecast.model_flops *= setting.mesh.data;
-  const auto slowest = std::ranges::max_element(forecast.stages, {}, &StageForecast::step_s);
-  forecast.slowest = static_cast<std::size_t>(slowest - forecast.stages.begin());
-  forecast.step_s = slowest->step_s;
-  const double computing = slowest->busy_share[static_cast<std::size_t>(Lane::kCompute)];
-  forecast.bubble_share = std::max(0.0, 1 - computing);
+  for (const StageForecast& stage : forecast.stages) {
+    forecast.step_s = std::max(forecast.step_s, stage.step_s);
+  }
   if (stages.size() > 1) {
-    std::vector<Program> programs;
-    for (const PlannedStage& planned : stages) programs.push_back(planned.program);
-    const StagesSimulation pipeline = simulate_stages(programs, profile);
-    forecast.step_s = std::max(forecast.step_s, pipeline.makespan_s);
-    forecast.bubble_share = pipeline.bubble_share;
+    std::vector<const Program*> programs;
+    for (const PlannedStage& planned : stages) programs.push_back(&planned.program);
+    forecast.step_s = std::max(forecast.step_s, simulate_stages(programs, profile).step_s);
   }
   for (StageForecast& stage : forecast.stages) {  // which waits for the other stages
     for (double& share : stage.busy_share) share *= stage.step_s / forecast.step_s;
   }
+  finish_forecast(forecast);
   return forecast;
+}
+
+Lane busiest_lane(const std::array<double, kLaneCount>& busy) {
+  return static_cast<Lane>(std::ranges::max_element(busy) - busy.begin());
+}
+
+void finish_forecast(RunForecast& forecast) {
+  const auto slowest = std::ranges::max_element(forecast.stages, {}, &StageForecast::step_s);
+  forecast.slowest = static_cast<std::size_t>(slowest - forecast.stages.begin());
+  double computing = 0;
+  for (const StageForecast& stage : forecast.stages) {
+    computing += stage.busy_share[static_cast<std::size_t>(Lane::kCompute)];
+  }
+  forecast.bubble_share =
+      std::max(0.0, 1 - computing / static_cast<double>(forecast.stages.size()));
 }
 
 RunCost cost_of_run(const RunForecast& forecast, const Machine& machine,
@@ -121,7 +135,11 @@ RunCost cost_of_run(const RunForecast& forecast, const Machine& machine,
   if (machine.knows(MachineFigure::kNodeWatts)) {
     cost.kilowatt_hours = node_hours * machine.value(MachineFigure::kNodeWatts) / 1000;
   }
-  if (options.price_per_node_hour) cost.price = node_hours * *options.price_per_node_hour;
+  std::optional<double> price = options.price_per_node_hour;
+  if (!price && machine.knows(MachineFigure::kPricePerNodeHour)) {
+    price = machine.value(MachineFigure::kPricePerNodeHour);
+  }
+  if (price) cost.price = node_hours * *price;
   if (options.grams_per_kwh && cost.kilowatt_hours) {
     cost.carbon_kg = *cost.kilowatt_hours * *options.grams_per_kwh / 1000;
   }

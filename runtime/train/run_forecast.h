@@ -55,9 +55,18 @@ struct PlannedStage {
   StepFlops flops;
 };
 
+// The plans of one rank of every pipeline stage.
+using PlannedStages = std::vector<PlannedStage>;
+
 // Simulates a step of all stages. `nodes` and the tokens are for the result alone.
-RunForecast forecast_run(const std::vector<PlannedStage>& stages, const Machine& machine,
+RunForecast forecast_run(const PlannedStages& stages, const Machine& machine,
                          const RankSetting& setting);
+
+// Returns the lane that is busy for longest.
+Lane busiest_lane(const std::array<double, kLaneCount>& busy);
+
+// Sets the slowest stage and the bubble of a forecast whose other members are set.
+void finish_forecast(RunForecast& forecast);
 
 // The time, energy and money that a whole run takes. A number is unset if no figure gives it.
 struct RunCost {

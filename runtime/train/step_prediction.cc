@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "base/bytes.h"
@@ -12,6 +13,7 @@
 #include "offload/drive_record.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/simulate_stages.h"
+#include "runtime/step/stage_graph.h"
 #include "runtime/train/link_times.h"
 #include "runtime/train/op_times.h"
 #include "runtime/train/product_rate.h"
@@ -53,7 +55,8 @@ double product_rate_of(const ModelRuntimeOptions& options) {
 class MeasuredRank {
  public:
   MeasuredRank(const PredictedRank& rank, double seconds_most)
-      : rank_(rank), seconds_most_(seconds_most) {
+      : rank_(rank),
+        end_(std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_most)) {
     const std::int32_t ranks = rank.machine.ranks_on_host;
     profile_.compute_cores = rank.options.threads;
     profile_.update_cores = rank.options.update_threads;
@@ -68,8 +71,11 @@ class MeasuredRank {
     profile_.drive = prediction.drive;
     prediction.flops_per_s = profile_.flops_per_s = product_rate_of(rank_.options);
     measure_links(rank_.ranks.steps(), profile_);
+    prediction.collective_bytes_per_s = collective_bytes_per_s();
     try {
       measure_copies(rank_.options, profile_);
+      prediction.upload_bytes_per_s = profile_.upload_bytes_per_s;
+      prediction.download_bytes_per_s = profile_.download_bytes_per_s;
       prediction.ops_are_measured = measure(rank_.options, rank_.plan);
     } catch (const OutOfMemory&) {  // a dry run may be for a machine with more memory
       prediction.ops_are_measured = false;
@@ -81,12 +87,23 @@ class MeasuredRank {
     prediction.step_s = result.step_s;
     prediction.limit = result.bottleneck;
     if (rank_.options.ranks.shape.pipeline == 1) return;
-    prediction.step_s = std::max(result.step_s, pipeline_step_s(prediction));
+    try {
+      prediction.step_s = std::max(result.step_s, pipeline_step_s(prediction));
+    } catch (const OutOfMemory&) {  // of another stage, whose rank says what it lacks
+      prediction.ops_are_measured = false;
+    }
   }
 
  private:
+  double collective_bytes_per_s() {
+    const MeshShape& mesh = rank_.options.ranks.shape;
+    if (mesh.data > 1) return link_of(profile_, MeshAxis::kData).bytes_per_s;
+    return mesh.tensor > 1 ? link_of(profile_, MeshAxis::kTensor).bytes_per_s : 0;
+  }
+
   bool measure(const ModelRuntimeOptions& options, const TierPlan& plan) {
-    return measure_ops({options, plan, seconds_most_, bytes_most_}, profile_);
+    const std::chrono::duration<double> left = end_ - std::chrono::steady_clock::now();
+    return measure_ops({options, plan, std::max(0.0, left.count()), bytes_most_}, profile_);
   }
 
   // Returns the time of a step of all pipeline stages together. The ops of the other stages are
@@ -101,11 +118,11 @@ class MeasuredRank {
       prediction.ops_are_measured = prediction.ops_are_measured && measure(of_stage, plan);
       programs.push_back(std::move(plan.training.program));
     }
-    return simulate_stages(programs, profile_).makespan_s;
+    return simulate_stages(pointers_to(programs), profile_).step_s;
   }
 
   const PredictedRank& rank_;
-  const double seconds_most_;
+  const std::chrono::time_point<std::chrono::steady_clock, std::chrono::duration<double>> end_;
   std::size_t bytes_most_ = 0;
   MachineProfile profile_;
 };
@@ -132,7 +149,7 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
       prediction.step_s, tokens_per_s, tokens_per_s < 10 ? 1 : 0, name_of(prediction.limit),
       prediction.flops_per_s * 1e-9,
       prediction.ops_are_measured ? ", as was an op of each kind"
-                                  : "; the other ops are too slow or too large to time");
+                                  : "; some ops are too slow or too large to time");
   const double written = lane_bytes(program, Lane::kWrite);
   if (lane_bytes(program, Lane::kRead) + written == 0) return text;
   text += fmt::format(

@@ -76,11 +76,11 @@ TEST_P(PipelineBubble, IsThatOfThePaper) {
   const PipelineShape& shape = GetParam();
   const std::vector<Program> programs = programs_of(shape, false);
   ASSERT_THAT(verify_stages(programs), testing::IsEmpty());
-  const StagesSimulation simulated = simulate_stages(programs, free_transfers());
+  const StagesSimulation simulated = simulate_stages(pointers_to(programs), free_transfers());
   EXPECT_NEAR(simulated.bubble_share, bubble_of(shape), 1e-12);
   const double works = shape.virtual_stages * shape.micro_batches;
   const double slot_s = kForwardS + kBackwardS;
-  EXPECT_NEAR(simulated.makespan_s, (works + shape.stages - 1) * slot_s, 1e-9);
+  EXPECT_NEAR(simulated.step_s, (works + shape.stages - 1) * slot_s, 1e-9);
   for (const double busy_s : simulated.compute_busy_s) EXPECT_NEAR(busy_s, works * slot_s, 1e-9);
 }
 
@@ -88,7 +88,8 @@ TEST_P(PipelineBubble, IsThatOfThePaper) {
 TEST_P(PipelineBubble, IsSmallerWithRecomputation) {
   const std::vector<Program> programs = programs_of(GetParam(), true);
   ASSERT_THAT(verify_stages(programs), testing::IsEmpty());
-  EXPECT_LT(simulate_stages(programs, free_transfers()).bubble_share, bubble_of(GetParam()));
+  EXPECT_LT(simulate_stages(pointers_to(programs), free_transfers()).bubble_share,
+            bubble_of(GetParam()));
 }
 
 constexpr auto kGpipe = PipelineSchedule::kGpipe;
@@ -117,19 +118,20 @@ TEST(PipelineSimulation, MessagesTakeTheTimeOfTheNetwork) {
   const PipelineShape shape{k1F1B, 2, 2, 1};
   const std::vector<Program> programs = programs_of(shape, false);
   MachineProfile profile = free_transfers();
-  const double free_s = simulate_stages(programs, profile).makespan_s;
+  const double free_s = simulate_stages(pointers_to(programs), profile).step_s;
   const StepModel model = equal_pieces(2);
   const double quarter_s = static_cast<double>(model.hidden_bytes) * 4;  // the rate of a message
   link_of(profile, MeshAxis::kPipeline).bytes_per_s = quarter_s;
-  const StagesSimulation slower = simulate_stages(programs, profile);
-  EXPECT_GE(slower.makespan_s, free_s + 0.5);  // there and back
+  const StagesSimulation slower = simulate_stages(pointers_to(programs), profile);
+  EXPECT_GE(slower.step_s, free_s + 0.5);  // there and back
   EXPECT_GT(slower.bubble_share, bubble_of(shape));
 }
 
 TEST(PipelineSimulation, RefusesImpossibleProfiles) {
   MachineProfile profile;
   link_of(profile, MeshAxis::kTensor).bytes_per_s = 0;
-  EXPECT_THROW(simulate_stages(programs_of({k1F1B, 2, 2, 1}, false), profile), ConfigError);
+  EXPECT_THROW(simulate_stages(pointers_to(programs_of({k1F1B, 2, 2, 1}, false)), profile),
+               ConfigError);
 }
 
 }  // namespace
