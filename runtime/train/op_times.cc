@@ -93,8 +93,11 @@ std::size_t bytes_for(const std::vector<OpOfClass>& ops) {
   return largest;
 }
 
-// An op that takes longer is run once. A shorter one is run a few times, and the fastest counts.
-constexpr double kLongS = 0.1;
+// The first run of an op also loads its kernels. So it only counts where the op takes longer than
+// this.
+constexpr double kLongS = 0.5;
+// Shorter ops are run again once, or a few times up to this time; the fastest counts.
+constexpr double kEnoughS = 0.02;
 
 class OpTimer {
  public:
@@ -114,17 +117,15 @@ class OpTimer {
     input_.learning_rate = 1e-5;
   }
 
-  // Returns the seconds of an op: the least of a few times. The first one also loads the kernels,
-  // and only counts where it is long.
+  // Returns the seconds of an op.
   double seconds(const Op& op) {
-    constexpr double kEnough = 0.02;
     place(op);
     const auto run = [&] { bodies_.run(op, input_, NativeStream{}); };
     const double first_s = seconds_of(run);
     if (first_s > kLongS) return first_s;
     double least_s = std::numeric_limits<double>::infinity();
     double spent_s = 0;
-    for (int tries = 0; tries < 2 || (tries < 20 && spent_s < kEnough); ++tries) {
+    for (int tries = 0; tries == 0 || (tries < 20 && spent_s < kEnoughS); ++tries) {
       const double again_s = seconds_of(run);
       spent_s += again_s;
       least_s = std::min(least_s, again_s);
