@@ -10,8 +10,9 @@ because no prediction can be better than that.
     bench/plan_accuracy.py --list
     bench/plan_accuracy.py --terrace build/release/terrace --work DIR --out FILE
 
-DIR gets the runs and the drive's files, and should be on a real drive. The drive is measured by a
-short run at the start, because a prediction knows a drive only from earlier runs. The result is one
+DIR gets the runs and the drive's files, and should be on a real drive. A prediction knows a drive
+only if an earlier run has measured it, which runs do that keep 1 GiB there or more. So such a run
+comes first. The result is one
 JSON document (schema terrace.plan_accuracy/1) and a table on standard error. Exit code 1: the median
 or the worst error, or that of the memory, is above its limit.
 """
@@ -168,8 +169,8 @@ def prepare(options):
     for name, config in MODELS.items():
         (options.work / name).mkdir(exist_ok=True)
         (options.work / name / "config.json").write_text(json.dumps(config))
-    first_on_drive = next(one for one in draw() if "{drive}" in one["arguments"])
-    train({**first_on_drive, "name": "drive"}, options, 0)
+    train({"name": "drive", "model": "gpt2-124m", "mpi": False,
+           "arguments": f"--sequence-length 16 --place-optimizer nvme {DRIVE}"}, options, 0)
 
 
 def summary(rows):
@@ -225,8 +226,8 @@ def main():
               "date": time.strftime("%Y-%m-%d"), "summary": total, "results": rows}
     if options.out is not None:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
-    holds = (not failed and total["median_error"] <= MEDIAN_LIMIT and total["worst_error"] <= WORST_LIMIT
-             and total["memory_holds"] == len(rows))
+    holds = (not failed and total["median_error"] <= MEDIAN_LIMIT
+             and total["worst_error"] <= WORST_LIMIT and total["memory_holds"] == len(rows))
     return 0 if holds else 1
 
 

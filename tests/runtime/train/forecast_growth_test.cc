@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "runtime/config/train_config.h"
 #include "runtime/machine/machine_toml.h"
 #include "runtime/train/plan_forecast.h"
 #include "tests/runtime/temporary_directory.h"

@@ -134,6 +134,26 @@ TEST(Search, TakesMemoryAsAConstraint) {
                             "no settings were found with which the step fits 1 node of m");
 }
 
+// Every plan needs the drive, and its rate might be all that is missing.
+TEST(Search, NamesTheFigureThatIsNotKnown) {
+  const TemporaryDirectory drive;
+  const PlanOptions options = options_of(
+      {"--micro-batch-size", "2", "--nvme", drive.path(), "--place-optimizer", "nvme"}, 1);
+  TERRACE_EXPECT_THROW_WITH(search_plans(options, machine_of(kSmallDevices)), ConfigError,
+                            "drive_read_bytes_per_s of the machine m is not known");
+}
+
+TEST(Search, EstimatesUnderThePowerCap) {
+  const std::string machine = std::string(kSlowNetwork) + "node_watts = 1000\n";
+  PlanOptions options = options_of({"--micro-batch-size", "2"}, 1);
+  const auto estimate_s = [&] {
+    return search_plans(options, machine_of(machine)).best.front().estimate_s;
+  };
+  const double full_s = estimate_s();
+  options.power_cap = 600;
+  EXPECT_GT(estimate_s(), 1.1 * full_s);
+}
+
 TEST(Search, LeavesGivenSettingsAlone) {
   const PlanOptions options = options_of({"--micro-batch-size", "8", "--tensor-parallel", "2",
                                           "--zero-stage", "2", "--recompute", "full"},
