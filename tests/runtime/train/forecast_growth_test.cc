@@ -105,19 +105,18 @@ TEST_P(ForecastGrowth, IsTakenForLongSteps) {
 // leaves out a part of the time in which the pipeline fills.
 INSTANTIATE_TEST_SUITE_P(
     Pipelines, ForecastGrowth,
-    testing::Values(
-        GrownPipeline{"two_stages", 2, {}}, GrownPipeline{"four_stages", 4, {}, 0.01},
-        GrownPipeline{"recomputed", 2, {"--recompute", "full"}},
-        GrownPipeline{"zero_1", 4, {"--zero-stage", "1"}, 0.01},
-        GrownPipeline{"tensor_parallel", 2, {"--tensor-parallel", "2"}},
-        GrownPipeline{"interleaved", 2, {"--pipeline-schedule", "interleaved"}, 0.01}),
+    testing::Values(GrownPipeline{"two_stages", 2, {}}, GrownPipeline{"four_stages", 4, {}, 0.01},
+                    GrownPipeline{"recomputed", 2, {"--recompute", "full"}},
+                    GrownPipeline{"zero_1", 4, {"--zero-stage", "1"}, 0.01},
+                    GrownPipeline{"tensor_parallel", 2, {"--tensor-parallel", "2"}},
+                    GrownPipeline{"interleaved", 2, {"--pipeline-schedule", "interleaved"}, 0.01}),
     testing::PrintToStringParamName());
 
 // In short steps the drive takes longer than the products, in long ones it does not.
 TEST(LongPipelines, ArePlannedWholeWhereBytesMoveBetweenTiers) {
   const TemporaryDirectory drive;
-  const std::vector<std::string> arguments = {"--pipeline-parallel", "2", "--place-optimizer",
-                                              "nvme", "--nvme", drive.path()};
+  const std::vector<std::string> arguments = {
+      "--pipeline-parallel", "2", "--place-optimizer", "nvme", "--nvme", drive.path()};
   EXPECT_EQ(run_of(arguments, 40).plan_steps().size(), 1U);
 }
 
