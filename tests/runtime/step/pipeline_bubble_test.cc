@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "runtime/step/simulate_stages.h"
+#include "runtime/step/stage_graph.h"
 #include "runtime/step/verify_stages.h"
 #include "tests/runtime/step/step_fixture.h"
 
