@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "parallel/pipeline_schedule.h"
 #include "runtime/step/lane.h"
-#include "runtime/train/forecast_growth.h"
 
 namespace terrace {
 namespace {
@@ -251,12 +249,6 @@ double estimated_ops(const ModelCost& model, const PlanChoice& choice) {
     const int exchanges = choice.tensor > 1 ? 2 : 1;
     of_micro_batch += exchanges * (unit.forward_ops + unit.backward_ops);
     of_state += kOpsOfChunk * unit.chunks;
-  }
-  const PipelineShape shape = {choice.schedule, choice.pipeline,
-                               static_cast<int>(choice.micro_batches), choice.virtual_stages};
-  if (const std::optional<ShorterSteps> shorter = shorter_steps(shape)) {
-    const auto [first, second] = *shorter;
-    return 2 * of_state + of_micro_batch * (first + second);
   }
   const bool has_period = choice.pipeline == 1 && choice.tensor == 1;
   const auto repeated = static_cast<double>(choice.micro_batches);

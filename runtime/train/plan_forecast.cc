@@ -13,7 +13,6 @@
 #include "runtime/machine/remembered_machine.h"
 #include "runtime/machine/shipped_machines.h"
 #include "runtime/plan/home_choice.h"
-#include "runtime/train/forecast_growth.h"
 #include "runtime/train/train_setup.h"
 #include "runtime/train/tuning.h"
 
@@ -136,66 +135,28 @@ ModelRuntimeOptions PlannedRun::engine_of(int stage) const {
 
 StepModel PlannedRun::stage_model(int stage) const { return step_model_of(engine_of(stage)); }
 
-TierPlan PlannedRun::plan_stage(int stage) const { return plan(engine_of(stage)); }
-
-TierPlan PlannedRun::plan(const ModelRuntimeOptions& engine) const {
-  TierPlan plan = plan_model(engine);
+TierPlan PlannedRun::plan_stage(int stage) const {
+  TierPlan plan = plan_model(engine_of(stage));
   check_drives_of_node(plan.ledger[Tier::kNvme].peak_bytes);
   return plan;
 }
 
-PipelineShape PlannedRun::pipeline_shape() const {
-  return {engine_.pipeline_schedule, mesh_.pipeline, engine_.placement.micro_batches,
-          engine_.virtual_stages};
-}
-
-PlannedStages PlannedRun::plan_stages(std::int32_t micro_batches) const {
+PlannedStages PlannedRun::plan_stages() const {
   PlannedStages stages;
   for (int stage = 0; stage < mesh_.pipeline; ++stage) {
-    ModelRuntimeOptions engine = engine_of(stage);
-    engine.placement.micro_batches = micro_batches;
-    TierPlan of_stage = plan(engine);
+    TierPlan plan = plan_stage(stage);
     PlannedStage planned;
-    planned.flops = flops_of_step(of_stage.training.program, of_stage.model);
-    planned.ledger = of_stage.ledger;
-    planned.program = std::move(of_stage.training.program);
-    add_kernels(engine, planned.program, planned.kernels);
+    planned.flops = flops_of_step(plan.training.program, plan.model);
+    planned.ledger = plan.ledger;
+    planned.program = std::move(plan.training.program);
+    add_kernels(engine_of(stage), planned.program, planned.kernels);
     stages.push_back(std::move(planned));
   }
   return stages;
 }
 
-// Returns nothing where the whole step has to be planned.
-std::vector<PlannedStages> PlannedRun::plan_shorter_steps() const {
-  const std::optional<ShorterSteps> shorter = shorter_steps(pipeline_shape());
-  if (!shorter.has_value()) return {};
-  std::vector<PlannedStages> steps;
-  try {
-    for (const std::int32_t micro_batches : *shorter) steps.push_back(plan_stages(micro_batches));
-  } catch (const OutOfMemory&) {  // the whole step says what it lacks
-    return {};
-  }
-  const StepGrowth growth = {*shorter, engine_.placement.micro_batches};
-  return can_grow(steps[0], steps[1], growth) ? std::move(steps) : std::vector<PlannedStages>();
-}
-
-std::vector<PlannedStages> PlannedRun::plan_steps() const {
-  std::vector<PlannedStages> steps = plan_shorter_steps();
-  if (steps.empty()) steps.push_back(plan_stages(engine_.placement.micro_batches));
-  return steps;
-}
-
-RunForecast PlannedRun::forecast(const std::vector<PlannedStages>& steps,
-                                 const Machine& machine) const {
-  const auto forecast_of = [&](const PlannedStages& stages) {
-    return forecast_run(stages, capped(machine), rank_setting());
-  };
-  RunForecast forecast = forecast_of(steps.front());
-  if (steps.size() == 2) {
-    forecast =
-        grow_forecast(forecast, forecast_of(steps[1]),
-                      {shorter_steps(pipeline_shape()).value(), engine_.placement.micro_batches});
-  }
+RunForecast PlannedRun::forecast(const PlannedStages& stages, const Machine& machine) const {
+  RunForecast forecast = forecast_run(stages, capped(machine), rank_setting());
   forecast.power_cap = cap_;
   forecast.nodes = nodes_;
   forecast.tokens_per_step = tokens_per_step();
@@ -217,7 +178,7 @@ PlanOutcome try_plan(const PlanOptions& options, const Machine& machine, PlanEff
   PlanOutcome outcome;
   try {
     const PlannedRun run(options, machine, effort);
-    outcome.forecast = run.forecast(run.plan_steps(), machine);
+    outcome.forecast = run.forecast(run.plan_stages(), machine);
   } catch (const OutOfMemory& error) {
     outcome.lacks_memory = true;
     outcome.refusal = first_line(error.what());

@@ -44,21 +44,15 @@ class PlannedRun {
   StepModel stage_model(int stage) const;
   // Plans a rank of a pipeline stage. Throws OutOfMemory where its step does not fit.
   TierPlan plan_stage(int stage) const;
-  // Plans one rank of every pipeline stage. Where a pipeline has very many micro-batches, these are
-  // the plans of two shorter steps, if they give the forecast of the whole one
-  // (runtime/train/forecast_growth.h).
-  std::vector<PlannedStages> plan_steps() const;
-  // Simulates steps that plan_steps() returned, on this run's machine or on one on which the same
+  // Plans one rank of every pipeline stage.
+  PlannedStages plan_stages() const;
+  // Simulates stages that plan_stages() returned, on this run's machine or on one on which the same
   // programs would run. The power cap holds there, too.
-  RunForecast forecast(const std::vector<PlannedStages>& steps, const Machine& machine) const;
+  RunForecast forecast(const PlannedStages& stages, const Machine& machine) const;
 
  private:
   Machine capped(const Machine& machine) const;
   ModelRuntimeOptions engine_of(int stage) const;
-  PipelineShape pipeline_shape() const;
-  TierPlan plan(const ModelRuntimeOptions& engine) const;
-  PlannedStages plan_stages(std::int32_t micro_batches) const;
-  std::vector<PlannedStages> plan_shorter_steps() const;
   void check_drives_of_node(std::size_t rank_bytes) const;
 
   const std::optional<PowerCap> cap_;

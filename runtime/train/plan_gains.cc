@@ -69,7 +69,7 @@ class Gains {
         machine_(machine),
         step_s_(forecast.step_s),
         run_(options, machine, PlanEffort::kBrief),
-        steps_(run_.plan_steps()) {}
+        stages_(run_.plan_stages()) {}
 
   std::vector<PlanGain> find() {
     for (const MachineChange& change : machine_changes()) try_machine(change);
@@ -93,7 +93,7 @@ class Gains {
     Machine other = machine_;
     if (!double_figures(other, change.figures)) return;
     if (plans_alike(machine_, other)) {
-      add(std::string(change.text), true, run_.forecast(steps_, other).step_s);
+      add(std::string(change.text), true, run_.forecast(stages_, other).step_s);
     } else {
       try_anew(std::string(change.text), true, options_, other);
     }
@@ -185,7 +185,7 @@ class Gains {
   const Machine& machine_;
   const double step_s_;
   const PlannedRun run_;
-  const std::vector<PlannedStages> steps_;
+  const PlannedStages stages_;
   std::vector<PlanGain> gains_;
 };
 

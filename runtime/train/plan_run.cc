@@ -52,7 +52,7 @@ std::string document_of(const std::string& forecast, std::size_t stage, const Ti
 
 void plan_run(const PlanOptions& options, const Machine& machine, TrainConsole& console) {
   const PlannedRun run(options, machine, PlanEffort::kExplained);
-  const RunForecast forecast = run.forecast(run.plan_steps(), machine);
+  const RunForecast forecast = run.forecast(run.plan_stages(), machine);
   const RunCost cost = cost_of_run(forecast, run.machine(), options);
   std::optional<std::vector<PlanGain>> gains;
   if (options.what_helps) gains = plan_gains(options, machine, forecast);

@@ -103,15 +103,6 @@ RunForecast forecast_run(const PlannedStages& stages, const Machine& machine,
   for (StageForecast& stage : forecast.stages) {  // which waits for the other stages
     for (double& share : stage.busy_share) share *= stage.step_s / forecast.step_s;
   }
-  finish_forecast(forecast);
-  return forecast;
-}
-
-Lane busiest_lane(const std::array<double, kLaneCount>& busy) {
-  return static_cast<Lane>(std::ranges::max_element(busy) - busy.begin());
-}
-
-void finish_forecast(RunForecast& forecast) {
   const auto slowest = std::ranges::max_element(forecast.stages, {}, &StageForecast::step_s);
   forecast.slowest = static_cast<std::size_t>(slowest - forecast.stages.begin());
   double computing = 0;
@@ -120,6 +111,7 @@ void finish_forecast(RunForecast& forecast) {
   }
   forecast.bubble_share =
       std::max(0.0, 1 - computing / static_cast<double>(forecast.stages.size()));
+  return forecast;
 }
 
 RunCost cost_of_run(const RunForecast& forecast, const Machine& machine,

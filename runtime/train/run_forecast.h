@@ -62,12 +62,6 @@ using PlannedStages = std::vector<PlannedStage>;
 RunForecast forecast_run(const PlannedStages& stages, const Machine& machine,
                          const RankSetting& setting);
 
-// Returns the lane that is busy for longest.
-Lane busiest_lane(const std::array<double, kLaneCount>& busy);
-
-// Sets the slowest stage and the bubble of a forecast whose other members are set.
-void finish_forecast(RunForecast& forecast);
-
 // The time, energy and money that a whole run takes. A number is unset if no figure gives it.
 struct RunCost {
   double tokens = 0;

@@ -34,7 +34,7 @@ TEST(PlannedRanks, AreRefusedBeyondAMillion) {
 TEST(PlannedCost, TakesThePriceOfTheMachineUnlessAnotherIsGiven) {
   const auto price_of = [](const PlanOptions& options) {
     const PlannedRun run(options, processors(), PlanEffort::kBrief);
-    const RunForecast forecast = run.forecast(run.plan_steps(), processors());
+    const RunForecast forecast = run.forecast(run.plan_stages(), processors());
     const RunCost cost = cost_of_run(forecast, run.machine(), options);
     return cost.price.value() / (cost.seconds / 3600);
   };
