@@ -7,7 +7,7 @@
 #include "runtime/train/plan_table.h"
 #include "tests/runtime/temporary_directory.h"
 
-// What a plan makes of its options and its machine before anything is compiled, and its cells.
+// The limits, the price and the table cells of plans.
 namespace terrace {
 namespace {
 
