@@ -23,8 +23,8 @@ struct StepPrediction {
   bool ops_are_measured = false;  // false: too slow or too large to time; products stand for them
   DriveRates drive;               // of all drives together
   bool drive_is_remembered = false;
-  // What links were measured to carry with nothing else going on; 0 where they were not. The
-  // collectives are those of the first axis that has several ranks: data, then tensor.
+  // Rates of links, measured with nothing else going on; 0 where they were not. Collectives are
+  // measured between data-parallel ranks or, if there is only one, between tensor-parallel ranks.
   double upload_bytes_per_s = 0;
   double download_bytes_per_s = 0;
   double collective_bytes_per_s = 0;
