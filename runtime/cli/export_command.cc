@@ -8,6 +8,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/progress_console.h"
+#include "runtime/cli/standard_output.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/train_flags.h"
 #include "runtime/model/model_directory.h"
@@ -53,7 +54,7 @@ int run_export(int argc, const char* const* argv) {
     request.model_directory = directory_of_model(values[kCompanionsOf]->name());
   }
   ConsoleLog log;
-  ProgressConsole console(stdout, {.is_terminal = isatty(STDOUT_FILENO) != 0});
+  ProgressConsole console(stdout, {.is_terminal = erases_lines(STDOUT_FILENO)});
   export_checkpoint(request, console, log);
   return 0;
 }

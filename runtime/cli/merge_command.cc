@@ -8,6 +8,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/progress_console.h"
+#include "runtime/cli/standard_output.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/train/adapter_merge.h"
 
@@ -39,7 +40,7 @@ int run_merge(int argc, const char* const* argv) {
   AdapterMerge request = {.base = operands[0], .adapter = operands[1], .directory = operands[2]};
   if (values[0]) request.ignored_config_keys = values[0]->texts();
   ConsoleLog log;
-  ProgressConsole console(stdout, {.is_terminal = isatty(STDOUT_FILENO) != 0});
+  ProgressConsole console(stdout, {.is_terminal = erases_lines(STDOUT_FILENO)});
   merge_adapter(request, console, log);
   return 0;
 }

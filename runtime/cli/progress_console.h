@@ -24,7 +24,7 @@ struct PhasePace {
 };
 
 struct ConsoleOptions {
-  bool is_terminal = false;
+  bool is_terminal = false;  // one that can erase a line
   ProgressChoice choice = ProgressChoice::kAuto;
   int columns = 0;  // of the terminal; 0: ask standard output for each line
   PhasePace pace = {};

@@ -17,12 +17,14 @@ void print_now(std::string_view text) {
   throw IoError({.operation = "write", .path = "standard output", .error_number = errno});
 }
 
-bool takes_colours(int descriptor) {
-  if (::isatty(descriptor) != 1) return false;
-  const char* const refused = std::getenv("NO_COLOR");
-  if (refused != nullptr && *refused != '\0') return false;
+bool erases_lines(int descriptor) {
   const char* const terminal = std::getenv("TERM");
-  return terminal != nullptr && std::string_view(terminal) != "dumb";
+  return ::isatty(descriptor) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+bool takes_colours(int descriptor) {
+  const char* const refused = std::getenv("NO_COLOR");
+  return erases_lines(descriptor) && (refused == nullptr || *refused == '\0');
 }
 
 }  // namespace terrace

@@ -8,8 +8,11 @@ namespace terrace {
 // reader should not wait for the last one. Throws IoError.
 void print_now(std::string_view text);
 
-// Returns whether escapes for colours may be written to the descriptor: it is a terminal, TERM is
-// not "dumb", and NO_COLOR is not set to a text.
+// Returns whether the descriptor is a terminal that can erase a line: TERM is set, and not "dumb".
+bool erases_lines(int descriptor);
+
+// Returns whether escapes for colours may be written to the descriptor: it erases lines, and
+// NO_COLOR is not set to a text.
 bool takes_colours(int descriptor);
 
 }  // namespace terrace

@@ -18,6 +18,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/progress_console.h"
+#include "runtime/cli/standard_output.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/data/run_directories.h"
 #include "runtime/data/text_files.h"
@@ -107,7 +108,7 @@ int run_tokenize(int argc, const char* const* argv) {
   request.threads = values[kThreadsFlag] ? static_cast<int>(values[kThreadsFlag]->integer(1, 1024))
                                          : read_host_limits().usable_cpus();
 
-  ProgressConsole console(stderr, {.is_terminal = isatty(STDERR_FILENO) == 1});
+  ProgressConsole console(stderr, {.is_terminal = erases_lines(STDERR_FILENO)});
   ConsoleLog log([&](std::string_view text) {
     console.above_progress([&] { write_to_standard_error(text); });
   });

@@ -125,7 +125,7 @@ int run_train(int argc, const char* const* argv) {
   if (!command.options.run.dry_run) streams.emplace();
   const ErrorSink errors = streams ? streams->error_sink() : ErrorSink(write_to_standard_error);
   // mpirun gives its ranks a terminal, whatever its own output goes to.
-  const bool is_terminal = !launch.is_mpi_job && isatty(STDOUT_FILENO) == 1;
+  const bool is_terminal = !launch.is_mpi_job && erases_lines(STDOUT_FILENO);
   ProgressConsole console(streams ? streams->output() : stdout,
                           {.is_terminal = is_terminal,
                            .choice = command.options.run.progress,

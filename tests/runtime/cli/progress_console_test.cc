@@ -1,11 +1,18 @@
 #include "runtime/cli/progress_console.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <limits>
+#include <optional>
+#include <string>
 #include <thread>
+
+#include "runtime/cli/standard_output.h"
 
 namespace terrace {
 namespace {
@@ -170,6 +177,67 @@ TEST(ProgressConsole, DurationsHaveTwoUnitsAtMost) {
   EXPECT_EQ(duration_text(90000), "1 d 01 h");
   EXPECT_EQ(duration_text(std::numeric_limits<double>::infinity()), "unknown time");
   EXPECT_EQ(duration_text(-5), "0 s");
+}
+
+// Sets an environment variable, or removes it, until the end of the scope.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* const before = ::getenv(name)) before_ = before;
+    set(value);
+  }
+  ~Variable() { set(before_ ? before_->c_str() : nullptr); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  void set(const char* value) const {
+    if (value == nullptr) {
+      ::unsetenv(name_);
+    } else {
+      ::setenv(name_, value, 1);
+    }
+  }
+
+  const char* const name_;
+  std::optional<std::string> before_;
+};
+
+class Terminal : public testing::Test {
+ protected:
+  Terminal() : descriptor_(::posix_openpt(O_RDWR | O_NOCTTY)) {}
+  ~Terminal() override { ::close(descriptor_); }
+  void SetUp() override { ASSERT_EQ(::isatty(descriptor_), 1); }
+
+  const int descriptor_;
+  const Variable no_refusal_{"NO_COLOR", nullptr};
+};
+
+TEST_F(Terminal, ErasesLinesAndTakesColours) {
+  const Variable term("TERM", "xterm");
+  EXPECT_TRUE(erases_lines(descriptor_));
+  EXPECT_TRUE(takes_colours(descriptor_));
+  const Variable refused("NO_COLOR", "1");
+  EXPECT_TRUE(erases_lines(descriptor_));
+  EXPECT_FALSE(takes_colours(descriptor_));
+}
+
+TEST_F(Terminal, DoesNeitherWhereItIsDumbOrUnknown) {
+  for (const char* const name : {"dumb", static_cast<const char*>(nullptr)}) {
+    const Variable term("TERM", name);
+    EXPECT_FALSE(erases_lines(descriptor_));
+    EXPECT_FALSE(takes_colours(descriptor_));
+  }
+}
+
+TEST(Pipes, AreNoTerminals) {
+  const Variable term("TERM", "xterm");
+  int ends[2] = {};
+  ASSERT_EQ(::pipe(ends), 0);
+  EXPECT_FALSE(erases_lines(ends[1]));
+  EXPECT_FALSE(takes_colours(ends[1]));
+  ::close(ends[0]);
+  ::close(ends[1]);
 }
 
 }  // namespace
