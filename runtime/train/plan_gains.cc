@@ -162,10 +162,10 @@ class Gains {
     });
   }
 
-  template <int kStage>
+  template <int Stage>
   void try_zero_stage() {
-    try_setting(fmt::format("--zero-stage {}", kStage),
-                [](TrainOptions& train) { train.step.zero_stage = kStage; });
+    try_setting(fmt::format("--zero-stage {}", Stage),
+                [](TrainOptions& train) { train.step.zero_stage = Stage; });
   }
 
   void try_larger_micro_batch() {

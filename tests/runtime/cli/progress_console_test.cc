@@ -204,9 +204,11 @@ class Variable {
 };
 
 class Terminal : public testing::Test {
- protected:
+ public:
   Terminal() : descriptor_(::posix_openpt(O_RDWR | O_NOCTTY)) {}
   ~Terminal() override { ::close(descriptor_); }
+
+ protected:
   void SetUp() override { ASSERT_EQ(::isatty(descriptor_), 1); }
 
   const int descriptor_;
