@@ -52,19 +52,19 @@ std::string taught_conversations() {
 class Chat : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    training_ = std::make_unique<TinyTraining>(chat_model_config());
-    training_->directory().write("chats.jsonl", taught_conversations());
-    taught_ = training_->train(
+    training = std::make_unique<TinyTraining>(chat_model_config());
+    training->directory().write("chats.jsonl", taught_conversations());
+    taught = training->train(
         "run", on("chats.jsonl") + Arguments{"--max-steps", "150", "--learning-rate", "5e-3"});
   }
-  static void TearDownTestSuite() { training_.reset(); }
+  static void TearDownTestSuite() { training.reset(); }
 
   // Returns flags that train on conversations.
   static Arguments on(const std::string& file) {
     return {"--data",
-            training_->path(file),
+            training->path(file),
             "--validation-data",
-            training_->path(file),
+            training->path(file),
             "--chat-template",
             "chatml",
             "--sequence-length",
@@ -74,23 +74,23 @@ class Chat : public testing::Test {
   // Chats with a model. The user types `input`.
   static Outcome chat(const std::string& input, const Arguments& more = {},
                       const std::string& model = "run/final") {
-    const std::string file = training_->directory().write("input", input);
+    const std::string file = training->directory().write("input", input);
     const Arguments launcher = {"sh", "-c", "exec \"$@\" < \"$0\"", file};
     const Arguments arguments =
-        Arguments{"chat", training_->path(model), "--temperature", "0"} + more;
+        Arguments{"chat", training->path(model), "--temperature", "0"} + more;
     return ProgramRun(arguments, {}, launcher).wait();
   }
 
-  static std::unique_ptr<TinyTraining> training_;
-  static Outcome taught_;
+  static std::unique_ptr<TinyTraining> training;
+  static Outcome taught;
 };
 
-std::unique_ptr<TinyTraining> Chat::training_;
-Outcome Chat::taught_;
+std::unique_ptr<TinyTraining> Chat::training;
+Outcome Chat::taught;
 
 TEST_F(Chat, IsWhatARunOnConversationsNamesAtItsEnd) {
-  EXPECT_THAT(taught_.output, HasSubstr(" chat " + training_->path("run/final") + "\ncurves: "));
-  EXPECT_THAT(taught_.output, Not(HasSubstr(" sample --model")));
+  EXPECT_THAT(taught.output, HasSubstr(" chat " + training->path("run/final") + "\ncurves: "));
+  EXPECT_THAT(taught.output, Not(HasSubstr(" sample --model")));
 }
 
 TEST_F(Chat, AnswersInTurnAndForgetsAtReset) {
@@ -102,7 +102,7 @@ TEST_F(Chat, AnswersInTurnAndForgetsAtReset) {
   EXPECT_EQ(reset.output, "low\nlow\nstill low\n") << reset;
   // The kept keys and values of the first turn change nothing: sampling computes the whole prompt.
   const Outcome sampled =
-      run_program({"sample", "--model", training_->path("run/final"), "--temperature", "0",
+      run_program({"sample", "--model", training->path("run/final"), "--temperature", "0",
                    "--answer-only", "--stop", "<|im_end|>", "--prompt",
                    "<|im_start|>user\nebb?<|im_end|>\n<|im_start|>assistant\nlow<|im_end|>\n"
                    "<|im_start|>user\nebb?<|im_end|>\n<|im_start|>assistant\n"});
@@ -124,7 +124,7 @@ TEST_F(Chat, DoesNotSendUnknownCommands) {
 }
 
 TEST_F(Chat, SavesConversationsThatTrainingReads) {
-  const std::string saved = training_->directory().write("saved.jsonl", "{\"text\": \"a line\"}");
+  const std::string saved = training->directory().write("saved.jsonl", "{\"text\": \"a line\"}");
   const Outcome outcome =
       chat("/save " + saved + "\nebb?\n/save " + saved + "\nebb?\n/system Be brief.\n/save " +
            saved + "\n/save\n/save /nowhere/x\n");
@@ -132,7 +132,7 @@ TEST_F(Chat, SavesConversationsThatTrainingReads) {
   EXPECT_THAT(outcome.errors, HasSubstr("the conversation has no answer yet"));
   EXPECT_THAT(outcome.errors, HasSubstr("name the file, /save FILE"));
   EXPECT_THAT(outcome.errors, HasSubstr("/nowhere/x"));
-  std::istringstream lines(training_->directory().read("saved.jsonl"));
+  std::istringstream lines(training->directory().read("saved.jsonl"));
   std::vector<Json> rows;
   for (std::string line; std::getline(lines, line);) rows.push_back(Json::parse(line));
   ASSERT_EQ(rows.size(), 3U);
@@ -141,19 +141,19 @@ TEST_F(Chat, SavesConversationsThatTrainingReads) {
   EXPECT_EQ(rows[2], (Json{{"messages",
                             {message("system", "Be brief."), one[0], one[1], one[0],
                              message("assistant", kSecondAnswer)}}}));
-  training_->directory().write("again.jsonl", rows[1].dump() + "\n" + rows[2].dump() + "\n");
+  training->directory().write("again.jsonl", rows[1].dump() + "\n" + rows[2].dump() + "\n");
   const Outcome again =
-      training_->train("again", on("again.jsonl") + Arguments{"--max-steps", "1"});
+      training->train("again", on("again.jsonl") + Arguments{"--max-steps", "1"});
   EXPECT_THAT(again.output, HasSubstr("documents: 2 in "));
 }
 
 TEST_F(Chat, TheSystemTextIsPartOfTheConversation) {
-  const Outcome with = chat("ebb?\n/save " + training_->path("with.jsonl") + "\n/system\n/save " +
-                                training_->path("without.jsonl") + "\n",
+  const Outcome with = chat("ebb?\n/save " + training->path("with.jsonl") + "\n/system\n/save " +
+                                training->path("without.jsonl") + "\n",
                             {"--system", "Be brief."});
   EXPECT_EQ(with.code, 0) << with;
-  EXPECT_THAT(training_->directory().read("with.jsonl"), HasSubstr("Be brief."));
-  EXPECT_THAT(training_->directory().read("without.jsonl"), Not(HasSubstr("system")));
+  EXPECT_THAT(training->directory().read("with.jsonl"), HasSubstr("Be brief."));
+  EXPECT_THAT(training->directory().read("without.jsonl"), Not(HasSubstr("system")));
 }
 
 TEST_F(Chat, SaysWhenTheConversationIsTooLong) {
@@ -168,22 +168,22 @@ TEST_F(Chat, SaysWhenTheConversationIsTooLong) {
 }
 
 TEST_F(Chat, NeedsATemplate) {
-  training_->train("plain", {"--max-steps", "1"});
+  training->train("plain", {"--max-steps", "1"});
   const Outcome refused = chat("ebb?\n", {}, "plain/final");
   EXPECT_EQ(refused.code, 2) << refused;
-  EXPECT_THAT(refused.errors, HasSubstr(training_->path("plain/final") + ": no chat template"));
+  EXPECT_THAT(refused.errors, HasSubstr(training->path("plain/final") + ": no chat template"));
   EXPECT_THAT(refused.errors, HasSubstr("--chat-template chatml"));
   EXPECT_EQ(chat("/exit\n", {"--chat-template", "chatml"}, "plain/final").code, 0);
   const Outcome absent = chat("", {}, "absent");
   EXPECT_EQ(absent.code, 2) << absent;
-  EXPECT_THAT(absent.errors, HasSubstr(training_->path("absent")));
+  EXPECT_THAT(absent.errors, HasSubstr(training->path("absent")));
   EXPECT_EQ(chat("", {"--chat-template", "nothing-of-this-name"}).code, 2);
 }
 
 TEST_F(Chat, TakesTheTemplateOfACheckpointsRun) {
-  training_->train("saved",
+  training->train("saved",
                    on("chats.jsonl") + Arguments{"--max-steps", "2", "--stop-after-step", "1",
-                                                 "--model", training_->path("run/final"), "--init",
+                                                 "--model", training->path("run/final"), "--init",
                                                  "weights", "--learning-rate", "1e-9"});
   const Outcome outcome = chat("ebb?\nebb?\n", {}, "saved/checkpoint-1");
   EXPECT_EQ(outcome.output, "low\nstill low\n") << outcome;
@@ -191,50 +191,50 @@ TEST_F(Chat, TakesTheTemplateOfACheckpointsRun) {
 
 // An adapter's directory has the template that it was trained with. Its base has none.
 TEST_F(Chat, TakesAdapters) {
-  training_->train("base", {"--max-steps", "1"});
-  const std::string base = training_->path("base/final");
-  training_->train("adapter",
+  training->train("base", {"--max-steps", "1"});
+  const std::string base = training->path("base/final");
+  training->train("adapter",
                    on("chats.jsonl") + Arguments{"--max-steps", "4", "--model", base, "--init",
                                                  "weights", "--lora-rank", "4"});
-  const auto files = training_->files("adapter", "final");
+  const auto files = training->files("adapter", "final");
   EXPECT_EQ(files.count("chat_template.jinja"), 1U);
   EXPECT_EQ(files.size(), 3U);
   const Arguments few = {"--max-new-tokens", "9"};
   const Outcome alone = chat("ebb?\n", few, "adapter/final");
   EXPECT_EQ(alone.code, 0) << alone;
   const Outcome over =
-      chat("ebb?\n", few + Arguments{"--adapter", training_->path("adapter/final")}, "base/final");
+      chat("ebb?\n", few + Arguments{"--adapter", training->path("adapter/final")}, "base/final");
   EXPECT_EQ(over.code, 0) << over;
   EXPECT_EQ(over.output, alone.output);
   const Outcome wrong = chat("ebb?\n", {"--adapter", base}, "base/final");
   EXPECT_EQ(wrong.code, 2) << wrong;
   EXPECT_THAT(wrong.errors, HasSubstr("--adapter " + base + ": not an adapter"));
   const Arguments sample = {"sample", "--prompt", "ebb", "--temperature", "0", "--model"};
-  const Outcome sampled = run_program(sample + Arguments{training_->path("adapter/final")});
+  const Outcome sampled = run_program(sample + Arguments{training->path("adapter/final")});
   EXPECT_EQ(sampled.code, 0) << sampled;
   EXPECT_EQ(
-      run_program(sample + Arguments{base, "--adapter", training_->path("adapter/final")}).output,
+      run_program(sample + Arguments{base, "--adapter", training->path("adapter/final")}).output,
       sampled.output);
 }
 
 // --sample-prompts: a run shows the answers of the model that it trains.
 TEST_F(Chat, ARunAnswersPromptsAtEachEvaluation) {
   constexpr const char* kPrompt = "<|im_start|>user\ntide?<|im_end|>\n<|im_start|>assistant\n";
-  const std::string prompts = training_->directory().write(
+  const std::string prompts = training->directory().write(
       "prompts.jsonl", Json{{"prompt", kPrompt}}.dump() + "\n\n" +
                            Json{{"messages", {message("user", "ebb?")}}}.dump() + "\n");
   const Arguments four =
-      on("chats.jsonl") + Arguments{"--model",         training_->path("run/final"),
+      on("chats.jsonl") + Arguments{"--model",         training->path("run/final"),
                                     "--init",          "weights",
                                     "--learning-rate", "1e-9",
                                     "--max-steps",     "4",
                                     "--eval-every",    "2"};
-  training_->train("silent", four);
+  training->train("silent", four);
   const Arguments asked = four + Arguments{"--sample-prompts", prompts};
-  const Outcome outcome = training_->train("asked", asked);
+  const Outcome outcome = training->train("asked", asked);
   EXPECT_THAT(outcome.output, HasSubstr("sample after step 2: \"ebb?\" -> \"low\"\n"));
-  EXPECT_EQ(training_->rows("asked"), training_->rows("silent"));
-  const std::string samples = training_->directory().read("asked/samples.jsonl");
+  EXPECT_EQ(training->rows("asked"), training->rows("silent"));
+  const std::string samples = training->directory().read("asked/samples.jsonl");
   std::istringstream lines(samples);
   std::vector<Json> rows;
   for (std::string line; std::getline(lines, line);) rows.push_back(Json::parse(line));
@@ -244,36 +244,36 @@ TEST_F(Chat, ARunAnswersPromptsAtEachEvaluation) {
   EXPECT_THAT(rows[0]["text"].get<std::string>(), testing::StartsWith("low<|im_end|>"));
   EXPECT_EQ(rows[3], (Json{{"step", 4}, {"prompt", "ebb?"}, {"text", kFirstAnswer}}));
 
-  training_->train("parts", asked + Arguments{"--stop-after-step", "3"});
-  training_->train("parts", asked + Arguments{"--resume", "auto"});
-  EXPECT_EQ(training_->directory().read("parts/samples.jsonl"), samples);
+  training->train("parts", asked + Arguments{"--stop-after-step", "3"});
+  training->train("parts", asked + Arguments{"--resume", "auto"});
+  EXPECT_EQ(training->directory().read("parts/samples.jsonl"), samples);
   // An adapter answers together with its base.
-  training_->train("adapted", asked + Arguments{"--lora-rank", "2"} + training_->nvme() +
+  training->train("adapted", asked + Arguments{"--lora-rank", "2"} + training->nvme() +
                                   Arguments{"--place-parameters", "nvme"});
-  EXPECT_THAT(training_->directory().read("adapted/samples.jsonl"), HasSubstr("\"low\"}"));
+  EXPECT_THAT(training->directory().read("adapted/samples.jsonl"), HasSubstr("\"low\"}"));
 }
 
 TEST_F(Chat, PromptsThatCannotBeAnsweredAreRefused) {
   const auto refused = [](const std::string& file, const Arguments& more = {}) {
-    const Outcome outcome = run_program(training_->command(
+    const Outcome outcome = run_program(training->command(
         "refused", Arguments{"--max-steps", "1", "--sample-prompts", file} + more));
     EXPECT_NE(outcome.code, 0) << outcome;
     return outcome;
   };
-  const std::string text = training_->directory().write("prompts.txt", "the tide\n");
-  EXPECT_THAT(refused(training_->path("none")).errors, HasSubstr("not a file"));
-  EXPECT_THAT(refused(training_->directory().write("empty", "\n")).errors, HasSubstr("no prompts"));
-  EXPECT_THAT(refused(training_->directory().write("long", std::string(301, 'x'))).errors,
+  const std::string text = training->directory().write("prompts.txt", "the tide\n");
+  EXPECT_THAT(refused(training->path("none")).errors, HasSubstr("not a file"));
+  EXPECT_THAT(refused(training->directory().write("empty", "\n")).errors, HasSubstr("no prompts"));
+  EXPECT_THAT(refused(training->directory().write("long", std::string(301, 'x'))).errors,
               HasSubstr("long:1: the prompt has 301 tokens"));
-  EXPECT_EQ(refused(training_->directory().write("bad", "{\"prompt\": ")).code, 5);
-  EXPECT_THAT(refused(training_->directory().write("other", "{\"text\": \"x\"}")).errors,
+  EXPECT_EQ(refused(training->directory().write("bad", "{\"prompt\": ")).code, 5);
+  EXPECT_THAT(refused(training->directory().write("other", "{\"text\": \"x\"}")).errors,
               HasSubstr("\"prompt\""));
   EXPECT_THAT(refused(text, {"--local-ranks", "2"}).errors,
               HasSubstr("--sample-prompts with 2 ranks"));
   // The least budget that training needs has no room for the prompts.
   const std::string before = "raise --host-memory to ";
   const Outcome none =
-      run_program(training_->command("refused", {"--max-steps", "1", "--host-memory", "4KiB"}));
+      run_program(training->command("refused", {"--max-steps", "1", "--host-memory", "4KiB"}));
   const std::size_t at = none.errors.find(before);
   ASSERT_NE(at, std::string::npos) << none;
   std::string least = none.errors.substr(at + before.size());
@@ -282,27 +282,27 @@ TEST_F(Chat, PromptsThatCannotBeAnsweredAreRefused) {
   const Outcome small = refused(text, {"--host-memory", least});
   EXPECT_EQ(small.code, 3) << small;
   EXPECT_THAT(small.errors, HasSubstr("--sample-prompts needs"));
-  EXPECT_FALSE(std::filesystem::exists(training_->path("refused")));
+  EXPECT_FALSE(std::filesystem::exists(training->path("refused")));
 }
 
 // The first Ctrl-C stops the answer. The conversation goes on.
 TEST_F(Chat, AnInterruptStopsAnAnswer) {
-  training_->train("untaught", {"--max-steps", "1"});
-  const std::string saved = training_->path("interrupted.jsonl");
+  training->train("untaught", {"--max-steps", "1"});
+  const std::string saved = training->path("interrupted.jsonl");
   const std::string file =
-      training_->directory().write("long_input", "ebb?\n/save " + saved + "\n");
+      training->directory().write("long_input", "ebb?\n/save " + saved + "\n");
   const Arguments launcher = {"sh", "-c", "exec \"$@\" < \"$0\"", file};
-  Json config = Json::parse(training_->directory().read("untaught/final/config.json"));
+  Json config = Json::parse(training->directory().read("untaught/final/config.json"));
   config["max_position_embeddings"] = 200'000;  // so that the answer takes long
-  training_->directory().write("untaught/final/config.json", config.dump());
-  ProgramRun run({"chat", training_->path("untaught/final"), "--chat-template", "chatml",
+  training->directory().write("untaught/final/config.json", config.dump());
+  ProgramRun run({"chat", training->path("untaught/final"), "--chat-template", "chatml",
                   "--max-new-tokens", "100000"},
                  {}, launcher);
   ASSERT_TRUE(run.wait_until([&] { return run.output().size() > 20; }));
   run.send(SIGINT);
   const Outcome outcome = run.wait();
   EXPECT_EQ(outcome.code, 0) << outcome;
-  const Json conversation = Json::parse(training_->directory().read("interrupted.jsonl"));
+  const Json conversation = Json::parse(training->directory().read("interrupted.jsonl"));
   EXPECT_EQ(conversation["messages"].size(), 2U);
   EXPECT_THAT(outcome.errors, Not(HasSubstr("cut off")));
 }
