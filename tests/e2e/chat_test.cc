@@ -142,8 +142,7 @@ TEST_F(Chat, SavesConversationsThatTrainingReads) {
                             {message("system", "Be brief."), one[0], one[1], one[0],
                              message("assistant", kSecondAnswer)}}}));
   training->directory().write("again.jsonl", rows[1].dump() + "\n" + rows[2].dump() + "\n");
-  const Outcome again =
-      training->train("again", on("again.jsonl") + Arguments{"--max-steps", "1"});
+  const Outcome again = training->train("again", on("again.jsonl") + Arguments{"--max-steps", "1"});
   EXPECT_THAT(again.output, HasSubstr("documents: 2 in "));
 }
 
@@ -182,9 +181,9 @@ TEST_F(Chat, NeedsATemplate) {
 
 TEST_F(Chat, TakesTheTemplateOfACheckpointsRun) {
   training->train("saved",
-                   on("chats.jsonl") + Arguments{"--max-steps", "2", "--stop-after-step", "1",
-                                                 "--model", training->path("run/final"), "--init",
-                                                 "weights", "--learning-rate", "1e-9"});
+                  on("chats.jsonl") + Arguments{"--max-steps", "2", "--stop-after-step", "1",
+                                                "--model", training->path("run/final"), "--init",
+                                                "weights", "--learning-rate", "1e-9"});
   const Outcome outcome = chat("ebb?\nebb?\n", {}, "saved/checkpoint-1");
   EXPECT_EQ(outcome.output, "low\nstill low\n") << outcome;
 }
@@ -194,8 +193,8 @@ TEST_F(Chat, TakesAdapters) {
   training->train("base", {"--max-steps", "1"});
   const std::string base = training->path("base/final");
   training->train("adapter",
-                   on("chats.jsonl") + Arguments{"--max-steps", "4", "--model", base, "--init",
-                                                 "weights", "--lora-rank", "4"});
+                  on("chats.jsonl") + Arguments{"--max-steps", "4", "--model", base, "--init",
+                                                "weights", "--lora-rank", "4"});
   const auto files = training->files("adapter", "final");
   EXPECT_EQ(files.count("chat_template.jinja"), 1U);
   EXPECT_EQ(files.size(), 3U);
@@ -249,7 +248,7 @@ TEST_F(Chat, ARunAnswersPromptsAtEachEvaluation) {
   EXPECT_EQ(training->directory().read("parts/samples.jsonl"), samples);
   // An adapter answers together with its base.
   training->train("adapted", asked + Arguments{"--lora-rank", "2"} + training->nvme() +
-                                  Arguments{"--place-parameters", "nvme"});
+                                 Arguments{"--place-parameters", "nvme"});
   EXPECT_THAT(training->directory().read("adapted/samples.jsonl"), HasSubstr("\"low\"}"));
 }
 
@@ -289,8 +288,7 @@ TEST_F(Chat, PromptsThatCannotBeAnsweredAreRefused) {
 TEST_F(Chat, AnInterruptStopsAnAnswer) {
   training->train("untaught", {"--max-steps", "1"});
   const std::string saved = training->path("interrupted.jsonl");
-  const std::string file =
-      training->directory().write("long_input", "ebb?\n/save " + saved + "\n");
+  const std::string file = training->directory().write("long_input", "ebb?\n/save " + saved + "\n");
   const Arguments launcher = {"sh", "-c", "exec \"$@\" < \"$0\"", file};
   Json config = Json::parse(training->directory().read("untaught/final/config.json"));
   config["max_position_embeddings"] = 200'000;  // so that the answer takes long
