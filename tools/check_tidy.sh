@@ -60,10 +60,10 @@ cut -f1 "$work/units" >"$work/built"
 ./tools/source_files.sh >"$work/all"
 if (($#)); then printf '%s\n' "$@" | sort -u >"$work/wanted"; else grep -v '^tests/' "$work/all" >"$work/wanted"; fi
 
-# Sources for CUDA and NCCL are only built where CUDA and NCCL are, so they may be in no target. The sources
-# that replace them elsewhere are built. An example is a program of its own, which its users build.
+# Sources for CUDA, NCCL and cpp-httplib are only built where these are, and the sources that replace them
+# only elsewhere. So either may be in no target. An example is a program of its own, which its users build.
 grep '\.cc$' "$work/wanted" | grep -v -e '^examples/' >"$work/sources" || true
-comm -23 "$work/sources" "$work/built" | grep -v -e '/cuda/' -e '/nccl/' >"$work/orphans" || true
+comm -23 "$work/sources" "$work/built" | grep -v -e '/cuda/' -e '/nccl/' -e '/live/' >"$work/orphans" || true
 failed=0
 if [[ -s $work/orphans ]]; then
   sed 's/$/: is in no target of the build/' "$work/orphans" >&2
