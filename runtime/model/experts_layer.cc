@@ -84,10 +84,8 @@ ExpertWeights expert_weights(const LayerSite& site) {
           first.trainable ? add(Role::kGradient, DType::kF32) : kNoTensor};
 }
 
-// Adds the calls that choose experts and sort the slots. The backward of the choice expects the
-// gradient of the weights.
+// Adds the calls that choose experts by their logits and sort the slots.
 Route choose(const LayerSite& site, TensorId logits) {
-  UnitGraph& graph = site.graph;
   const std::int64_t rows = site.batch.rows();
   const std::int64_t per_row = site.config.experts.per_row;
   const ExpertRule rule = site.config.experts.rule;
@@ -104,7 +102,7 @@ Route choose(const LayerSite& site, TensorId logits) {
     run.kernels.choose_experts(
         run.context, {run.view(logits), run.view(route.index), run.view(route.weight), rule});
   };
-  graph.call(std::move(choice));
+  site.graph.call(std::move(choice));
   UnitCall sort;
   sort.reads = {route.index};
   sort.writes = {route.order, route.place, route.offsets};
@@ -116,21 +114,22 @@ Route choose(const LayerSite& site, TensorId logits) {
   sort.workspace = [op](const UnitRun& run, int workers) {
     return run.kernels.sort_slots_workspace(op(run), workers);
   };
-  graph.call(std::move(sort));
-  graph.on_backward({logits}, [&graph, route, rule] {
-    const TensorId dweight = graph.gradient(route.weight);
-    const TensorId dlogits = graph.next_gradient(route.logits);
-    UnitCall backward;
-    backward.reads = {route.logits, route.index, dweight};
-    backward.writes = {dlogits};
-    backward.run = [=](const UnitRun& run) {
-      run.kernels.choose_experts_backward(
-          run.context, {run.view(route.logits), run.view(route.index), run.view(dweight),
-                        run.view(dlogits), rule});
-    };
-    graph.call(std::move(backward));
-  });
+  site.graph.call(std::move(sort));
   return route;
+}
+
+// Makes the call that computes the gradient of the logits from that of the weights.
+UnitCall choice_gradient_call(const LayerSite& site, const Route& route, TensorId dweight,
+                              TensorId dlogits) {
+  const ExpertRule rule = site.config.experts.rule;
+  UnitCall call;
+  call.reads = {route.logits, route.index, dweight};
+  call.writes = {dlogits};
+  call.run = [=](const UnitRun& run) {
+    run.kernels.choose_experts_backward(run.context, {run.view(route.logits), run.view(route.index),
+                                                      run.view(dweight), run.view(dlogits), rule});
+  };
+  return call;
 }
 
 // --- products -----------------------------------------------------------------------------------
@@ -254,9 +253,12 @@ UnitCall weigh_call(const ExpertTensors& t, const SlotGradients& g) {
   return call;
 }
 
-// Writes the backward of the experts, from the gradient dy [R,C] of their sum.
-void experts_backward(const LayerSite& site, const ExpertTensors& t, TensorId dy) {
+// Writes the backward of the experts, from the gradient dy [R,C] of their sum. It chooses and sorts
+// again, so that of the choice only the logits are saved.
+void experts_backward(const LayerSite& site, const ExpertTensors& forward, TensorId dy) {
   UnitGraph& graph = site.graph;
+  ExpertTensors t = forward;
+  t.route = choose(site, forward.route.logits);
   const bool trains = t.weights.gradient != kNoTensor;
   SlotGradients g;
   g.dh = sorted_rows(site, "gradient of activated", t, t.inner);
@@ -264,7 +266,7 @@ void experts_backward(const LayerSite& site, const ExpertTensors& t, TensorId dy
   if (trains) g.weighted = sorted_rows(site, "weighted", t, t.inner);
   graph.call(input_gradient_call(t, ExpertMatrix::kDown, {dy, true}, g.dh));
   graph.call(weigh_call(t, g));
-  graph.set_gradient(t.route.weight, g.dweight);
+  graph.call(choice_gradient_call(site, t.route, g.dweight, graph.next_gradient(t.route.logits)));
   if (trains) {
     graph.call(weight_gradient_call(t, ExpertMatrix::kDown, {dy, true}, {g.weighted, false}));
   }
@@ -304,7 +306,8 @@ TensorId experts(const LayerSite& site, TensorId x) {
   graph.call(activation_call(t));
   graph.call(forward_call(t, ExpertMatrix::kDown, {t.activated, false}, rows));
   graph.call(sum_call(t, rows, t.route.weight, y));
-  graph.on_backward({x}, [site, t, y] { experts_backward(site, t, site.graph.gradient(y)); });
+  graph.on_backward({x, t.route.logits},
+                    [site, t, y] { experts_backward(site, t, site.graph.gradient(y)); });
   return y;
 }
 

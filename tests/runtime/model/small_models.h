@@ -38,12 +38,20 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
         sizes.intermediate, sizes.tied);
   }
   const bool is_gemma = family.starts_with("gemma");
-  const bool has_no_bias = family == "mistral" || family == "qwen2" || family == "phi3";
+  const bool has_no_bias =
+      family == "mistral" || family == "mixtral" || family == "qwen2" || family == "phi3";
   const bool has_mlp_bias = family == "llama" || family == "smollm3" || family == "granite";
   std::string more;
   if (!has_no_bias) more += fmt::format(R"(, "attention_bias": {})", sizes.bias);
   if (has_mlp_bias) more += fmt::format(R"(, "mlp_bias": {})", sizes.bias);
   if (is_gemma) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
+  if (family == "mixtral" || family == "qwen3_moe") {
+    more += R"(, "num_experts": 5, "num_experts_per_tok": 2)";
+  }
+  if (family == "qwen3_moe") {  // the second layer has none
+    more += fmt::format(R"(, "moe_intermediate_size": {}, "mlp_only_layers": [1])",
+                        sizes.intermediate / 2);
+  }
   return fmt::format(
       R"({{"model_type": "{}", "hidden_size": {}, "num_hidden_layers": {},
           "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
