@@ -607,6 +607,40 @@ def mixtral_cases():
     )
 
 
+def olmoe_cases():
+    experts = {**EXPERTS, "num_local_experts": 4, "intermediate_size": 8}
+    yield Case(
+        "olmoe",
+        "olmoe",
+        {**experts, "norm_topk_prob": True, "pad_token_id": 3, **rope("default")},
+        changes=(
+            *EXPERT_CHANGES,
+            NO_HEAD_NORMS,
+            Change("not normalised", keys={"norm_topk_prob": False}),
+            PADDING_CHANGE,
+        ),
+        padding_in_batch=True,
+    )
+    yield Case(
+        "olmoe_absent",
+        "olmoe",
+        {**experts, "num_attention_heads": 2, "num_key_value_heads": 2, "attention_bias": True,
+         "rms_norm_eps": 1e-5, "pad_token_id": 1, **TIED},
+        without=("num_key_value_heads", "norm_topk_prob", "rms_norm_eps", "rope_parameters",
+                 "hidden_act", "output_router_logits", "pad_token_id"),
+        changes=(
+            NO_BIASES,
+            Change("normalised", keys={"norm_topk_prob": True}),
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-6}),
+            Change("theta", keys={"rope_theta": 1000000.0}),
+            PADDING_CHANGE,
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        padding_in_batch=True,
+        masked_targets=True,
+    )
+
+
 def qwen3_moe_cases():
     experts = {**EXPERTS, "num_local_experts": 4, "moe_intermediate_size": 8, "head_dim": 8}
     yield Case(
@@ -677,5 +711,6 @@ def cases():
     yield from gemma3_cases()
     yield from phi3_cases()
     yield from olmo2_cases()
+    yield from olmoe_cases()
     yield from smollm3_cases()
     yield from granite_cases()

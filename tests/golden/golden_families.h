@@ -20,6 +20,7 @@ inline constexpr auto kFamilies = std::to_array<std::string_view>({
     "mistral",
     "mixtral",
     "olmo2",
+    "olmoe",
     "phi3",
     "qwen2",
     "qwen3",

@@ -16,8 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 EXPERT_NAMES = {
     "mixtral": ("block_sparse_moe.experts.{}.w1.weight", "block_sparse_moe.experts.{}.w3.weight",
                 "block_sparse_moe.experts.{}.w2.weight"),
-    "qwen3_moe": ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight",
-                  "mlp.experts.{}.down_proj.weight"),
+    **dict.fromkeys(
+        ("olmoe", "qwen3_moe"),
+        ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight",
+         "mlp.experts.{}.down_proj.weight")),
 }
 
 STEPS = 5

@@ -15,6 +15,7 @@ constexpr auto kFamilies = std::to_array<const Family*>({
     &kMistralFamily,
     &kMixtralFamily,
     &kOlmo2Family,
+    &kOlmoeFamily,
     &kPhi3Family,
     &kQwen2Family,
     &kQwen3Family,

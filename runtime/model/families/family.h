@@ -33,6 +33,7 @@ extern const Family kLlamaFamily;
 extern const Family kMistralFamily;
 extern const Family kMixtralFamily;
 extern const Family kOlmo2Family;
+extern const Family kOlmoeFamily;
 extern const Family kPhi3Family;
 extern const Family kQwen2Family;
 extern const Family kQwen3Family;

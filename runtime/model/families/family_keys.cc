@@ -120,6 +120,10 @@ ParameterNames usual_names() {
   set(ParameterKind::kGate, "model.layers.{}.mlp.gate_proj.weight");
   set(ParameterKind::kUp, "model.layers.{}.mlp.up_proj.weight");
   set(ParameterKind::kDown, "model.layers.{}.mlp.down_proj.weight");
+  set(ParameterKind::kRouter, "model.layers.{}.mlp.gate.weight");
+  set(ParameterKind::kExpertGate, "model.layers.{}.mlp.experts.{}.gate_proj.weight");
+  set(ParameterKind::kExpertUp, "model.layers.{}.mlp.experts.{}.up_proj.weight");
+  set(ParameterKind::kExpertDown, "model.layers.{}.mlp.experts.{}.down_proj.weight");
   set(ParameterKind::kHeadWeight, "lm_head.weight");
   set(ParameterKind::kQueryBias, "model.layers.{}.self_attn.q_proj.bias");
   set(ParameterKind::kKeyBias, "model.layers.{}.self_attn.k_proj.bias");

@@ -71,10 +71,6 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   config.experts.rule.normalizes = keys.flag("norm_topk_prob", false);
   config.experts.rule.rounds_weights = true;
   read_sparse_layers(keys, config);
-  set_name(config, ParameterKind::kRouter, "mlp.gate.weight");
-  set_name(config, ParameterKind::kExpertGate, "mlp.experts.{}.gate_proj.weight");
-  set_name(config, ParameterKind::kExpertUp, "mlp.experts.{}.up_proj.weight");
-  set_name(config, ParameterKind::kExpertDown, "mlp.experts.{}.down_proj.weight");
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
         Defaults{"phi3", 32, 4, 1e-5, 1e4, kNone}, Defaults{"olmo2", 32, 4, 1e-5, 1e4, kNone},
         Defaults{"smollm3", 4, 4, 1e-6, 2e6, kNone, FeedForward::kSiluGate, true},
         Defaults{"granite", 32, 4, 1e-6, 1e4, kNone}, Defaults{"mixtral", 8, 4, 1e-5, 1e6, kNone},
-        Defaults{"qwen3_moe", 4, 4, 1e-6, 1e4, kNone}),
+        Defaults{"olmoe", 32, 4, 1e-5, 1e4, kNone}, Defaults{"qwen3_moe", 4, 4, 1e-6, 1e4, kNone}),
     [](const auto& each) { return std::string(each.param.family); });
 
 // --- the padding token ---------------------------------------------------------------------------
@@ -114,6 +114,7 @@ TEST(FamilyPadding, IsTheClasssWhereTheKeyIsAbsent) {
   EXPECT_EQ(parse_with("gemma2").padding_token, 0);
   EXPECT_EQ(parse_with("gemma3_text").padding_token, 0);
   EXPECT_EQ(parse_with("olmo2").padding_token, 1);
+  EXPECT_EQ(parse_with("olmoe").padding_token, 1);
   EXPECT_EQ(parse_with("gemma2", R"({"pad_token_id": null})").padding_token, -1);
   Json large = with("phi3", R"({"vocab_size": 40000})");
   large.erase("pad_token_id");
@@ -339,6 +340,15 @@ TEST(FamilyExperts, OfMixtralAreInAllLayers) {
             std::vector<std::int64_t>(6, 7));
 }
 
+TEST(FamilyExperts, OfOlmoeAreInAllLayers) {
+  const ModelConfig absent = parse_with("olmoe");
+  EXPECT_EQ(
+      absent.experts,
+      (ExpertOptions{64, 8, absent.intermediate, {.normalizes = false, .rounds_weights = true}}));
+  EXPECT_EQ(layers_with_experts(absent), std::vector<bool>(6, true));
+  EXPECT_NO_THROW(parse_with("olmoe", R"({"clip_qkv": null})"));
+}
+
 TEST(FamilyExperts, OfQwen3MoeAreInTheLayersThatTheKeysName) {
   const ModelConfig absent = parse_with("qwen3_moe");
   EXPECT_EQ(absent.experts,
@@ -437,6 +447,8 @@ INSTANTIATE_TEST_SUITE_P(
                          "num_local_experts"},
         RefusedByAFamily{"mixtral_chosen", "mixtral", R"({"num_experts_per_tok": 9})",
                          "num_experts_per_tok"},
+        RefusedByAFamily{"olmoe_clip", "olmoe", R"({"clip_qkv": 8.0})", "clip_qkv"},
+        RefusedByAFamily{"olmoe_heads", "olmoe", R"({"head_dim": 8})", "head_dim"},
         RefusedByAFamily{"qwen3_moe_balance", "qwen3_moe", R"({"output_router_logits": true})",
                          "output_router_logits"},
         RefusedByAFamily{"qwen3_moe_no_experts", "qwen3_moe", R"({"num_experts": 0})",

@@ -20,7 +20,7 @@ struct SmallModel {
   std::int64_t heads = 4;
   std::int64_t key_value_heads = 2;  // of gpt2: as many as heads
   std::int64_t head_width = 16;      // of gpt2: width / heads
-  std::int64_t intermediate = 176;
+  std::int64_t intermediate = 176;   // each expert has a quarter of it
   std::int64_t vocabulary = 256;
   std::int64_t positions = 64;
   bool tied = false;
@@ -50,7 +50,7 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
   }
   if (family == "qwen3_moe") {  // the second layer has none
     more += fmt::format(R"(, "moe_intermediate_size": {}, "mlp_only_layers": [1])",
-                        sizes.intermediate / 2);
+                        sizes.intermediate / 4);
   }
   return fmt::format(
       R"({{"model_type": "{}", "hidden_size": {}, "num_hidden_layers": {},
@@ -58,8 +58,8 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
           "intermediate_size": {}, "vocab_size": {}, "max_position_embeddings": {},
           "rms_norm_eps": 1e-05, "tie_word_embeddings": {}, "pad_token_id": {}{}}})",
       family, sizes.width, sizes.layers, sizes.heads, sizes.key_value_heads, sizes.head_width,
-      sizes.intermediate, sizes.vocabulary, sizes.positions, sizes.tied,
-      family == "llama" ? "null" : "3", more);
+      family == "mixtral" ? sizes.intermediate / 4 : sizes.intermediate, sizes.vocabulary,
+      sizes.positions, sizes.tied, family == "llama" ? "null" : "3", more);
 }
 
 inline ModelConfig small_model(std::string_view family, const SmallModel& sizes) {
