@@ -74,7 +74,8 @@ class TierRuntime {
   // of each group, in parts, by several threads. After each part `progress` is told how many of all
   // parts are done. Called once before the first step, and again at any time when drained. Blocks.
   // Throws UsageError, IoError, DeviceError, and what the source throws.
-  void fill_state(ElementSource source, FillProgress progress = [](std::int64_t, std::int64_t) {});
+  void fill_state(
+      ElementSource source, FillProgress progress = [](std::int64_t, std::int64_t) {});
   // Does the same for groups that have quantised matrices, or for slots that begin with zeros.
   void fill_state(
       const FillSource& source, FillProgress progress = [](std::int64_t, std::int64_t) {});
@@ -145,6 +146,8 @@ class TierRuntime {
   // Returns the runtime's own bodies, also where TierRuntimeOptions::bodies run the steps in their
   // place.
   const StepBodies& bodies() const { return *bodies_; }
+  // Returns the model whose steps it runs.
+  const StepModel& model() const { return plan_.model; }
   // Returns the program that steps run: the plan's, with every repetition listed. The reports
   // number its ops.
   const Program& program() const { return training_.program(); }
