@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "memory/host/host_memory.h"
 #include "memory/host/streaming_copy.h"
+#include "runtime/model/experts_layer.h"
 #include "runtime/step/homes.h"
 #include "runtime/train/seconds_of.h"
 
@@ -103,6 +104,7 @@ class OpTimer {
  public:
   OpTimer(const ModelRuntimeOptions& options, const TierPlan& plan, std::size_t arena_bytes)
       : options_(options),
+        model_(plan.model),
         program_(plan.training.program),
         memory_(arena_bytes, {.numa_nodes = options.numa_nodes}),
         executor_memory_{.device = {}, .host = memory_.bytes(), .extents = {}},
@@ -146,6 +148,20 @@ class OpTimer {
     std::memset(memory_.bytes().data(), 0x3c, bytes_of(touched));
     fill_tokens(op);
     fill_scalars(op);
+    fill_routes(op);
+  }
+
+  // A part of a layer of experts reads which rows each expert has.
+  void fill_routes(const Op& op) {
+    for (const Access& read : op.reads) {
+      if (read.role != Role::kBetween) continue;
+      const std::span<std::byte> target = terrace::bytes_of(program_, executor_memory_, read);
+      const BetweenBuffer& buffer = model_.units.at(static_cast<std::size_t>(op.unit))
+                                        .between.at(static_cast<std::size_t>(read.number));
+      fill_route(
+          options_.model.experts, options_.batch.rows(), buffer.name,
+          {reinterpret_cast<std::int32_t*>(target.data()), target.size() / sizeof(std::int32_t)});
+    }
   }
 
   // An update reads its scalars, one set for each rule.
@@ -195,6 +211,7 @@ class OpTimer {
   }
 
   const ModelRuntimeOptions& options_;
+  const StepModel& model_;
   Program program_;  // with the places of the op that is being timed
   HostMemory memory_;
   const ExecutorMemory executor_memory_;
