@@ -1,6 +1,8 @@
 #include "runtime/step/schedule.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -17,6 +19,20 @@ void add_parts(const StepModel& model, Task task, std::vector<Task>& tasks) {
     task.steps = steps;
     tasks.push_back(task);
     ++task.part;
+  }
+}
+
+// Adds the same pass of several micro-batches, part by part.
+void add_parts_of_all(const StepModel& model, const std::vector<Task>& passes,
+                      std::vector<Task>& tasks) {
+  std::vector<Task> parts;
+  add_parts(model, passes.front(), parts);
+  for (const Task& part : parts) {
+    for (Task task : passes) {
+      task.steps = part.steps;
+      task.part = part.part;
+      tasks.push_back(std::move(task));
+    }
   }
 }
 
@@ -60,15 +76,11 @@ class Scheduler {
  private:
   void layer_major() {
     for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
-      if (!has_forward(u)) continue;
-      for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kForward, u, m);
+      if (has_forward(u)) emit(OpKind::kForward, u, {0, policy_.micro_batches});
     }
     step_scalars();
     for (std::int32_t u = model_.last_unit(); u >= 0; --u) {
-      if (!has_backward(u)) continue;
-      for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
-        emit(OpKind::kBackward, u, m, m == policy_.micro_batches - 1);
-      }
+      if (has_backward(u)) emit(OpKind::kBackward, u, {0, policy_.micro_batches}, true);
     }
   }
 
@@ -76,12 +88,12 @@ class Scheduler {
     for (const auto& [m, times] : listed_) {
       const std::size_t first = tasks_.size();
       for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
-        if (has_forward(u)) emit(OpKind::kForward, u, m);
+        if (has_forward(u)) emit(OpKind::kForward, u, only(m));
       }
       const bool last = m == policy_.micro_batches - 1;
       if (last) step_scalars();
       for (std::int32_t u = model_.last_unit(); u >= 0; --u) {
-        if (has_backward(u)) emit(OpKind::kBackward, u, m, last);
+        if (has_backward(u)) emit(OpKind::kBackward, u, only(m), last);
       }
       for (std::size_t t = first; t < tasks_.size(); ++t) tasks_[t].times = times;
     }
@@ -106,7 +118,7 @@ class Scheduler {
       const std::int32_t unit = given[t].unit;
       const bool finishes = given[t].kind != OpKind::kForward && last_gradient.at(unit) == t;
       if (finishes && updates_at_once(unit)) step_scalars();
-      emit(given[t].kind, unit, given[t].micro_batch, finishes);
+      emit(given[t].kind, unit, only(given[t].micro_batch), finishes);
     }
     step_scalars();  // also if every update is deferred: the next step's updates read them
   }
@@ -168,7 +180,7 @@ class Scheduler {
   void piece_forward(const Piece& piece, std::int32_t m) {
     if (piece.begin > 0) receive(Message::kHidden, piece.begin - 1, m);
     for (std::int32_t u = piece.begin; u < piece.end; ++u) {
-      if (has_forward(u)) emit(OpKind::kForward, u, m);
+      if (has_forward(u)) emit(OpKind::kForward, u, only(m));
     }
     if (!is_last(piece)) send(Message::kHidden, piece.end - 1, m);
   }
@@ -180,7 +192,7 @@ class Scheduler {
       receive(Message::kHiddenGradient, piece.end - 1, m);
     }
     for (std::int32_t u = piece.end - 1; u >= piece.begin; --u) {
-      if (has_backward(u)) emit(OpKind::kBackward, u, m, last);
+      if (has_backward(u)) emit(OpKind::kBackward, u, only(m), last);
     }
     if (piece.begin > 0 && has_gradient_of(piece.begin - 1)) {
       send(Message::kHiddenGradient, piece.begin - 1, m);
@@ -209,17 +221,28 @@ class Scheduler {
   // Returns whether the gradient of a unit's output has a use.
   bool has_gradient_of(std::int32_t unit) const { return unit >= lowest_trained_; }
 
-  // Adds a pass of a unit, part by part. Before each part of the unit's first pass come the
-  // deferred updates that it and the next part wait for. If the pass `finishes` gradients, the
-  // updates that are not deferred follow the part that writes the gradient.
-  void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch, bool finishes = false) {
+  // Neighbouring micro-batches, [begin, end).
+  struct MicroBatches {
+    std::int32_t begin = 0;
+    std::int32_t end = 0;
+  };
+  static MicroBatches only(std::int32_t micro_batch) { return {micro_batch, micro_batch + 1}; }
+
+  // Adds a pass of a unit, part by part; a part of all these micro-batches comes before the next
+  // part. Before each part of the unit's first pass come the deferred updates that it and the next
+  // part wait for. If the pass `finishes` gradients, the updates that are not deferred follow the
+  // part that writes the gradient.
+  void emit(OpKind kind, std::int32_t unit, MicroBatches micro_batches, bool finishes = false) {
     std::vector<Task> parts;
-    add_parts(model_, {.kind = kind, .unit = unit, .micro_batch = micro_batch}, parts);
+    add_parts(model_, {.kind = kind, .unit = unit}, parts);
     const bool is_first_pass = kind == OpKind::kForward || model_.fuses_passes(unit);
     std::vector<std::int32_t> left = own_groups(unit);
-    for (const Task& part : parts) {
+    for (Task& part : parts) {
       if (is_first_pass) updates_to(order_.at(unit) + static_cast<std::size_t>(part.part) + 1);
-      tasks_.push_back(part);
+      for (part.micro_batch = micro_batches.begin; part.micro_batch < micro_batches.end;
+           ++part.micro_batch) {
+        tasks_.push_back(part);
+      }
       if (!finishes) continue;
       const auto is_finished = [&](std::int32_t index) { return writes_gradient(part, index); };
       emit_updates(taken(left, is_finished), part.part);
@@ -372,11 +395,11 @@ std::int32_t forward_of(const StepModel& model, const Task& task, ForwardChains&
 // Notes in each task which forward it belongs to, and which forward feeds that one.
 void connect(const StepModel& model, std::vector<Task>& tasks) {
   ForwardChains chains;
-  std::int32_t before = -1;  // of the part before
+  std::map<std::int32_t, std::int32_t> of_pass;  // by micro-batch: of the part before
   for (Task& task : tasks) {
     const bool goes_on = computes(task) && task.part > 0;
-    task.forward = goes_on ? before : forward_of(model, task, chains);
-    if (computes(task)) before = task.forward;
+    task.forward = goes_on ? of_pass.at(task.micro_batch) : forward_of(model, task, chains);
+    if (computes(task)) of_pass[task.micro_batch] = task.forward;
     if (task.forward < 0) continue;
     task.inputs = chains.at(task.forward).inputs;
     task.use = chains.at(task.forward).use;
@@ -398,18 +421,29 @@ std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy
 
 std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
                                 std::vector<Task> tasks) {
+  const auto computes_again = [&](const Task& task) {
+    return task.kind == OpKind::kBackward && task.part == 0 &&
+           policy.activations.at(task.unit).recompute &&
+           !model.units.at(task.unit).recompute.empty();
+  };
   std::vector<Task> result;
   result.reserve(tasks.size());
-  for (Task& task : tasks) {
-    const bool computes_again = task.kind == OpKind::kBackward && task.part == 0 &&
-                                policy.activations.at(task.unit).recompute &&
-                                !model.units.at(task.unit).recompute.empty();
-    if (computes_again) {
-      Task again = task;
-      again.kind = OpKind::kRecompute;
-      add_parts(model, again, result);
+  for (auto task = tasks.begin(); task != tasks.end();) {
+    // The first parts of a backward of several micro-batches, with nothing between them.
+    auto end = task + 1;
+    if (computes_again(*task) && UnitModel::parts(pass_of(model, *task)).size() > 1) {
+      while (end != tasks.end() && end->unit == task->unit && computes_again(*end)) ++end;
     }
-    result.push_back(std::move(task));
+    if (computes_again(*task)) {
+      std::vector<Task> again;
+      for (auto one = task; one != end; ++one) {
+        again.push_back(*one);
+        again.back().kind = OpKind::kRecompute;
+      }
+      add_parts_of_all(model, again, result);
+    }
+    std::move(task, end, std::back_inserter(result));
+    task = end;
   }
   return result;
 }

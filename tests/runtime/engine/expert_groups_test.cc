@@ -219,6 +219,25 @@ TEST(ExpertGroupsPlans, AFineGroupingReadsNoMoreAndNeedsLess) {
             plain.model.layers * (kExperts - 1));
 }
 
+TEST(ExpertGroupsPlans, ALayerPassReadsAGroupOnceForAllMicroBatches) {
+  for (const bool recomputes : {false, true}) {
+    for (const std::int64_t experts : kPerGroup) {
+      ModelRuntimeOptions options = in_groups(moe_options("mixtral", false), experts);
+      all_on(options, true, Tier::kNvme);
+      options.placement.order = MicroBatchOrder::kLayerMajor;
+      options.placement.recompute = recomputes;
+      options.placement.lookahead = 0;
+      std::vector<double> bytes;
+      for (const std::int32_t micro_batches : {1, 4}) {
+        options.placement.micro_batches = micro_batches;
+        bytes.push_back(
+            lane_bytes(plan_model(options).training.program, Lane::kRead, Account::kParameters));
+      }
+      EXPECT_EQ(bytes[0], bytes[1]) << name_of_groups(experts) << recomputes;
+    }
+  }
+}
+
 TEST(ExpertGroupsPlans, TheChoiceFollowsTheMemory) {
   ModelRuntimeOptions options = moe_options("mixtral", false);
   options.experts_per_group = 0;
