@@ -66,11 +66,11 @@ void visit(AttentionBackward& op, Move&& move) {
 }
 template <typename Move>
 void visit(GluForward& op, Move&& move) {
-  move(op.gate_up, op.y);
+  move(op.gate_up, op.y, op.row_range);
 }
 template <typename Move>
 void visit(GluBackward& op, Move&& move) {
-  move(op.gate_up, op.dy, op.dgate_up);
+  move(op.gate_up, op.dy, op.dgate_up, op.row_range);
 }
 template <typename Move>
 void visit(GeluForward& op, Move&& move) {
