@@ -8,8 +8,8 @@
 
 namespace terrace {
 
-// The layer of experts (kernels/expert_ops.h), of x [R,C]: the router's logits, the choice, and the
-// weighted sum of what the chosen experts compute, [R,C].
+// Adds the layer of experts (kernels/expert_ops.h) on x [R,C]: the router's logits, the choice, and
+// the weighted sum of the chosen experts' results, [R,C].
 TensorId experts(const LayerSite& site, TensorId x);
 
 // Fills a buffer between the parts of such a layer (UnitModel::between), if it has numbers that
