@@ -1,5 +1,7 @@
 // Experts that are moved, divided and updated in groups: how many there are in a group changes no
 // bit, whatever else changes.
+#include "runtime/model/expert_groups.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,12 +13,14 @@
 
 #include "base/error.h"
 #include "runtime/model/trainable.h"
+#include "runtime/step/schedule.h"
 #include "runtime/step/verify.h"
 #include "tests/runtime/engine/step_switches.h"
 
 namespace terrace {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -197,6 +201,101 @@ TEST(ExpertGroupsOneSided, HaveTheBitsOfOneGroup) {
       EXPECT_TRUE(train_one_sided(in_groups(plain, experts)) == expected)
           << name_of_groups(experts);
     }
+  }
+}
+
+// --- descriptions -------------------------------------------------------------------------------
+
+TEST(ExpertGroupsLayout, EachExpertHasBlocksOfItsOwn) {
+  const ModelConfig model = tiny_model("mixtral", false, true);
+  for (const std::int32_t ranks : {1, 3}) {
+    const UnitLayout unit = parameter_layout(model, ranks).at(1);
+    EXPECT_EQ(unit.experts.count, kExperts);
+    EXPECT_EQ(unit.experts.elements % (ranks * kBlockElements), 0);
+    EXPECT_EQ(unit.shared_elements() % (ranks * kBlockElements), 0);
+    for (std::int32_t expert = 0; expert < kExperts; ++expert) {
+      EXPECT_EQ(unit.find(ParameterKind::kExpertGate, expert)->offset,
+                unit.shared_elements() + expert * unit.experts.elements);
+    }
+    EXPECT_EQ(std::ssize(unit.trained_spans()), 1 + kExperts);
+    std::int64_t next = unit.shared_elements();
+    for (const ExpertGroup& group : expert_groups(unit, 2)) {
+      EXPECT_EQ(group.elements.begin, next);
+      next = group.elements.end;
+    }
+    EXPECT_EQ(next, unit.padded_elements);
+  }
+}
+
+// Returns the groups that the steps of a pass read, by their indices.
+std::vector<std::vector<std::int32_t>> groups_read(const std::vector<UnitStep>& pass) {
+  std::vector<std::vector<std::int32_t>> groups;
+  for (const UnitStep& step : pass) groups.push_back(step.groups);
+  return groups;
+}
+
+TEST(ExpertGroupsGraph, APartOfAPassWorksWithEachGroup) {
+  const ModelRuntimeOptions options = in_groups(moe_options("mixtral", false), 2);
+  const UnitModel block = step_model_of(options).units.at(1);
+  const std::vector<std::int32_t> none;
+  EXPECT_THAT(groups_read(block.forward),
+              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3), none));
+  EXPECT_THAT(groups_read(block.recompute), ElementsAre(ElementsAre(0)));
+  EXPECT_THAT(groups_read(block.backward),
+              ElementsAre(none, ElementsAre(3), ElementsAre(2), ElementsAre(1), ElementsAre(0)));
+  EXPECT_EQ(UnitModel::parts(block.backward).size(), block.backward.size());
+  const UnitModel whole = step_model_of(in_groups(options, kExperts)).units.at(1);
+  EXPECT_THAT(groups_read(whole.recompute), ElementsAre(ElementsAre(0), ElementsAre(1)));
+  EXPECT_LT(block.saved_bytes, whole.saved_bytes);
+}
+
+// Returns the parts of one kind of a unit's tasks, in the order of the step.
+std::vector<std::int32_t> parts_of(const std::vector<Task>& tasks, OpKind kind) {
+  std::vector<std::int32_t> parts;
+  for (const Task& task : tasks) {
+    if (task.kind == kind && task.unit == 1) parts.push_back(task.part);
+  }
+  return parts;
+}
+
+TEST(ExpertGroupsOrder, APartOfAllMicroBatchesComesBeforeTheNext) {
+  ModelRuntimeOptions options = in_groups(moe_options("mixtral", false), kExperts);
+  options.placement.micro_batches = 2;
+  options.placement.recompute = true;
+  options.placement.order = MicroBatchOrder::kLayerMajor;
+  const TierPlan plan = plan_model(options);
+  const StepPolicy& policy = plan.training.policy;
+  const std::vector<Task> tasks =
+      add_recompute(plan.model, policy, schedule_step(plan.model, policy));
+  EXPECT_THAT(parts_of(tasks, OpKind::kForward), ElementsAre(0, 0, 1, 1, 2, 2));
+  EXPECT_THAT(parts_of(tasks, OpKind::kRecompute), ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(parts_of(tasks, OpKind::kBackward), ElementsAre(0, 0, 1, 1, 2, 2));
+}
+
+// A deferred update comes one part ahead of the first part that uses its group. Another update
+// follows the part that finishes its gradient.
+TEST(ExpertGroupsOrder, AGroupIsUpdatedNextToThePartThatUsesIt) {
+  for (const double max_grad_norm : {1.0, 0.0}) {
+    ModelRuntimeOptions options = in_groups(moe_options("mixtral", false), 1);
+    all_on(options, true, Tier::kNvme);
+    options.placement.micro_batches = 1;
+    options.optimizer.max_grad_norm = max_grad_norm;
+    const TierPlan plan = plan_model(options);
+    const std::vector<Task> tasks = schedule_step(plan.model, plan.training.policy);
+    const auto uses = parameter_uses(plan.model, tasks);
+    int checked = 0;
+    for (std::int32_t t = 0; t < std::ssize(tasks); ++t) {
+      const Task& task = tasks[static_cast<std::size_t>(t)];
+      if (task.kind != OpKind::kUpdate || task.unit != 3) continue;
+      const std::vector<std::int32_t>& of_group = uses.at(static_cast<std::size_t>(task.group));
+      const std::int32_t use = task.is_deferred() ? of_group.front() : of_group.back();
+      const auto between =
+          std::span(tasks).subspan(static_cast<std::size_t>(std::min(t, use)) + 1,
+                                   static_cast<std::size_t>(std::abs(t - use)) - 1);
+      EXPECT_LE(std::ranges::count_if(between, computes), task.is_deferred() ? 1 : 0);
+      ++checked;
+    }
+    EXPECT_GE(checked, kExperts + 1);
   }
 }
 
