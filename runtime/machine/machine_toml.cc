@@ -1,6 +1,7 @@
 #include "runtime/machine/machine_toml.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kSchema = "terrace.machine/1";
+constexpr std::string_view kProductCurve = "product_curve";
 constexpr std::string_view kNotKnown = "not known";
 
 class MachineReader {
@@ -34,6 +36,7 @@ class MachineReader {
     for (std::size_t i = 0; i < kMachineFigures; ++i) {
       machine.figures.at(i) = figure(kMachineFigureTraits.at(i));
     }
+    machine.product_curve = product_curve();
     return machine;
   }
 
@@ -44,7 +47,7 @@ class MachineReader {
   }
 
   void check_keys() const {
-    std::vector<std::string_view> known = {"schema", "name", "about", "devices"};
+    std::vector<std::string_view> known = {"schema", "name", "about", "devices", kProductCurve};
     for (const MachineFigureTraits& traits : kMachineFigureTraits) known.push_back(traits.key);
     for (const auto& [key, node] : keys_) {
       if (std::ranges::find(known, key.str()) != known.end()) continue;
@@ -100,9 +103,42 @@ class MachineReader {
     return figure;
   }
 
+  std::vector<ProductSpeed> product_curve() const {
+    const toml::node* const node = keys_.get(kProductCurve);
+    std::vector<ProductSpeed> curve;
+    if (node == nullptr || (node->is_string() && node->as_string()->get() == kNotKnown)) {
+      return curve;
+    }
+    const toml::array* const points = node->as_array();
+    const std::size_t count = points == nullptr ? 0 : points->size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const toml::array* const point = points->get(i)->as_array();
+      if (point == nullptr || point->size() != 2) break;
+      const double flops = point->get(0)->value<double>().value_or(0);
+      const double share = point->get(1)->value<double>().value_or(0);
+      const double least = curve.empty() ? 0 : curve.back().flops;
+      if (!std::isfinite(flops) || flops <= least || !(share > 0 && share <= 1)) break;
+      curve.push_back({flops, share});
+    }
+    if (curve.size() == count && count > 0) return curve;
+    refuse(kProductCurve, fmt::format("has no possible point {}", curve.size() + 1),
+           fmt::format("write [[FLOPs, share], ...] by ascending FLOPs, each share above 0 and at "
+                       "most 1, or \"{}\"",
+                       kNotKnown));
+  }
+
   const std::string& origin_;
   const toml::table& keys_;
 };
+
+std::string curve_text(const std::vector<ProductSpeed>& curve) {
+  if (curve.empty()) return fmt::format("{} = \"{}\"\n", kProductCurve, kNotKnown);
+  std::vector<std::string> points;
+  for (const ProductSpeed& point : curve) {
+    points.push_back(fmt::format("[{}, {}]", toml_number(point.flops), toml_number(point.share)));
+  }
+  return fmt::format("{} = [{}]\n", kProductCurve, fmt::join(points, ", "));
+}
 
 }  // namespace
 
@@ -134,7 +170,7 @@ std::string to_toml(const Machine& machine) {
                           toml_string(figure->date));
     }
   }
-  return text;
+  return text + curve_text(machine.product_curve);
 }
 
 }  // namespace terrace

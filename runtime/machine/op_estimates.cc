@@ -1,6 +1,8 @@
 #include "runtime/machine/op_estimates.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <optional>
 
 namespace terrace {
@@ -19,8 +21,23 @@ std::optional<UnitPass> pass_of(OpKind kind) {
   }
 }
 
+// Returns the share of the rate of large products that a product of this size reaches. Between two
+// points of the curve it is interpolated over the logarithm of the FLOPs; beyond an end it is the
+// share at that end.
+double product_share(const std::vector<ProductSpeed>& curve, double flops) {
+  if (curve.empty()) return 1;
+  const auto above = std::ranges::upper_bound(curve, flops, {}, &ProductSpeed::flops);
+  if (above == curve.begin()) return above->share;
+  const ProductSpeed& below = *std::prev(above);
+  if (above == curve.end()) return below.share;
+  const double part = std::log(flops / below.flops) / std::log(above->flops / below.flops);
+  return std::lerp(below.share, above->share, part);
+}
+
 double seconds_of(const KernelCost& cost, const KernelRates& rates) {
-  const double flops_per_s = rates.flops_per_s * (cost.is_attention ? rates.attention_share : 1);
+  const double share =
+      cost.is_attention ? rates.attention_share : product_share(rates.product_curve, cost.flops);
+  const double flops_per_s = rates.flops_per_s * share;
   return rates.launch_s + std::max(cost.flops / flops_per_s, cost.bytes / rates.memory_bytes_per_s);
 }
 
@@ -33,6 +50,7 @@ KernelRates kernel_rates(const Machine& machine, const MachineProfile& profile) 
   constexpr double kDeviceLaunchS = 5e-6;
   constexpr double kHostLaunchS = 1e-6;
   return {.flops_per_s = profile.flops_per_s,
+          .product_curve = machine.product_curve,
           .attention_share = kAttentionShare,
           .memory_bytes_per_s = profile.compute_bytes_per_s,
           .launch_s = machine.devices > 0 ? kDeviceLaunchS : kHostLaunchS};

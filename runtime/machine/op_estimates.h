@@ -11,8 +11,9 @@ namespace terrace {
 
 // The rates of a device's kernels.
 struct KernelRates {
-  double flops_per_s = 1;         // of large products
-  double attention_share = 1;     // of that rate, that attention reaches
+  double flops_per_s = 1;                        // of large products
+  std::vector<ProductSpeed> product_curve = {};  // as Machine has it
+  double attention_share = 1;                    // of that rate, that attention reaches
   double memory_bytes_per_s = 1;  // of kernels that only move through the device's memory
   double launch_s = 0;            // added to each kernel
 };
