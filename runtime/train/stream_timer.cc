@@ -9,9 +9,7 @@
 namespace terrace {
 namespace {
 
-// The first run also loads kernels. So it only counts where it takes longer than this.
-constexpr double kLongS = 0.5;
-// Short work is run until it has taken about this time, or this number of times.
+// Work is run until it has taken about this time, or this number of times.
 constexpr double kEnoughS = 0.02;
 constexpr int kRunsMost = 100;
 
@@ -57,11 +55,10 @@ double StreamTimer::seconds_of_copy(std::span<std::byte> target,
 }
 
 double StreamTimer::seconds_per_run(FunctionRef<void()> issue) {
-  const double first_s = seconds_of_runs(1, issue);
-  if (first_s > kLongS) return first_s;
+  seconds_of_runs(1, issue);  // loads kernels
   const double one_s = seconds_of_runs(1, issue);
-  const int runs =
-      one_s * kRunsMost < kEnoughS ? kRunsMost : std::max(1, static_cast<int>(kEnoughS / one_s));
+  if (one_s >= kEnoughS) return one_s;
+  const int runs = kEnoughS > kRunsMost * one_s ? kRunsMost : static_cast<int>(kEnoughS / one_s);
   return std::min(seconds_of_runs(runs, issue), seconds_of_runs(runs, issue)) / runs;
 }
 
