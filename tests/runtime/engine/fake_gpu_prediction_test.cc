@@ -82,6 +82,8 @@ TEST_F(FakeGpuPrediction, TimesStepsThatScaleTheLoss) {
   options.backend = &shared;
   options.compute_type = DType::kF16;
   expect_timed(options);
+  options.batch.has_documents = true;
+  expect_timed(options);
 }
 
 TEST_F(FakeGpuPrediction, LeavesOutOpsThatNeedMoreDeviceMemory) {
