@@ -73,6 +73,7 @@ double measured_step_s(const ModelRuntimeOptions& options, const TierPlan& plan)
 TEST_P(GpuPrediction, IsWithinAFactorOfTwo) {
   ModelRuntimeOptions options = this->options(gpt2_sizes());
   options.batch = {8, 1024};
+  options.chunk_elements = ModelRuntimeOptions().chunk_elements;
   options.placement.micro_batches = 2;
   const TierPlan plan = plan_model(options);
   const std::optional<StepPrediction> prediction =
