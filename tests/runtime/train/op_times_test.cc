@@ -9,27 +9,17 @@
 #include "runtime/machine/op_estimates.h"
 #include "runtime/train/link_times.h"
 #include "tests/runtime/engine/engine_fixture.h"
+#include "tests/runtime/train/timed_ops.h"
 
 namespace terrace {
 namespace {
 
-bool computes(const Op& op) {
-  return op.kind == OpKind::kForward || op.kind == OpKind::kRecompute ||
-         op.kind == OpKind::kBackward;
-}
-
-// Expects that every op that computes or updates has a time.
+// Expects that every op of the step that computes or updates gets a time.
 void expect_timed(const ModelRuntimeOptions& options) {
   const TierPlan plan = plan_model(options);
   MachineProfile profile;
   ASSERT_TRUE(measure_ops({options, plan, 10}, profile));
-  for (const Op& op : plan.training.program.ops) {
-    if (!computes(op) && op.kind != OpKind::kUpdate && op.kind != OpKind::kAccumulate) continue;
-    const auto found = profile.seconds_per_work.find(class_of(plan.training.program, op));
-    ASSERT_NE(found, profile.seconds_per_work.end()) << describe(plan.training.program, op);
-    EXPECT_GT(found->second, 0) << describe(plan.training.program, op);
-    EXPECT_LT(found->second * work_of(plan.training.program, op), 1);
-  }
+  expect_all_timed(plan.training.program, profile);
 }
 
 TEST(OpTimes, CoverEveryOpOfAStep) {
