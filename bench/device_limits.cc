@@ -55,6 +55,7 @@ std::vector<MeasuredProduct> measure_products(CaseDevice& device, DeviceCaseMemo
   for (const std::int64_t width : widths) {
     for (TensorView* const view : {&op.x, &op.weight, &op.y}) view->shape = {width, width, 1, 1};
     DeviceRate rate(device, product_work(device, memory, op), seconds);
+    rate.measure();  // until the clock has settled at what the power limit allows
     measured.push_back({rate.work(), rate.measure()});
   }
   return measured;

@@ -125,7 +125,7 @@ void measure_device_copies(const BenchDevice& device, MeasuredFigures& figures) 
 }
 
 void measure_device(const MachineMeasurement& measurement, Machine& machine) {
-  constexpr double kProductSeconds = 0.05;
+  constexpr double kProductSeconds = 0.1;
   const BenchDevice& device = *measurement.device;
   const std::vector<std::int64_t> widths = product_widths(measurement.widest_product);
   MeasuredFigures figures(machine);

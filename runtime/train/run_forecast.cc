@@ -79,7 +79,7 @@ RunForecast forecast_run(const PlannedStages& stages, const Machine& machine,
                          const RankSetting& setting) {
   MachineProfile profile = rank_profile(machine, setting);
   for (const PlannedStage& planned : stages) {
-    estimate_ops(planned.kernels, kernel_rates(machine, profile), profile);
+    estimate_ops(planned.kernels, kernel_rates(machine, profile, setting.compute_type), profile);
   }
   RunForecast forecast;
   forecast.mesh = setting.mesh;

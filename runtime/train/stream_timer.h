@@ -31,8 +31,9 @@ class StreamTimer {
   explicit StreamTimer(Device& device);
 
   // Returns the seconds that the device takes for `kernels`. Short ones are launched many times in
-  // a row, so that the host's launches delay them no more than in a step. The first launch does not
-  // count, because it loads them. Throws DeviceError, and what a launch throws.
+  // a row, so that the host's launches delay them no more than in a step. The first launches do not
+  // count: they load the kernels, and the device's clock is higher until it draws its full power.
+  // Throws DeviceError, and what a launch throws.
   double seconds_of(FunctionRef<void(NativeStream)> kernels);
   // Returns the seconds of a copy, measured in the same way.
   double seconds_of_copy(std::span<std::byte> target, std::span<const std::byte> source);

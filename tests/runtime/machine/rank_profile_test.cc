@@ -72,7 +72,7 @@ TEST(RankProfiles, TakeMeasuredLinksAsTheyAre) {
 TEST(RankProfiles, SlowDownSmallProductsByTheCurve) {
   Machine machine = two_devices();
   machine.product_curve = {{1e6, 0.25}, {1e8, 1}};
-  const KernelRates rates = kernel_rates(machine, profile_of({}));
+  const KernelRates rates = kernel_rates(machine, profile_of({}), DType::kBF16);
   const auto product_s = [&](const KernelCost& kernel) {
     MachineProfile profile;
     estimate_ops({{OpClass{}, {{kernel}, 1}}}, rates, profile);

@@ -159,6 +159,29 @@ TEST(OpEstimates, FollowTheProductsOrTheBytes) {
   }
 }
 
+// The head's logits pass through memory, and so does the sum of its weight gradient, twice for each
+// chunk of logits.
+TEST(OpEstimates, OfTheHeadPassItsLogits) {
+  const ModelRuntimeOptions options = tiny_options(tiny_model("llama", false, false), DType::kBF16);
+  const Program program = plan_model(options).training.program;
+  const auto logits = static_cast<double>(options.batch.rows() * options.model.vocabulary);
+  const auto gradient =
+      static_cast<double>(options.model.vocabulary * options.model.width) * sizeof(float);
+  const auto head_s = [&](double chunks) {
+    MachineProfile profile;
+    estimate_ops(kernels_of(options, program),
+                 {.flops_per_s = 1e30,
+                  .memory_bytes_per_s = 1,
+                  .logits_bytes_most = logits * sizeof(float) / chunks},
+                 profile);
+    const auto is_head = [](const Op& op) { return op.kind == OpKind::kBackward; };
+    return profile.seconds_per_work.at(
+        class_of(program, *std::ranges::find_if(program.ops, is_head)));
+  };
+  EXPECT_GT(head_s(1), 6 * logits + 2 * gradient);
+  EXPECT_NEAR(head_s(3) - head_s(1), 4 * gradient, 1e-6 * gradient);
+}
+
 TEST(OpEstimates, AddTheStartOfEachKernel) {
   const ModelRuntimeOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kBF16);
   const Program program = plan_model(options).training.program;
