@@ -84,6 +84,10 @@ std::string choice_toml(const PlanOptions& options, const PlanChoice& choice,
   PlanOptions chosen = with_choice(options, choice);
   if (choice.ranks_are_threads) chosen.train.ranks.local_ranks = choice.ranks_per_node;
   std::vector<std::string_view> flags = chosen_flags(chosen, choice);
+  if (chosen.train.precision == Precision::kFp16) {  // a training has it on GPUs only
+    chosen.train.tiers.device.kind = DeviceKind::kCuda;
+    flags.emplace_back("device");
+  }
   for (const std::string_view flag : options.given) {
     if (std::ranges::count(kOfPlan, flag) == 0) flags.push_back(flag);
   }

@@ -49,10 +49,13 @@ MachineShare share_of(const Machine& machine, std::int32_t ranks, const TrainOpt
 TrainOptions options_on(const PlanOptions& options, const Machine& machine) {
   TrainOptions train = options.train;
   train.run.dry_run = true;  // the machine's limits are not this one's
-  if (machine.devices == 0) return train;
-  if (train.precision == Precision::kFp16) {
-    throw ConfigError("--precision fp16 is not built for plans", "plan with --precision bf16");
+  if (machine.devices == 0 && train.precision == Precision::kFp16) {
+    throw ConfigError(fmt::format("--precision fp16 computes on GPUs only, and the machine {} has "
+                                  "none",
+                                  machine.name),
+                      "plan with --precision bf16");
   }
+  if (machine.devices == 0) return train;
   train.tiers.device.kind = DeviceKind::kCuda;
   return train;
 }
