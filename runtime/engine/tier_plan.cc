@@ -20,7 +20,7 @@ ZeroSharding sharding_of(const TierRuntimeOptions& options) {
   return {options.zero_stage, options.ranks.shape.data, options.ranks.position.data};
 }
 
-// Cuts the model into pieces of about equal work.
+// Cuts the model into pieces that take about equally long.
 PipelineCut cut_of(const TierRuntimeOptions& options, const StepModel& model) {
   PipelineCut cut;
   cut.stages = options.ranks.shape.pipeline;
@@ -31,7 +31,7 @@ PipelineCut cut_of(const TierRuntimeOptions& options, const StepModel& model) {
   for (const UnitModel& unit : model.units) {
     costs.push_back(unit.forward_flops + unit.backward_flops);
   }
-  cut.piece_begins = balance_stages(costs, cut.pieces());
+  cut.piece_begins = balance_stages(costs, cut.pieces(), options.stage_speeds);
   return cut;
 }
 

@@ -51,6 +51,9 @@ struct TierRuntimeOptions {
   SharedPlans* shared_plans = nullptr;  // of ranks that are threads; used for the plan alone
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
+  // The speed of each pipeline stage relative to the others. A slower stage gets less work. Empty:
+  // all are equally fast.
+  std::vector<double> stage_speeds = {};
   // The order of a step's compute over all micro-batches, where the caller has its own
   // (runtime/step/task_order.h). Empty: forward and backward of all units in the order of the
   // description, with micro-batches in the order of the placement. With a schedule there are no

@@ -65,6 +65,7 @@ struct MachineFigureTraits {
 
 inline constexpr double kMachineBytesMost = 1e18;  // of a memory or the drives of a node
 inline constexpr double kRateLeast = 1;            // bytes or FLOPs a second
+inline constexpr double kLeastDeviceSpeed = 1e-3;
 
 // One row for each figure, in the order of MachineFigure.
 inline constexpr std::array<MachineFigureTraits, kMachineFigures> kMachineFigureTraits = {{
@@ -108,6 +109,9 @@ struct Machine {
   std::string name;
   std::string about;
   std::int32_t devices = 0;  // of a node; 0: its processors compute
+  // The speed of each device of a node, from kLeastDeviceSpeed to 1, as a share of the figures for
+  // products and for the rate of device memory. Empty: all devices have the speed 1.
+  std::vector<double> device_speeds = {};
   std::array<std::optional<Figure>, kMachineFigures> figures = {};
   // By ascending FLOPs; empty where it is not known: all products then run at one rate.
   std::vector<ProductSpeed> product_curve;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -33,6 +34,7 @@ class MachineReader {
     machine.name = text("name");
     machine.about = keys_.contains("about") ? text("about") : std::string();
     machine.devices = devices();
+    machine.device_speeds = device_speeds(machine.devices);
     for (std::size_t i = 0; i < kMachineFigures; ++i) {
       machine.figures.at(i) = figure(kMachineFigureTraits.at(i));
     }
@@ -47,7 +49,8 @@ class MachineReader {
   }
 
   void check_keys() const {
-    std::vector<std::string_view> known = {"schema", "name", "about", "devices", kProductCurve};
+    std::vector<std::string_view> known = {"schema",  "name",          "about",
+                                           "devices", "device_speeds", kProductCurve};
     for (const MachineFigureTraits& traits : kMachineFigureTraits) known.push_back(traits.key);
     for (const auto& [key, node] : keys_) {
       if (std::ranges::find(known, key.str()) != known.end()) continue;
@@ -72,6 +75,23 @@ class MachineReader {
     if (count >= 0 && count <= kMost) return static_cast<std::int32_t>(count);
     refuse("devices", "is not the number of accelerators of a node",
            "write a whole number; 0 if the processors compute");
+  }
+
+  std::vector<double> device_speeds(std::int32_t devices) const {
+    const toml::node* const node = keys_.get("device_speeds");
+    std::vector<double> speeds;
+    if (node == nullptr) return speeds;
+    if (devices == 0) refuse("device_speeds", "is given, but devices is 0", "take it out");
+    if (const toml::array* const list = node->as_array()) {
+      for (const toml::node& entry : *list) {
+        const double speed = entry.value<double>().value_or(0);
+        if (speed >= kLeastDeviceSpeed && speed <= 1) speeds.push_back(speed);
+      }
+      if (speeds.size() == list->size() && std::cmp_equal(speeds.size(), devices)) return speeds;
+    }
+    refuse("device_speeds",
+           fmt::format("is not a list of {} numbers from {} to 1", devices, kLeastDeviceSpeed),
+           "write the speed of each of a node's devices, as a share of the profile's figures");
   }
 
   std::optional<Figure> figure(const MachineFigureTraits& traits) const {
@@ -157,6 +177,9 @@ std::string to_toml(const Machine& machine) {
   std::string text =
       fmt::format("schema = \"{}\"\nname = {}\nabout = {}\ndevices = {}\n", kSchema,
                   toml_string(machine.name), toml_string(machine.about), machine.devices);
+  if (!machine.device_speeds.empty()) {
+    text += fmt::format("device_speeds = {}\n", toml_numbers(machine.device_speeds));
+  }
   for (std::size_t i = 0; i < kMachineFigures; ++i) {
     const std::optional<Figure>& figure = machine.figures.at(i);
     const std::string_view key = kMachineFigureTraits.at(i).key;

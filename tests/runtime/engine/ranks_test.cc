@@ -175,6 +175,7 @@ struct PipelineCase {
   PipelineSchedule schedule;
   std::size_t placed;
   std::int32_t virtual_stages = 1;
+  std::vector<double> stage_speeds = {};
 };
 
 class PipelineStages : public testing::TestWithParam<PipelineCase> {};
@@ -193,6 +194,7 @@ TEST_P(PipelineStages, HaveTheBitsOfOneRank) {
     if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
     options.pipeline_schedule = tested.schedule;
     options.virtual_stages = tested.virtual_stages;
+    options.stage_speeds = tested.stage_speeds;
     const RankedRun run = train_ranks(options, tested.shape, tested.zero_stage);
     for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
     EXPECT_EQ(run.state, plain.state);
@@ -260,6 +262,9 @@ const PipelineCase kPipelineCases[] = {
      2},
     {"interleaved_zero_3_nvme", {2, 1, 2}, kLlama, true, DType::kBF16, 4, 3, kInterleaved, 4, 3},
     {"interleaved_zero_0_on_host", {2, 1, 2}, kGpt2, true, DType::kF32, 2, 0, kInterleaved, 3, 2},
+    {"slow_first_stage", {1, 1, 2}, kLlama, true, DType::kBF16, 4, 0, k1F1B, 0, 1, {0.25, 1}},
+    {"slow_last_stage_zero_3", {2, 1, 2}, kGpt2, true, DType::kF32, 3, 3, k1F1B, 4, 1, {3, 1}},
+    {"slow_interleaved", {1, 1, 2}, kLlama, false, DType::kBF16, 4, 0, kInterleaved, 0, 2, {1, 9}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Meshes, PipelineStages, testing::ValuesIn(kPipelineCases),

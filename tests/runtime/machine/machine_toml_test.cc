@@ -63,6 +63,25 @@ TEST(MachineFiles, AreRefusedByTheKeyThatIsWrong) {
       ConfigError, "devices is not");
 }
 
+TEST(MachineFiles, MayGiveTheSpeedOfEachDevice) {
+  const Machine machine = parsed("device_speeds = [1, 0.5]\ncores = 8\n");
+  EXPECT_EQ(machine.device_speeds, (std::vector<double>{1, 0.5}));
+  EXPECT_EQ(parse_machine(to_toml(machine), "again"), machine);
+  const Machine equal = parsed("cores = 8\n");
+  EXPECT_TRUE(equal.device_speeds.empty());
+  EXPECT_EQ(to_toml(equal).find("device_speeds"), std::string::npos);
+  for (const char* wrong : {"[1]", "[1, 1, 1]", "[1, 0]", "[1, -0.5]", "[1, 1.5]", "[1, nan]",
+                            "[1, \"half\"]", "0.5", "\"not known\""}) {
+    TERRACE_EXPECT_THROW_WITH(parsed(std::string("device_speeds = ") + wrong + "\n"), ConfigError,
+                              "device_speeds is not a list of 2 numbers from 0.001 to 1");
+  }
+  TERRACE_EXPECT_THROW_WITH(
+      parse_machine("schema = \"terrace.machine/1\"\nname = \"m\"\ndevices = 0\n"
+                    "device_speeds = []\n",
+                    "x"),
+      ConfigError, "device_speeds is given, but devices is 0; take it out");
+}
+
 // Each shipped figure says which document states it.
 TEST(ShippedMachines, NameTheSourceOfEveryFigure) {
   const std::vector<std::string> names = shipped_machine_names();
