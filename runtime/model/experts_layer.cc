@@ -19,7 +19,7 @@ struct ExpertWeights {
   TensorId gradient = kNoTensor;  // kNoTensor: the experts are frozen
 };
 
-// What a product with experts multiplies with: gate and up as one matrix, or down.
+// The matrix of each expert in a product: gate and up as one, or down.
 enum class ExpertMatrix : std::uint8_t { kGateUp, kDown };
 
 // The tensors and numbers of a layer of experts.
@@ -118,7 +118,7 @@ Route choose(const LayerSite& site, TensorId logits) {
   return route;
 }
 
-// Makes the call that computes the gradient of the logits from that of the weights.
+// Makes the call that computes the gradient of the logits from the gradient of the weights.
 UnitCall choice_gradient_call(const LayerSite& site, const Route& route, TensorId dweight,
                               TensorId dlogits) {
   const ExpertRule rule = site.config.experts.rule;
@@ -254,7 +254,7 @@ UnitCall weigh_call(const ExpertTensors& t, const SlotGradients& g) {
 }
 
 // Writes the backward of the experts, from the gradient dy [R,C] of their sum. It chooses and sorts
-// again, so that of the choice only the logits are saved.
+// again from the logits, and nothing else of the choice is saved.
 void experts_backward(const LayerSite& site, const ExpertTensors& forward, TensorId dy) {
   UnitGraph& graph = site.graph;
   ExpertTensors t = forward;

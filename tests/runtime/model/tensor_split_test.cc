@@ -149,8 +149,9 @@ TEST(TensorSplit, RefusesWhatCannotBeDivided) {
 }
 
 TEST(TensorSplit, RefusesLayersOfExperts) {
-  EXPECT_THAT(refusal(model_of("mixtral", true), 60, {.ranks = 3}),
-              testing::AllOf(HasSubstr("small has layers of experts"), HasSubstr("split.ranks")));
+  EXPECT_THAT(
+      refusal(model_of("mixtral", true), 60, {.ranks = 3}),
+      testing::AllOf(HasSubstr("small has layers of experts"), HasSubstr("ranks.shape.tensor 3")));
 }
 
 }  // namespace
