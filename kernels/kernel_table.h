@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/expert_ops.h"
 #include "kernels/kernel_context.h"
 #include "kernels/quantized_matrix.h"
 #include "memory/tensor.h"
@@ -383,6 +384,14 @@ struct KernelTable {
   void (*head_sums)(const KernelContext&, const HeadSums&);
   void (*head_part_loss)(const KernelContext&, const HeadPartLoss&);
   void (*norm_partials)(const KernelContext&, const NormPartials&);
+  void (*choose_experts)(const KernelContext&, const ChooseExperts&);
+  void (*choose_experts_backward)(const KernelContext&, const ChooseExpertsBackward&);
+  void (*sort_slots)(const KernelContext&, const SortSlots&);
+  void (*expert_forward)(const KernelContext&, const ExpertForward&);
+  void (*expert_backward_input)(const KernelContext&, const ExpertBackwardInput&);
+  void (*expert_backward_weight)(const KernelContext&, const ExpertBackwardWeight&);
+  void (*sum_expert_rows)(const KernelContext&, const SumExpertRows&);
+  void (*weigh_expert_rows)(const KernelContext&, const WeighExpertRows&);
 
   // Does the work that the first ops of these shapes would do: loads libraries, finds plans. Called
   // by one thread, while no op runs, for the device that is current in that thread; data pointers
@@ -406,6 +415,10 @@ struct KernelTable {
   std::size_t (*head_loss_workspace)(const HeadLoss&, int workers);
   std::size_t (*head_sums_workspace)(const HeadSums&, int workers);
   std::size_t (*head_part_loss_workspace)(const HeadPartLoss&, int workers);
+  std::size_t (*sort_slots_workspace)(const SortSlots&, int workers);
+  std::size_t (*expert_forward_workspace)(const ExpertForward&, int workers);
+  std::size_t (*expert_backward_input_workspace)(const ExpertBackwardInput&, int workers);
+  std::size_t (*expert_backward_weight_workspace)(const ExpertBackwardWeight&, int workers);
 };
 
 }  // namespace terrace

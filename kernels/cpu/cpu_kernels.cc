@@ -5,6 +5,8 @@
 #include "kernels/cpu/cpu_dropout.h"
 #include "kernels/cpu/cpu_elementwise.h"
 #include "kernels/cpu/cpu_embedding.h"
+#include "kernels/cpu/cpu_expert_products.h"
+#include "kernels/cpu/cpu_experts.h"
 #include "kernels/cpu/cpu_head_loss.h"
 #include "kernels/cpu/cpu_head_part.h"
 #include "kernels/cpu/cpu_magnitudes.h"
@@ -53,6 +55,14 @@ constexpr KernelTable kCpuKernels = {
     .head_sums = cpu_head_sums,
     .head_part_loss = cpu_head_part_loss,
     .norm_partials = cpu_norm_partials,
+    .choose_experts = cpu_choose_experts,
+    .choose_experts_backward = cpu_choose_experts_backward,
+    .sort_slots = cpu_sort_slots,
+    .expert_forward = cpu_expert_forward,
+    .expert_backward_input = cpu_expert_backward_input,
+    .expert_backward_weight = cpu_expert_backward_weight,
+    .sum_expert_rows = cpu_sum_expert_rows,
+    .weigh_expert_rows = cpu_weigh_expert_rows,
     .matmul_forward_workspace = cpu_matmul_forward_workspace,
     .matmul_backward_input_workspace = cpu_matmul_backward_input_workspace,
     .matmul_backward_weight_workspace = cpu_matmul_backward_weight_workspace,
@@ -63,6 +73,10 @@ constexpr KernelTable kCpuKernels = {
     .head_loss_workspace = cpu_head_loss_workspace,
     .head_sums_workspace = cpu_head_sums_workspace,
     .head_part_loss_workspace = cpu_head_part_loss_workspace,
+    .sort_slots_workspace = cpu_sort_slots_workspace,
+    .expert_forward_workspace = cpu_expert_forward_workspace,
+    .expert_backward_input_workspace = cpu_expert_backward_input_workspace,
+    .expert_backward_weight_workspace = cpu_expert_backward_weight_workspace,
 };
 
 }  // namespace

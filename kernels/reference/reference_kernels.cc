@@ -41,6 +41,14 @@ constexpr KernelTable kReferenceKernels = {
     .head_sums = reference::head_sums,
     .head_part_loss = reference::head_part_loss,
     .norm_partials = reference::norm_partials,
+    .choose_experts = reference::choose_experts,
+    .choose_experts_backward = reference::choose_experts_backward,
+    .sort_slots = reference::sort_slots,
+    .expert_forward = reference::expert_forward,
+    .expert_backward_input = reference::expert_backward_input,
+    .expert_backward_weight = reference::expert_backward_weight,
+    .sum_expert_rows = reference::sum_expert_rows,
+    .weigh_expert_rows = reference::weigh_expert_rows,
     .matmul_forward_workspace = [](const MatmulForward&, int) -> std::size_t { return 0; },
     .matmul_backward_input_workspace = [](const MatmulBackwardInput&, int) -> std::size_t {
       return 0;
@@ -56,6 +64,14 @@ constexpr KernelTable kReferenceKernels = {
     .head_loss_workspace = reference::head_loss_workspace,
     .head_sums_workspace = reference::head_sums_workspace,
     .head_part_loss_workspace = reference::head_part_loss_workspace,
+    .sort_slots_workspace = [](const SortSlots&, int) -> std::size_t { return 0; },
+    .expert_forward_workspace = [](const ExpertForward&, int) -> std::size_t { return 0; },
+    .expert_backward_input_workspace = [](const ExpertBackwardInput&, int) -> std::size_t {
+      return 0;
+    },
+    .expert_backward_weight_workspace = [](const ExpertBackwardWeight&, int) -> std::size_t {
+      return 0;
+    },
 };
 
 }  // namespace

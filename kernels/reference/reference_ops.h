@@ -54,4 +54,13 @@ void head_part_loss(const KernelContext&, const HeadPartLoss&);
 std::size_t head_sums_workspace(const HeadSums&, int workers);
 std::size_t head_part_loss_workspace(const HeadPartLoss&, int workers);
 
+void choose_experts(const KernelContext&, const ChooseExperts&);
+void choose_experts_backward(const KernelContext&, const ChooseExpertsBackward&);
+void sort_slots(const KernelContext&, const SortSlots&);
+void expert_forward(const KernelContext&, const ExpertForward&);
+void expert_backward_input(const KernelContext&, const ExpertBackwardInput&);
+void expert_backward_weight(const KernelContext&, const ExpertBackwardWeight&);
+void sum_expert_rows(const KernelContext&, const SumExpertRows&);
+void weigh_expert_rows(const KernelContext&, const WeighExpertRows&);
+
 }  // namespace terrace::reference

@@ -12,6 +12,8 @@
 #include "kernels/shared/dropout.h"
 #include "kernels/shared/elementwise.h"
 #include "kernels/shared/embedding.h"
+#include "kernels/shared/expert_products.h"
+#include "kernels/shared/experts.h"
 #include "kernels/shared/head_loss.h"
 #include "kernels/shared/head_part.h"
 #include "kernels/shared/magnitudes.h"
@@ -103,6 +105,14 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .head_sums = K::template run<HeadSums, head_sums<L>>,
       .head_part_loss = K::template run<HeadPartLoss, head_part_loss<L>>,
       .norm_partials = K::template run<NormPartials, norm_partials<L>>,
+      .choose_experts = K::template run<ChooseExperts, choose_experts<L>>,
+      .choose_experts_backward = K::template run<ChooseExpertsBackward, choose_experts_backward<L>>,
+      .sort_slots = K::template run<SortSlots, sort_slots<L>>,
+      .expert_forward = K::template run<ExpertForward, expert_forward<L>>,
+      .expert_backward_input = K::template run<ExpertBackwardInput, expert_backward_input<L>>,
+      .expert_backward_weight = K::template run<ExpertBackwardWeight, expert_backward_weight<L>>,
+      .sum_expert_rows = K::template run<SumExpertRows, sum_expert_rows<L>>,
+      .weigh_expert_rows = K::template run<WeighExpertRows, weigh_expert_rows<L>>,
       .prepare_attention = Functions::kPrepareAttention,
       .matmul_forward_workspace = K::template product_only<MatmulForward>,
       .matmul_backward_input_workspace = K::template product_only<MatmulBackwardInput>,
@@ -114,6 +124,10 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .head_loss_workspace = K::head_loss_bytes,
       .head_sums_workspace = K::head_sums_bytes,
       .head_part_loss_workspace = K::head_part_loss_bytes,
+      .sort_slots_workspace = sort_slots_workspace,
+      .expert_forward_workspace = no_expert_workspace<ExpertForward>,
+      .expert_backward_input_workspace = no_expert_workspace<ExpertBackwardInput>,
+      .expert_backward_weight_workspace = no_expert_workspace<ExpertBackwardWeight>,
   };
 }
 

@@ -41,6 +41,14 @@ std::string last_part(const std::string& weight) {
 
 }  // namespace
 
+void refuse_adapter_of_experts(const ModelConfig& config) {
+  if (config.experts.count == 0) return;
+  throw ConfigError(
+      fmt::format("{} has layers of experts, and adapters of such models are not built",
+                  config.name.empty() ? "the model" : config.name),
+      "train it without an adapter, or choose tensors with --trainable");
+}
+
 std::vector<std::string> adaptable_weights(const ModelConfig& config) {
   std::vector<std::string> names;
   for (const UnitLayout& unit : parameter_layout(config)) {
@@ -84,6 +92,7 @@ std::string words_of(const AdapterOptions& adapter) {
 
 ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
                          const std::vector<std::string>& patterns) {
+  refuse_adapter_of_experts(config);
   config.adapter = {};
   const std::vector<std::string> all = adaptable_weights(config);
   std::set<std::string> chosen;

@@ -9,6 +9,9 @@
 // The choice of the layers of a model that an adapter is added to.
 namespace terrace {
 
+// Throws ConfigError for a model with layers of experts, whose adapters are not built.
+void refuse_adapter_of_experts(const ModelConfig& config);
+
 // Returns the names of the stored tensors that can be adapted: weights of the linear layers of
 // blocks.
 std::vector<std::string> adaptable_weights(const ModelConfig& config);

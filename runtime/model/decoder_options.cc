@@ -35,8 +35,14 @@ std::string describe(const DecoderOptions& options) {
                       o.logit_soft_cap, o.residual_scale, o.embedding_scale, o.padding_token,
                       o.rotary_width);
   for (const RopeOptions& rope : o.ropes) text += " " + describe(rope);
-  for (const LayerOptions& layer : o.layer_options)
-    text += fmt::format(" {}/{}", layer.rope, layer.window);
+  if (o.experts.count > 0) {
+    text += fmt::format(" experts {} {} {} {} {}", o.experts.count, o.experts.per_row,
+                        o.experts.intermediate, o.experts.rule.normalizes,
+                        o.experts.rule.rounds_weights);
+  }
+  for (const LayerOptions& layer : o.layer_options) {
+    text += fmt::format(" {}/{}{}", layer.rope, layer.window, layer.has_experts ? "/experts" : "");
+  }
   return text;
 }
 

@@ -48,10 +48,22 @@ enum class FeedForward : std::uint8_t {
   kGeluGate,  // down(gelu(gate(x)) * up(x))
 };
 
+// The experts of a layer. A router chooses some of them for each row: its logits are x weight^T, in
+// the compute type (kernels/expert_ops.h). An expert is a gated feed-forward without biases.
+struct ExpertOptions {
+  std::int64_t count = 0;         // 0: no layer of the model has experts
+  std::int64_t per_row = 0;       // how many are chosen
+  std::int64_t intermediate = 0;  // of each expert
+  ExpertRule rule;                // how logits become weights
+
+  friend bool operator==(const ExpertOptions&, const ExpertOptions&) = default;
+};
+
 // The options in which the layers of one model may differ.
 struct LayerOptions {
-  std::int32_t rope = -1;   // which of DecoderOptions::ropes; -1: positions are not rotated
-  std::int64_t window = 0;  // a query sees the last `window` keys up to its own; 0: all
+  std::int32_t rope = -1;    // which of DecoderOptions::ropes; -1: positions are not rotated
+  std::int64_t window = 0;   // a query sees the last `window` keys up to its own; 0: all
+  bool has_experts = false;  // experts take the place of the feed-forward
 
   friend bool operator==(const LayerOptions&, const LayerOptions&) = default;
 };
@@ -68,6 +80,10 @@ enum class ParameterKind : std::uint8_t {
   kGate,
   kUp,
   kDown,
+  kRouter,      // [experts, width]
+  kExpertGate,  // of each expert, and up and down after it
+  kExpertUp,
+  kExpertDown,
   kHeadWeight,
   kQueryA,  // of adapters (adapter.h), in the order of the weights that they are added to
   kKeyA,
@@ -108,10 +124,10 @@ enum class ParameterKind : std::uint8_t {
   kFinalNorm,
   kFinalNormBias,
 };
-inline constexpr std::size_t kParameterKinds = 48;
+inline constexpr std::size_t kParameterKinds = 52;
 
-// The names of a parameter. {} stands for the layer's number. An empty name means that there is no
-// such parameter.
+// The names of a parameter. {} stands for the layer's number, and a second {}, in the name of an
+// expert's parameter, for the expert's number. An empty name means that there is no such parameter.
 struct ParameterName {
   std::string name;  // in layouts and checkpoints
   // In Hugging Face's files; empty if it is the same. Parameters with one stored name are rows of
@@ -127,7 +143,7 @@ struct DecoderOptions {
   std::int64_t heads = 0;
   std::int64_t key_value_heads = 0;
   std::int64_t head_width = 0;
-  std::int64_t intermediate = 0;
+  std::int64_t intermediate = 0;  // of a feed-forward that is not one of several experts
   std::int64_t vocabulary = 0;
   std::int64_t positions = 0;
   bool tied = false;  // the head's weight is the embedding's
@@ -152,6 +168,7 @@ struct DecoderOptions {
   bool stores_qkv_whole = false;        // query, key and value as one parameter, of equal parts
   bool stores_transposed = false;       // matrices of blocks are [in, out] in files
   bool narrows_residual_init = false;   // matrices that write to the residual stream start smaller
+  ExpertOptions experts;
   std::vector<RopeOptions> ropes;
   std::vector<LayerOptions> layer_options;  // one a layer; empty: all as LayerOptions()
 

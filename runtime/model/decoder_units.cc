@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/model/experts_layer.h"
 #include "runtime/model/layers.h"
 
 namespace terrace {
@@ -87,7 +88,9 @@ TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
                 site.all_rows("partial", config.width));
 }
 
-TensorId feed_forward(const LayerSite& site, TensorId x) {
+// Returns the result of the layer's feed-forward, or of its experts.
+TensorId feed_forward(const LayerSite& site, TensorId x, const LayerOptions& layer) {
+  if (layer.has_experts) return experts(site, x);
   const ModelConfig& config = site.config;
   const TensorId up =
       linear(site, x,
@@ -245,8 +248,9 @@ bool DecoderPart::wants_input_gradient(std::int64_t unit) const {
 
 bool BlockShape::operator==(const BlockShape& other) const {
   const auto is_same = [](const ParameterTensor& a, const ParameterTensor& b) {
-    return a.kind == b.kind && a.offset == b.offset && a.trainable == b.trainable &&
-           a.rows == b.rows && a.columns == b.columns && a.adapter_scale == b.adapter_scale;
+    return a.kind == b.kind && a.expert == b.expert && a.offset == b.offset &&
+           a.trainable == b.trainable && a.rows == b.rows && a.columns == b.columns &&
+           a.adapter_scale == b.adapter_scale;
   };
   return options == other.options && has_backward_below == other.has_backward_below &&
          std::ranges::equal(layout->tensors, other.layout->tensors, is_same);
@@ -309,7 +313,7 @@ void sequential_branches(const LayerSite& site, TensorId x, TensorId out,
   const TensorId normed2 =
       norm_if(site, middle, ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
   const Branch mlp = enter(site, normed2, "mlp", "norm2");
-  const TensorId partial = feed_forward(site, mlp.all);
+  const TensorId partial = feed_forward(site, mlp.all, layer);
   site.graph.on_backward({}, [site] { clear_padding(site); });
   const TensorId fed = leave(site, mlp, partial, "residual");
   add(site, middle,
@@ -326,7 +330,7 @@ void parallel_branches(const LayerSite& site, TensorId x, TensorId out, const La
            norm_weights(site, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias));
   const Branch both = enter(site, normed, "branches", "norm1");
   const TensorId attended = attend(site, both.all, layer);
-  const TensorId fed = feed_forward(site, both.all);
+  const TensorId fed = feed_forward(site, both.all, layer);
   site.graph.on_backward({}, [site] { clear_padding(site); });
   const TensorId partial =
       add(site, attended, fed, site.all_rows("partial", site.config.width), 1.0F);

@@ -68,7 +68,11 @@ const Family& family_of(const ConfigReader& keys) {
   if (family != nullptr) return *family;
   std::vector<std::string_view> built;
   for (const Family* one : all_families()) built.push_back(one->model_type);
-  keys.refuse("model_type", fmt::format("is not built; {} are", fmt::join(built, ", ")));
+  const std::string_view missing = missing_of(type);
+  keys.refuse("model_type",
+              fmt::format("is not built{}; {} are",
+                          missing.empty() ? "" : fmt::format(": it needs {}", missing),
+                          fmt::join(built, ", ")));
 }
 
 ModelConfig read_model_config(const ConfigReader& keys) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -147,11 +148,12 @@ class UnitBuilder {
 
   ParameterTensor& matrix(ParameterKind kind, std::int64_t rows, std::int64_t columns,
                           TensorCut cut) {
-    ParameterTensor& tensor = add(kind, rows, columns);
-    tensor.decay = true;
-    tensor.init_deviation = config_.initializer_range;
-    tensor.cut = cut;
-    return tensor;
+    return as_matrix(add(kind, rows, columns), cut);
+  }
+
+  void expert_matrix(ParameterKind kind, std::int64_t expert, std::int64_t rows,
+                     std::int64_t columns) {
+    as_matrix(add(kind, rows, columns, expert), TensorCut::kReplicated);
   }
 
   ParameterTensor& bias(ParameterKind kind, std::int64_t elements,
@@ -201,14 +203,25 @@ class UnitBuilder {
   UnitLayout finish() { return std::move(unit_); }
 
  private:
-  ParameterTensor& add(ParameterKind kind, std::int64_t rows, std::int64_t columns) {
+  ParameterTensor& as_matrix(ParameterTensor& tensor, TensorCut cut) {
+    tensor.decay = true;
+    tensor.init_deviation = config_.initializer_range;
+    tensor.cut = cut;
+    return tensor;
+  }
+
+  ParameterTensor& add(ParameterKind kind, std::int64_t rows, std::int64_t columns,
+                       std::int64_t expert = 0) {
     const ParameterName& name = config_.names.at(static_cast<std::size_t>(kind));
     TERRACE_CHECK(!name.name.empty());
+    const auto numbered = [&](const std::string& pattern) {
+      return fmt::format(fmt::runtime(pattern), unit_.index - 1, expert);
+    };
     ParameterTensor tensor;
     tensor.kind = kind;
-    tensor.name = fmt::format(fmt::runtime(name.name), unit_.index - 1);
-    tensor.stored_name =
-        name.stored.empty() ? tensor.name : fmt::format(fmt::runtime(name.stored), unit_.index - 1);
+    tensor.expert = static_cast<std::int32_t>(expert);
+    tensor.name = numbered(name.name);
+    tensor.stored_name = name.stored.empty() ? tensor.name : numbered(name.stored);
     tensor.rows = rows;
     tensor.columns = columns;
     tensor.trainable = is_trainable(config_, tensor.stored_name);
@@ -335,20 +348,43 @@ void add_block_norms(const ModelConfig& config, UnitBuilder& unit) {
   if (after) unit.norm(ParameterKind::kFeedForwardOutNorm, ParameterKind::kFeedForwardNormBias);
 }
 
-void add_block(const ModelConfig& config, UnitBuilder& unit) {
+void add_feed_forward_matrices(const ModelConfig& config, UnitBuilder& unit) {
   const bool gated = config.feed_forward != FeedForward::kGelu;
   const std::int64_t inner = config.intermediate;
-  add_attention_matrices(config, unit);
   if (gated) unit.matrix(ParameterKind::kGate, inner, config.width, TensorCut::kRows);
   unit.matrix(ParameterKind::kUp, inner, config.width, TensorCut::kRows);
   unit.matrix(ParameterKind::kDown, config.width, inner, TensorCut::kColumns);
+}
+
+void add_feed_forward_biases(const ModelConfig& config, UnitBuilder& unit) {
+  const bool gated = config.feed_forward != FeedForward::kGelu;
+  const std::int64_t inner = config.intermediate;
+  if (gated) unit.bias(ParameterKind::kGateBias, inner, TensorCut::kRows);
+  unit.bias(ParameterKind::kUpBias, inner, TensorCut::kRows);
+  unit.bias(ParameterKind::kDownBias, config.width);
+}
+
+void add_expert_matrices(const ModelConfig& config, UnitBuilder& unit) {
+  TERRACE_CHECK(config.feed_forward != FeedForward::kGelu);
+  const std::int64_t inner = config.experts.intermediate;
+  unit.matrix(ParameterKind::kRouter, config.experts.count, config.width, TensorCut::kReplicated);
+  for (std::int64_t expert = 0; expert < config.experts.count; ++expert) {
+    unit.expert_matrix(ParameterKind::kExpertGate, expert, inner, config.width);
+    unit.expert_matrix(ParameterKind::kExpertUp, expert, inner, config.width);
+    unit.expert_matrix(ParameterKind::kExpertDown, expert, config.width, inner);
+  }
+}
+
+void add_block(const ModelConfig& config, UnitBuilder& unit, bool has_experts) {
+  add_attention_matrices(config, unit);
+  if (has_experts) {
+    add_expert_matrices(config, unit);
+  } else {
+    add_feed_forward_matrices(config, unit);
+  }
   unit.adapters();
   add_attention_biases(config, unit);
-  if (config.has_feed_forward_bias) {
-    if (gated) unit.bias(ParameterKind::kGateBias, inner, TensorCut::kRows);
-    unit.bias(ParameterKind::kUpBias, inner, TensorCut::kRows);
-    unit.bias(ParameterKind::kDownBias, config.width);
-  }
+  if (config.has_feed_forward_bias && !has_experts) add_feed_forward_biases(config, unit);
   add_query_key_norms(config, unit);
   add_block_norms(config, unit);
 }
@@ -364,22 +400,26 @@ void add_head(const ModelConfig& config, UnitBuilder& unit) {
 // tensor are its rows, one after the other. No family stores such a tensor transposed, where they
 // would be columns, so readers and writers do not handle that.
 void find_stored_rows(UnitLayout& unit) {
+  struct Stored {
+    const ParameterTensor* first = nullptr;
+    std::int64_t rows = 0;
+  };
+  std::unordered_map<std::string_view, Stored> found;
   for (ParameterTensor& tensor : unit.tensors) {
-    tensor.stored_rows = 0;
-    for (const ParameterTensor& other : unit.tensors) {
-      if (other.stored_name != tensor.stored_name) continue;
-      TERRACE_CHECK_EQ(other.columns, tensor.columns);
-      TERRACE_CHECK_EQ(other.is_vector, tensor.is_vector);
-      if (other.offset < tensor.offset) tensor.stored_first_row += other.rows;
-      tensor.stored_rows += other.rows;
-    }
+    Stored& stored = found[tensor.stored_name];
+    if (stored.first == nullptr) stored.first = &tensor;
+    TERRACE_CHECK_EQ(stored.first->columns, tensor.columns);
+    TERRACE_CHECK_EQ(stored.first->is_vector, tensor.is_vector);
+    tensor.stored_first_row = stored.rows;
+    stored.rows += tensor.rows;
   }
+  for (ParameterTensor& tensor : unit.tensors) tensor.stored_rows = found[tensor.stored_name].rows;
 }
 
 UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t index) {
   UnitBuilder unit(config, kind, index);
   if (kind == UnitKind::kEmbedding) add_embedding(config, unit);
-  if (kind == UnitKind::kBlock) add_block(config, unit);
+  if (kind == UnitKind::kBlock) add_block(config, unit, config.layer(index - 1).has_experts);
   if (kind == UnitKind::kHead) add_head(config, unit);
   UnitLayout layout = unit.finish();
   find_stored_rows(layout);
@@ -415,8 +455,10 @@ std::uint32_t adapter_stream(const UnitLayout& unit, const ParameterTensor& tens
 
 }  // namespace
 
-const ParameterTensor* UnitLayout::find(ParameterKind wanted) const {
-  const auto found = std::ranges::find(tensors, wanted, &ParameterTensor::kind);
+const ParameterTensor* UnitLayout::find(ParameterKind wanted, std::int32_t expert) const {
+  const auto found = std::ranges::find_if(tensors, [&](const ParameterTensor& tensor) {
+    return tensor.kind == wanted && tensor.expert == expert;
+  });
   return found == tensors.end() ? nullptr : &*found;
 }
 
@@ -458,7 +500,9 @@ std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t
       one.random_stream = is_adapter(one.kind) ? adapter_stream(unit, one) : stream++;
     }
     const UnitLayout whole = UnitArrangement(unit, TensorSplit(), 1).run();
-    for (ParameterTensor& one : unit.tensors) one.slice.whole_offset = whole.find(one.kind)->offset;
+    for (ParameterTensor& one : unit.tensors) {
+      one.slice.whole_offset = whole.find(one.kind, one.expert)->offset;
+    }
     unit = UnitArrangement(unit, tensor, ranks, storage).run();
   }
   return layout;

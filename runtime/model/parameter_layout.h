@@ -28,6 +28,7 @@ enum class GradientShare : std::uint8_t { kAll, kRows, kHeads, kPart };
 
 struct ParameterTensor {
   ParameterKind kind = ParameterKind::kTokenEmbedding;
+  std::int32_t expert = 0;  // whose parameter it is, if each expert has one of this kind
   std::string name;  // unique; in checkpoints: as llama calls it, or gpt2 without "transformer."
   // The place in Hugging Face's files: the tensor of this name has `stored_rows` rows there, and
   // this parameter's rows begin at row stored_first_row. Both numbers are for the whole model.
@@ -82,7 +83,8 @@ struct UnitLayout {
   ElementSpan quantized;             // where the quantised matrices are, one after the other
   std::vector<ElementSpan> padding;  // not parameters: zero, and so are their gradients
 
-  const ParameterTensor* find(ParameterKind kind) const;  // null: the unit has none
+  // Returns null where the unit has no such parameter.
+  const ParameterTensor* find(ParameterKind kind, std::int32_t expert = 0) const;
   // Returns the number of elements that have gradients and optimizer state.
   std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
   bool trains() const { return trained_elements() > 0; }
@@ -93,10 +95,11 @@ struct UnitLayout {
 };
 
 // Returns the layouts of all units. The tensors of a unit are in the order of ParameterKind:
-// matrices, biases, norms. `config` says which of them train.
-// `ranks` is the number of ranks that the states may be divided over. `tensor` says which part of
-// the model a tensor-parallel rank has. `storage` says how frozen matrices of blocks are kept, and
-// check_quantized_parts() must hold for it. Slices refer to the model without quantisation.
+// matrices, biases, norms. Experts follow each other, each with its gate, up and down. `config`
+// says which of them train. `ranks` is the number of ranks that the states may be divided over.
+// `tensor` says which part of the model a tensor-parallel rank has. `storage` says how frozen
+// matrices of blocks are kept, and check_quantized_parts() must hold for it. Slices refer to the
+// model without quantisation.
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks = 1,
                                          const TensorSplit& tensor = TensorSplit(),
                                          const BaseStorage& storage = BaseStorage());

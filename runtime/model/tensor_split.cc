@@ -30,6 +30,13 @@ std::int64_t TensorSlice::before(std::int64_t whole, std::int32_t of_rank) const
 void check_tensor_split(const ModelConfig& config, std::int64_t rows, const TensorSplit& split,
                         OptionNames name_of_option) {
   if (split.ranks == 1) return;
+  if (config.experts.count > 0) {
+    const std::string_view option = name_of_option(Option::kTensorParallel);
+    throw ConfigError(
+        fmt::format("{} {}: {} has layers of experts, which tensor-parallel ranks cannot share yet",
+                    option, split.ranks, config.name.empty() ? "the model" : config.name),
+        fmt::format("give {} 1; data-parallel ranks and pipeline stages may be more", option));
+  }
   require_parts(config.heads, "heads", config, split, name_of_option);
   require_parts(config.key_value_heads, "key-value heads", config, split, name_of_option);
   require_parts(config.intermediate, "intermediate columns", config, split, name_of_option);

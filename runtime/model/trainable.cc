@@ -6,6 +6,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -55,14 +56,31 @@ std::size_t match_one(std::string_view pattern, char character) {
 
 std::vector<std::string> stored_names(const std::vector<UnitLayout>& layout) {
   std::vector<std::string> names;
+  std::unordered_set<std::string_view> known;
   for (const UnitLayout& unit : layout) {
     for (const ParameterTensor& tensor : unit.tensors) {
-      if (std::ranges::find(names, tensor.stored_name) == names.end()) {
-        names.push_back(tensor.stored_name);
-      }
+      if (known.insert(tensor.stored_name).second) names.push_back(tensor.stored_name);
     }
   }
   return names;
+}
+
+// Throws ConfigError for a layer of which only some experts' parameters train: all of them are one
+// tensor to its products.
+void check_experts(const UnitLayout& unit, OptionNames name_of_option) {
+  const ParameterTensor* const first = unit.find(ParameterKind::kExpertGate);
+  if (first == nullptr) return;
+  for (const ParameterTensor& tensor : unit.tensors) {
+    const bool is_of_expert =
+        ParameterKind::kExpertGate <= tensor.kind && tensor.kind <= ParameterKind::kExpertDown;
+    if (!is_of_expert || tensor.trainable == first->trainable) continue;
+    const ParameterTensor& trained = tensor.trainable ? tensor : *first;
+    const ParameterTensor& frozen = tensor.trainable ? *first : tensor;
+    throw ConfigError(
+        fmt::format("{} trains {} but not {}: all parameters of a layer's experts train, or none",
+                    name_of_option(Option::kTrainable), trained.stored_name, frozen.stored_name),
+        "give patterns that match all experts of a layer with all their parameters, or none");
+  }
 }
 
 }  // namespace
@@ -132,6 +150,7 @@ void check_trainable(const ModelConfig& config, OptionNames name_of_option) {
         fmt::format("give names of its tensors, or patterns of them (*, ?, [..]): {}{}",
                     fmt::join(shown, ", "), names.size() > kShown ? ", ..." : ""));
   }
+  for (const UnitLayout& unit : layout) check_experts(unit, name_of_option);
 }
 
 }  // namespace terrace

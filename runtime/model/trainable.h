@@ -23,7 +23,8 @@ bool matches_name(std::string_view pattern, std::string_view name);
 // adapter, only the adapter and its whole modules train.
 bool is_trainable(const ModelConfig& config, std::string_view stored_name);
 
-// Throws ConfigError for a pattern that matches no tensor, naming some tensors that exist.
+// Throws ConfigError for a pattern that matches no tensor, naming some tensors that exist, and for
+// patterns that match only some of the parameters of a layer's experts.
 void check_trainable(const ModelConfig& config, OptionNames name_of_option = field_of_option);
 // Returns `config` with these patterns. Throws as check_trainable() does.
 ModelConfig with_trainable(ModelConfig config, std::vector<std::string> patterns,

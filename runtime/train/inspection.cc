@@ -52,14 +52,20 @@ std::uint64_t size_of_files(const fs::path& directory) {
 }
 
 Document shape_of_model(const ModelConfig& config) {
-  return {{"layers", config.layers},
-          {"width", config.width},
-          {"heads", config.heads},
-          {"key_value_heads", config.key_value_heads},
-          {"intermediate", config.intermediate},
-          {"vocabulary", config.vocabulary},
-          {"positions", config.positions},
-          {"tied", config.tied}};
+  Document shape = {{"layers", config.layers},
+                    {"width", config.width},
+                    {"heads", config.heads},
+                    {"key_value_heads", config.key_value_heads},
+                    {"intermediate", config.intermediate},
+                    {"vocabulary", config.vocabulary},
+                    {"positions", config.positions},
+                    {"tied", config.tied}};
+  if (config.experts.count > 0) {
+    shape["experts"] = config.experts.count;
+    shape["experts_per_token"] = config.experts.per_row;
+    shape["expert_intermediate"] = config.experts.intermediate;
+  }
+  return shape;
 }
 
 Document tensors_of(const SafetensorsHeader& header) {

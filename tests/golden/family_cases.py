@@ -530,13 +530,187 @@ def granite_cases():
     )
 
 
+# Every expert has 768 parameters.
+EXPERTS = {**SMALL, "num_local_experts": 5, "num_experts_per_tok": 2}
+
+
+def expert_layers(model):
+    return [layer.mlp for layer in model.model.layers if hasattr(layer.mlp, "experts")]
+
+
+def with_gates_and_ups_exchanged(model):
+    for layer in expert_layers(model):
+        gate, up = layer.experts.gate_up_proj.chunk(2, dim=1)
+        layer.experts.gate_up_proj.copy_(torch.cat([up, gate], dim=1))
+
+
+def with_next_experts(model):
+    for layer in expert_layers(model):
+        for name in ("gate_up_proj", "down_proj"):
+            matrices = getattr(layer.experts, name)
+            matrices.copy_(matrices.roll(1, dims=0))
+
+
+def with_equal_weights(model):
+    """Gives the chosen experts of a token the same weight."""
+    for layer in expert_layers(model):
+        choose = layer.gate.forward
+
+        def forward(hidden, choose=choose):
+            logits, weights, indices = choose(hidden)
+            return logits, torch.full_like(weights, 1 / weights.shape[-1]), indices
+
+        layer.gate.forward = forward
+
+
+EXPERT_CHANGES = (
+    Change("one expert of a token", keys={"num_experts_per_tok": 1}),
+    Change("gates and ups exchanged", patch=with_gates_and_ups_exchanged),
+    Change("experts of other numbers", patch=with_next_experts),
+    Change("equal weights", patch=with_equal_weights),
+)
+
+
+def mixtral_cases():
+    yield Case(
+        "mixtral",
+        "mixtral",
+        {**EXPERTS, "intermediate_size": 8, **rope("default")},
+        changes=EXPERT_CHANGES,
+        ignored=(Change("another name", without=("num_local_experts",), keys={"num_experts": 5}),),
+        masked_targets=True,
+    )
+    yield Case(
+        "mixtral_window",
+        "mixtral",
+        {**EXPERTS, "intermediate_size": 8, "num_experts_per_tok": 3, "head_dim": 8,
+         "sliding_window": WINDOW, **TIED, "pad_token_id": 3},
+        changes=(no_window(), one_more(), *EXPERT_CHANGES[:1], PADDING_CHANGE),
+        padding_in_batch=True,
+    )
+    yield Case(
+        "mixtral_absent",
+        "mixtral",
+        {**EXPERTS, "num_local_experts": 8, "intermediate_size": 8, "num_attention_heads": 8,
+         "num_key_value_heads": 8, "rms_norm_eps": 1e-5},
+        without=("num_local_experts", "num_experts_per_tok", "num_key_value_heads", "head_dim",
+                 "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "hidden_act",
+                 "sliding_window", "output_router_logits", "router_jitter_noise"),
+        changes=(
+            EXPERT_CHANGES[0],
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-6}),
+            Change("theta", keys={"rope_theta": 10000.0}),
+            Change("a window", keys={"sliding_window": WINDOW}),
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        stores_after=False,
+    )
+
+
+def olmoe_cases():
+    experts = {**EXPERTS, "num_local_experts": 4, "intermediate_size": 8}
+    yield Case(
+        "olmoe",
+        "olmoe",
+        {**experts, "norm_topk_prob": True, "pad_token_id": 3, **rope("default")},
+        changes=(
+            *EXPERT_CHANGES,
+            NO_HEAD_NORMS,
+            Change("not normalised", keys={"norm_topk_prob": False}),
+            PADDING_CHANGE,
+        ),
+        padding_in_batch=True,
+    )
+    yield Case(
+        "olmoe_absent",
+        "olmoe",
+        {**experts, "num_attention_heads": 2, "num_key_value_heads": 2, "attention_bias": True,
+         "rms_norm_eps": 1e-5, "pad_token_id": 1, **TIED},
+        without=("num_key_value_heads", "norm_topk_prob", "rms_norm_eps", "rope_parameters",
+                 "hidden_act", "output_router_logits", "pad_token_id"),
+        changes=(
+            NO_BIASES,
+            Change("normalised", keys={"norm_topk_prob": True}),
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-6}),
+            Change("theta", keys={"rope_theta": 1000000.0}),
+            PADDING_CHANGE,
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        padding_in_batch=True,
+        masked_targets=True,
+    )
+
+
+def qwen3_moe_cases():
+    experts = {**EXPERTS, "num_local_experts": 4, "moe_intermediate_size": 8, "head_dim": 8}
+    yield Case(
+        "qwen3_moe",
+        "qwen3_moe",
+        {**experts, "norm_topk_prob": True},
+        without=("num_local_experts",),
+        file_keys={"num_experts": 4},
+        changes=(
+            *EXPERT_CHANGES,
+            NO_HEAD_NORMS,
+            Change("not normalised", keys={"norm_topk_prob": False}),
+        ),
+        ignored=(Change("max_window_layers", keys={"max_window_layers": 1}),),
+        masked_targets=True,
+    )
+    yield Case(
+        "qwen3_moe_layers",
+        "qwen3_moe",
+        {**experts, **THREE_LAYERS, "num_local_experts": 3, "mlp_only_layers": [1],
+         "num_attention_heads": 2, "num_key_value_heads": 1, "attention_bias": True},
+        without=("norm_topk_prob", "decoder_sparse_step"),
+        changes=(
+            *EXPERT_CHANGES,
+            NO_BIASES,
+            Change("normalised", keys={"norm_topk_prob": True}),
+            Change("experts in all layers", keys={"mlp_only_layers": []}),
+            Change("experts in the middle layer", keys={"mlp_only_layers": [0, 2]}),
+        ),
+    )
+    yield Case(
+        "qwen3_moe_sparse_step",
+        "qwen3_moe",
+        {**experts, "decoder_sparse_step": 2, "num_experts_per_tok": 3, "norm_topk_prob": True,
+         "use_sliding_window": True, "sliding_window": WINDOW, **TIED, "pad_token_id": 3},
+        changes=(
+            no_window(use_sliding_window=False),
+            one_more(),
+            Change("experts in all layers", keys={"decoder_sparse_step": 1}),
+            Change("no experts", keys={"mlp_only_layers": [1]}),
+            PADDING_CHANGE,
+        ),
+        padding_in_batch=True,
+    )
+    yield Case(
+        "qwen3_moe_absent",
+        "qwen3_moe",
+        {**experts, "rms_norm_eps": 1e-6},
+        without=("head_dim", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
+                 "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "hidden_act",
+                 "use_sliding_window", "sliding_window", "output_router_logits"),
+        changes=(
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-5}),
+            Change("theta", keys={"rope_theta": 1000000.0}),
+            Change("normalised", keys={"norm_topk_prob": True}),
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+    )
+
+
 def cases():
     yield from mistral_cases()
+    yield from mixtral_cases()
     yield from qwen2_cases()
     yield from qwen3_cases()
+    yield from qwen3_moe_cases()
     yield from gemma2_cases()
     yield from gemma3_cases()
     yield from phi3_cases()
     yield from olmo2_cases()
+    yield from olmoe_cases()
     yield from smollm3_cases()
     yield from granite_cases()

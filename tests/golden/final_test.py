@@ -102,7 +102,8 @@ def expect_near(what, values, wanted, spread):
 def check_training(case, losses, logits, batches, max_grad_norm):
     directory = CASES / case
     config = json.loads((directory / "config.json").read_text())
-    weights = {n: v.float() for n, v in reference.stored_weights(directory).items()}
+    stored = {n: v.float() for n, v in reference.stored_weights(directory).items()}
+    weights = reference.as_parameters(config["model_type"], stored)
     ids = batches.tokens[0, 0, 0]
     wanted = trained(config, weights, batches, max_grad_norm, ids)
     runs = [trained(config, weights, batches, max_grad_norm, ids, torch.Generator().manual_seed(i))

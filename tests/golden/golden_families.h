@@ -18,10 +18,13 @@ inline constexpr auto kFamilies = std::to_array<std::string_view>({
     "granite",
     "llama",
     "mistral",
+    "mixtral",
     "olmo2",
+    "olmoe",
     "phi3",
     "qwen2",
     "qwen3",
+    "qwen3_moe",
     "smollm3",
 });
 

@@ -226,7 +226,8 @@ def write(case, config, weights, results, spread):
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    stored = reference.as_stored(case.family, weights)
+    save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
     after = kept_after(case, results)
     golden = golden_text(case, results, spread, after)
     (directory / "golden.json").write_text(compact_json(golden))
@@ -251,7 +252,8 @@ def compare(case, config, weights, results):
     if json.loads((directory / "config.json").read_text()) != config:
         raise AssertionError(f"{case.name}: config.json is another one")
     stored = reference.stored_weights(directory)
-    if any(not torch.equal(stored[name], value) for name, value in weights.items()):
+    own = reference.as_stored(case.family, weights)
+    if any(not torch.equal(stored[name], value) for name, value in own.items()):
         raise AssertionError(f"{case.name}: weights are others")
     spread = json.loads((directory / "golden.json").read_text())["spread"]
     tensors = golden_tensors(results, results.training.after)

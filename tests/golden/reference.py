@@ -11,6 +11,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+# The names that transformers gives the parameters of experts in files: of gate, up and down. Its
+# models have all experts of a layer as one parameter, with gate and up as one matrix.
+EXPERT_NAMES = {
+    "mixtral": ("block_sparse_moe.experts.{}.w1.weight", "block_sparse_moe.experts.{}.w3.weight",
+                "block_sparse_moe.experts.{}.w2.weight"),
+    **dict.fromkeys(
+        ("olmoe", "qwen3_moe"),
+        ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight",
+         "mlp.experts.{}.down_proj.weight")),
+}
+
 STEPS = 5
 MICRO_BATCHES = 2
 SEQUENCES = 2
@@ -55,8 +66,56 @@ def model_of(config):
         Path(directory, "config.json").write_text(json.dumps(config))
         loaded = AutoConfig.from_pretrained(directory)
     return AutoModelForCausalLM.from_config(
-        loaded, attn_implementation="eager", dtype=torch.float32
+        loaded, **implementations(config["model_type"]), dtype=torch.float32
     ).eval()
+
+
+def implementations(family):
+    """The plainest code that transformers has."""
+    experts = {"experts_implementation": "eager"} if family in EXPERT_NAMES else {}
+    return {"attn_implementation": "eager", **experts}
+
+
+def as_stored(family, tensors):
+    """Returns tensors of a model's parameters under the names, and in the shapes, that they have in files."""
+    if family not in EXPERT_NAMES:
+        return dict(tensors)
+    gate, up, down = EXPERT_NAMES[family]
+    stored = {}
+    for name, value in tensors.items():
+        layer = name.partition("mlp.")[0]
+        if name.endswith("mlp.experts.gate_up_proj"):
+            for expert, (own_gate, own_up) in enumerate(zip(*value.chunk(2, dim=1))):
+                stored[layer + gate.format(expert)] = own_gate.clone()
+                stored[layer + up.format(expert)] = own_up.clone()
+        elif name.endswith("mlp.experts.down_proj"):
+            for expert, own in enumerate(value):
+                stored[layer + down.format(expert)] = own.clone()
+        elif name.endswith("mlp.gate.weight") and family == "mixtral":
+            stored[layer + "block_sparse_moe.gate.weight"] = value
+        else:
+            stored[name] = value
+    return stored
+
+
+def as_parameters(family, stored):
+    """Returns what as_stored() was given: tensors under the names of a model's parameters."""
+    if family not in EXPERT_NAMES:
+        return dict(stored)
+    tensors = {name: value for name, value in stored.items() if ".experts." not in name}
+    module = EXPERT_NAMES[family][0].partition(".")[0]
+    tensors = {name.replace(f".{module}.gate.", ".mlp.gate."): value
+               for name, value in tensors.items()}
+    for layer in sorted({name.partition(f"{module}.experts.")[0] for name in stored
+                         if ".experts." in name}):
+        lists = [[], [], []]
+        for values, pattern in zip(lists, EXPERT_NAMES[family]):
+            while (name := layer + pattern.format(len(values))) in stored:
+                values.append(stored[name])
+        gate, up, down = (torch.stack(values) for values in lists)
+        tensors[f"{layer}mlp.experts.gate_up_proj"] = torch.cat([gate, up], dim=1)
+        tensors[f"{layer}mlp.experts.down_proj"] = down
+    return tensors
 
 
 def with_weights(config, weights):
@@ -92,13 +151,13 @@ def draw(case, name, parameter, random):
         values = case.embedding_deviation * normal
     else:
         gain = case.head_gain if name == "lm_head.weight" else gain
-        inputs = parameter.shape[0] if case.family == "gpt2" else parameter.shape[1]
+        inputs = parameter.shape[0] if case.family == "gpt2" else parameter.shape[-1]
         values = gain * case.matrix_deviation / math.sqrt(inputs) * normal
     return values.to(torch.bfloat16)
 
 
 def weights_of(case, config):
-    """The parameters under the names of model.safetensors; a tied head is not among them."""
+    """The parameters under the names that the model has for them; a tied head is not among them."""
     random = random_numbers(case, "weights")
     return {
         name: draw(case, name, parameter, random)
@@ -155,7 +214,8 @@ def logits_of(model, batches):
 
 def gradients_of(model, batches):
     backward(model, batches.tokens[0], batches.targets[0])
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return as_stored(model.config.model_type, gradients)
 
 
 def optimizer_of(model, decay):
@@ -187,7 +247,7 @@ def train(model, batches, max_grad_norm, change_gradients=None, decay=WEIGHT_DEC
         norms.append(norm.item())
         optimizer.step()
     after = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    return Training(losses, norms, after)
+    return Training(losses, norms, as_stored(model.config.model_type, after))
 
 
 def continuation_of(model, prompt):
@@ -216,8 +276,9 @@ def continuation_of(model, prompt):
 
 def load_whole(directory):
     """Loads a model's directory as a user of transformers does; all tensors must be as expected."""
+    family = AutoConfig.from_pretrained(directory).model_type
     model, info = AutoModelForCausalLM.from_pretrained(
-        directory, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+        directory, **implementations(family), dtype=torch.float32, output_loading_info=True
     )
     for kind, names in info.items():
         assert not names, f"{directory}: {kind}: {names}"

@@ -158,6 +158,7 @@ TEST_P(GpuKernels, Elementwise) { expect_all(elementwise_cases(GetParam())); }
 TEST_P(GpuKernels, Embedding) { expect_all(embedding_cases(GetParam())); }
 TEST_P(GpuKernels, HeadLoss) { expect_all_products(head_loss_cases(GetParam())); }
 TEST_P(GpuKernels, HeadPart) { expect_all_products(head_part_cases(GetParam())); }
+TEST_P(GpuKernels, Experts) { expect_all(expert_cases(GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, GpuKernels,
                          testing::Values(DType::kF32, DType::kBF16, DType::kF16),

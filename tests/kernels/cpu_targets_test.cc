@@ -68,6 +68,7 @@ TEST_P(CpuTargets, ActivationsConform) {
   expect_conforms_on_every_target(activation_cases(GetParam()));
 }
 TEST_P(CpuTargets, MatricesConform) { expect_conforms_on_every_target(matmul_cases(GetParam())); }
+TEST_P(CpuTargets, ExpertsConform) { expect_conforms_on_every_target(expert_cases(GetParam())); }
 TEST_P(CpuTargets, AttentionConforms) {
   expect_conforms_on_every_target(attention_cases(GetParam()));
 }

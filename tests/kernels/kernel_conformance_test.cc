@@ -35,6 +35,7 @@ TEST_P(KernelConformance, Elementwise) { expect_all(elementwise_cases); }
 TEST_P(KernelConformance, Embedding) { expect_all(embedding_cases); }
 TEST_P(KernelConformance, HeadLoss) { expect_all(head_loss_cases); }
 TEST_P(KernelConformance, HeadPart) { expect_all(head_part_cases); }
+TEST_P(KernelConformance, Experts) { expect_all(expert_cases); }
 
 // Returns the workspace that the call needs for `workers` workers.
 std::size_t workspace_for(const OpCase& op_case, int workers) {

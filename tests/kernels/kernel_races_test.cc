@@ -59,6 +59,7 @@ TEST_P(KernelRaces, Embedding) { expect_none(embedding_cases(GetParam())); }
 TEST_P(KernelRaces, HeadLoss) { expect_none(head_loss_cases(GetParam())); }
 TEST_P(KernelRaces, Attention) { expect_none(attention_cases(GetParam())); }
 TEST_P(KernelRaces, HeadPart) { expect_none(head_part_cases(GetParam())); }
+TEST_P(KernelRaces, Experts) { expect_none(expert_cases(GetParam())); }
 
 // In fp16 threads do the same as in bf16.
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, KernelRaces,

@@ -53,6 +53,7 @@ TEST_P(SharedKernels, HeadLoss) {
 TEST_P(SharedKernels, Attention) { expect_all(attention_cases(GetParam())); }
 
 TEST_P(SharedKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
+TEST_P(SharedKernels, Experts) { expect_all(expert_cases(GetParam())); }
 
 // A launcher that only records which products it is asked for.
 class ProductList {

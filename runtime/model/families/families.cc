@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "runtime/model/families/family.h"
@@ -12,14 +13,35 @@ constexpr auto kFamilies = std::to_array<const Family*>({
     &kGraniteFamily,
     &kLlamaFamily,
     &kMistralFamily,
+    &kMixtralFamily,
     &kOlmo2Family,
+    &kOlmoeFamily,
     &kPhi3Family,
     &kQwen2Family,
     &kQwen3Family,
+    &kQwen3MoeFamily,
     &kSmolLm3Family,
 });
 
+struct Missing {
+  std::string_view model_type, what;
+};
+
+// Families with experts that people will try.
+constexpr auto kMissing = std::to_array<Missing>({
+    {"deepseek_v2", "latent attention and groups of experts"},
+    {"deepseek_v3", "latent attention, groups of experts and weights of fp8"},
+    {"glm4_moe", "a router with sigmoids and a bias, and shared experts"},
+    {"gpt_oss", "attention sinks, biases of experts and weights of mxfp4"},
+    {"qwen2_moe", "a shared expert beside the chosen ones"},
+});
+
 }  // namespace
+
+std::string_view missing_of(std::string_view model_type) {
+  const auto found = std::ranges::find(kMissing, model_type, &Missing::model_type);
+  return found == kMissing.end() ? "" : found->what;
+}
 
 std::span<const Family* const> all_families() { return kFamilies; }
 

@@ -21,6 +21,8 @@ struct Family {
 
 // Returns null for a model_type that is not built.
 const Family* find_family(std::string_view model_type);
+// Returns what a well-known model_type that is not built would need; empty for others.
+std::string_view missing_of(std::string_view model_type);
 std::span<const Family* const> all_families();
 
 extern const Family kGemma2Family;
@@ -29,10 +31,13 @@ extern const Family kGpt2Family;
 extern const Family kGraniteFamily;
 extern const Family kLlamaFamily;
 extern const Family kMistralFamily;
+extern const Family kMixtralFamily;
 extern const Family kOlmo2Family;
+extern const Family kOlmoeFamily;
 extern const Family kPhi3Family;
 extern const Family kQwen2Family;
 extern const Family kQwen3Family;
+extern const Family kQwen3MoeFamily;
 extern const Family kSmolLm3Family;
 
 }  // namespace terrace

@@ -120,6 +120,10 @@ ParameterNames usual_names() {
   set(ParameterKind::kGate, "model.layers.{}.mlp.gate_proj.weight");
   set(ParameterKind::kUp, "model.layers.{}.mlp.up_proj.weight");
   set(ParameterKind::kDown, "model.layers.{}.mlp.down_proj.weight");
+  set(ParameterKind::kRouter, "model.layers.{}.mlp.gate.weight");
+  set(ParameterKind::kExpertGate, "model.layers.{}.mlp.experts.{}.gate_proj.weight");
+  set(ParameterKind::kExpertUp, "model.layers.{}.mlp.experts.{}.up_proj.weight");
+  set(ParameterKind::kExpertDown, "model.layers.{}.mlp.experts.{}.down_proj.weight");
   set(ParameterKind::kHeadWeight, "lm_head.weight");
   set(ParameterKind::kQueryBias, "model.layers.{}.self_attn.q_proj.bias");
   set(ParameterKind::kKeyBias, "model.layers.{}.self_attn.k_proj.bias");
@@ -160,6 +164,27 @@ void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults d
   defaults.rotary_width = config.rotated_width();
   config.ropes = {read_rope(keys, defaults)};
   config.layer_options.assign(static_cast<std::size_t>(config.layers), LayerOptions{.rope = 0});
+}
+
+void read_experts(const ConfigReader& keys, ModelConfig& config, const ExpertDefaults& defaults) {
+  constexpr std::int64_t kExpertsMax = 4096;
+  constexpr const char* kCount = "num_local_experts";
+  constexpr const char* kAlias = "num_experts";
+  constexpr const char* kChosen = "num_experts_per_tok";
+  for (const char* key : {kCount, kAlias, kChosen}) refuse_null(keys, key);
+  const bool is_named = keys.has(kCount) || keys.has(kAlias);
+  config.experts.count = is_named ? keys.count_of(kCount, kAlias) : defaults.count;
+  if (config.experts.count > kExpertsMax) {
+    keys.wrong(keys.has(kCount) ? kCount : kAlias, fmt::format("at most {}", kExpertsMax));
+  }
+  config.experts.per_row = keys.count(kChosen, defaults.per_row);
+  if (config.experts.per_row > config.experts.count) {
+    keys.wrong(kChosen, fmt::format("at most the {} experts of a layer", config.experts.count));
+  }
+  if (keys.flag("output_router_logits", false)) {
+    keys.refuse("output_router_logits",
+                "asks for a loss that balances experts, which is not built; use false");
+  }
 }
 
 void refuse_null(const ConfigReader& keys, const std::string& key) {

@@ -84,6 +84,16 @@ void read_feed_forward_bias(const ConfigReader& keys, ModelConfig& config);
 // Reads one rotary table, the same for all layers. Sets the sizes in `defaults`.
 void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults defaults = {});
 
+// The values that a family's class takes where config.json does not say how many experts there are
+// and how many are chosen.
+struct ExpertDefaults {
+  std::int64_t count = 0;
+  std::int64_t per_row = 0;
+};
+// Reads num_local_experts (or num_experts, another name of it) and num_experts_per_tok, and refuses
+// output_router_logits.
+void read_experts(const ConfigReader& keys, ModelConfig& config, const ExpertDefaults& defaults);
+
 // Refuses a key that is there and null. To be called for keys whose null the class refuses.
 void refuse_null(const ConfigReader& keys, const std::string& key);
 

@@ -31,6 +31,8 @@ constexpr Shape kShapes[] = {
     {"qwen3_untied_odd", "qwen3", false, true, 0.9},
     {"gemma2_tied", "gemma2", true, false, 1.6},
     {"olmo2_untied_odd", "olmo2", false, true, 0.9},
+    {"mixtral_tied", "mixtral", true, false, 1.6},
+    {"qwen3_moe_untied_odd", "qwen3_moe", false, true, 0.9},
 };
 
 using Case = std::tuple<int, DType>;  // index of a shape, precision
@@ -492,7 +494,8 @@ std::string name_of_case(const testing::TestParamInfo<Case>& instance) {
 constexpr int kShapesInBoth = kEverySwitch ? static_cast<int>(std::size(kShapes)) : 4;
 const auto kCases =
     testing::Combine(testing::Range(0, kShapesInBoth), testing::Values(DType::kBF16, DType::kF32));
-constexpr Case kOtherFamilies[] = {{4, DType::kBF16}, {5, DType::kF32}, {6, DType::kBF16}};
+constexpr Case kOtherFamilies[] = {
+    {4, DType::kBF16}, {5, DType::kF32}, {6, DType::kBF16}, {7, DType::kF32}, {8, DType::kBF16}};
 constexpr Case kFewCases[] = {
     {0, DType::kF32}, {1, DType::kBF16}, {2, DType::kBF16}, {3, DType::kF32}};
 #ifdef TERRACE_EVERY_SWITCH

@@ -170,7 +170,8 @@ TEST(StepAllocationHook, CountsWhatIsAllocated) {
 INSTANTIATE_TEST_SUITE_P(Settings, StepAllocation,
                          testing::Values(Setting{"gpt2", false}, Setting{"gpt2", true},
                                          Setting{"llama", true}, Setting{"qwen3", true},
-                                         Setting{"gemma2", false}, Setting{"olmo2", true}),
+                                         Setting{"gemma2", false}, Setting{"olmo2", true},
+                                         Setting{"qwen3_moe", true}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

@@ -366,6 +366,11 @@ TEST(AdapterTargets, ThatAreNoLayersAreRefused) {
 }
 
 // The expected answers are those of PEFT's get_pattern_key().
+TEST(AdapterTargets, OfModelsWithExpertsAreRefused) {
+  TERRACE_EXPECT_THROW_WITH(with_adapter(small_model("mixtral", {}), {.rank = 4, .alpha = 8}, {}),
+                            ConfigError, "layers of experts");
+}
+
 TEST(AdapterPatterns, MatchTheEndsOfNamesAfterDots) {
   const char* const name = "model.layers.10.self_attn.q_proj";
   const auto matches = [&](const std::string& pattern) {

@@ -101,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(
                  true},
         Defaults{"phi3", 32, 4, 1e-5, 1e4, kNone}, Defaults{"olmo2", 32, 4, 1e-5, 1e4, kNone},
         Defaults{"smollm3", 4, 4, 1e-6, 2e6, kNone, FeedForward::kSiluGate, true},
-        Defaults{"granite", 32, 4, 1e-6, 1e4, kNone}),
+        Defaults{"granite", 32, 4, 1e-6, 1e4, kNone}, Defaults{"mixtral", 8, 4, 1e-5, 1e6, kNone},
+        Defaults{"olmoe", 32, 4, 1e-5, 1e4, kNone}, Defaults{"qwen3_moe", 4, 4, 1e-6, 1e4, kNone}),
     [](const auto& each) { return std::string(each.param.family); });
 
 // --- the padding token ---------------------------------------------------------------------------
@@ -113,6 +114,7 @@ TEST(FamilyPadding, IsTheClasssWhereTheKeyIsAbsent) {
   EXPECT_EQ(parse_with("gemma2").padding_token, 0);
   EXPECT_EQ(parse_with("gemma3_text").padding_token, 0);
   EXPECT_EQ(parse_with("olmo2").padding_token, 1);
+  EXPECT_EQ(parse_with("olmoe").padding_token, 1);
   EXPECT_EQ(parse_with("gemma2", R"({"pad_token_id": null})").padding_token, -1);
   Json large = with("phi3", R"({"vocab_size": 40000})");
   large.erase("pad_token_id");
@@ -320,6 +322,52 @@ TEST(FamilyOptions, BareModelsAreRead) {
   EXPECT_NO_THROW(parse_with("gemma3_text", R"({"architectures": ["Gemma3TextModel"]})"));
 }
 
+// --- experts -------------------------------------------------------------------------------------
+
+std::vector<bool> layers_with_experts(const ModelConfig& config) {
+  std::vector<bool> layers;
+  for (std::int64_t i = 0; i < config.layers; ++i) layers.push_back(config.layer(i).has_experts);
+  return layers;
+}
+
+TEST(FamilyExperts, OfMixtralAreInAllLayers) {
+  const ModelConfig absent = parse_with("mixtral");
+  EXPECT_EQ(absent.experts, (ExpertOptions{8, 2, absent.intermediate, {}}));
+  EXPECT_EQ(layers_with_experts(absent), std::vector<bool>(6, true));
+  EXPECT_EQ(parse_with("mixtral", R"({"num_local_experts": 4})").experts.count, 4);
+  EXPECT_EQ(parse_with("mixtral", R"({"num_experts": 4})").experts.count, 4);
+  EXPECT_EQ(windows(parse_with("mixtral", R"({"sliding_window": 7})")),
+            std::vector<std::int64_t>(6, 7));
+}
+
+TEST(FamilyExperts, OfOlmoeAreInAllLayers) {
+  const ModelConfig absent = parse_with("olmoe");
+  EXPECT_EQ(
+      absent.experts,
+      (ExpertOptions{64, 8, absent.intermediate, {.normalizes = false, .rounds_weights = true}}));
+  EXPECT_EQ(layers_with_experts(absent), std::vector<bool>(6, true));
+  EXPECT_NO_THROW(parse_with("olmoe", R"({"clip_qkv": null})"));
+}
+
+TEST(FamilyExperts, OfQwen3MoeAreInTheLayersThatTheKeysName) {
+  const ModelConfig absent = parse_with("qwen3_moe");
+  EXPECT_EQ(absent.experts,
+            (ExpertOptions{128, 8, 768, {.normalizes = false, .rounds_weights = true}}));
+  EXPECT_EQ(layers_with_experts(absent), std::vector<bool>(6, true));
+  EXPECT_TRUE(parse_with("qwen3_moe", R"({"norm_topk_prob": true})").experts.rule.normalizes);
+  EXPECT_EQ(layers_with_experts(parse_with("qwen3_moe", R"({"decoder_sparse_step": 2})")),
+            (std::vector<bool>{false, true, false, true, false, true}));
+  EXPECT_EQ(layers_with_experts(parse_with(
+                "qwen3_moe", R"({"decoder_sparse_step": 3, "mlp_only_layers": [0, 2]})")),
+            (std::vector<bool>{false, false, false, false, false, true}));
+  EXPECT_EQ(windows(parse_with("qwen3_moe", R"({"use_sliding_window": true})")), kAll);
+}
+
+TEST(FamilyExperts, OfFamiliesThatAreNotBuiltAreRefusedWithWhatIsMissing) {
+  TERRACE_EXPECT_THROW_WITH(parse_with("deepseek_v3"), ConfigError, "latent attention");
+  TERRACE_EXPECT_THROW_WITH(parse_with("gpt_oss"), ConfigError, "attention sinks");
+}
+
 // --- refusals ------------------------------------------------------------------------------------
 
 struct RefusedByAFamily {
@@ -391,6 +439,34 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedByAFamily{"granite_act", "granite", R"({"hidden_act": "relu"})", "hidden_act"},
         RefusedByAFamily{"key_value_heads", "mistral", R"({"num_attention_heads": 4})",
                          "class's default"}),
+    [](const auto& each) { return std::string(each.param.what); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Experts, FamilyRefuses,
+    testing::Values(RefusedByAFamily{"mixtral_noise", "mixtral", R"({"router_jitter_noise": 0.1})",
+                                     "router_jitter_noise"},
+                    RefusedByAFamily{"mixtral_balance", "mixtral",
+                                     R"({"output_router_logits": true})", "output_router_logits"},
+                    RefusedByAFamily{"mixtral_counts", "mixtral",
+                                     R"({"num_local_experts": 4, "num_experts": 5})",
+                                     "num_local_experts"},
+                    RefusedByAFamily{"mixtral_null", "mixtral", R"({"num_local_experts": null})",
+                                     "num_local_experts"},
+                    RefusedByAFamily{"mixtral_chosen", "mixtral", R"({"num_experts_per_tok": 9})",
+                                     "num_experts_per_tok"},
+                    RefusedByAFamily{"olmoe_clip", "olmoe", R"({"clip_qkv": 8.0})", "clip_qkv"},
+                    RefusedByAFamily{"olmoe_heads", "olmoe", R"({"head_dim": 8})", "head_dim"},
+                    RefusedByAFamily{"qwen3_moe_balance", "qwen3_moe",
+                                     R"({"output_router_logits": true})", "output_router_logits"},
+                    RefusedByAFamily{"qwen3_moe_no_experts", "qwen3_moe", R"({"num_experts": 0})",
+                                     "num_experts"},
+                    RefusedByAFamily{"qwen3_moe_step", "qwen3_moe", R"({"decoder_sparse_step": 0})",
+                                     "decoder_sparse_step"},
+                    RefusedByAFamily{"qwen3_moe_layers", "qwen3_moe", R"({"mlp_only_layers": [6]})",
+                                     "mlp_only_layers"},
+                    RefusedByAFamily{"qwen3_moe_windows", "qwen3_moe",
+                                     R"({"use_sliding_window": true, "max_window_layers": 2})",
+                                     "max_window_layers"}),
     [](const auto& each) { return std::string(each.param.what); });
 
 }  // namespace

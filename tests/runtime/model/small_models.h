@@ -20,7 +20,7 @@ struct SmallModel {
   std::int64_t heads = 4;
   std::int64_t key_value_heads = 2;  // of gpt2: as many as heads
   std::int64_t head_width = 16;      // of gpt2: width / heads
-  std::int64_t intermediate = 176;
+  std::int64_t intermediate = 176;   // each expert has a quarter of it
   std::int64_t vocabulary = 256;
   std::int64_t positions = 64;
   bool tied = false;
@@ -38,20 +38,28 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
         sizes.intermediate, sizes.tied);
   }
   const bool is_gemma = family.starts_with("gemma");
-  const bool has_no_bias = family == "mistral" || family == "qwen2" || family == "phi3";
+  const bool has_no_bias =
+      family == "mistral" || family == "mixtral" || family == "qwen2" || family == "phi3";
   const bool has_mlp_bias = family == "llama" || family == "smollm3" || family == "granite";
   std::string more;
   if (!has_no_bias) more += fmt::format(R"(, "attention_bias": {})", sizes.bias);
   if (has_mlp_bias) more += fmt::format(R"(, "mlp_bias": {})", sizes.bias);
   if (is_gemma) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
+  if (family == "mixtral" || family == "qwen3_moe") {
+    more += R"(, "num_experts": 5, "num_experts_per_tok": 2)";
+  }
+  if (family == "qwen3_moe") {  // the second layer has none
+    more += fmt::format(R"(, "moe_intermediate_size": {}, "mlp_only_layers": [1])",
+                        sizes.intermediate / 4);
+  }
   return fmt::format(
       R"({{"model_type": "{}", "hidden_size": {}, "num_hidden_layers": {},
           "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
           "intermediate_size": {}, "vocab_size": {}, "max_position_embeddings": {},
           "rms_norm_eps": 1e-05, "tie_word_embeddings": {}, "pad_token_id": {}{}}})",
       family, sizes.width, sizes.layers, sizes.heads, sizes.key_value_heads, sizes.head_width,
-      sizes.intermediate, sizes.vocabulary, sizes.positions, sizes.tied,
-      family == "llama" ? "null" : "3", more);
+      family == "mixtral" ? sizes.intermediate / 4 : sizes.intermediate, sizes.vocabulary,
+      sizes.positions, sizes.tied, family == "llama" ? "null" : "3", more);
 }
 
 inline ModelConfig small_model(std::string_view family, const SmallModel& sizes) {

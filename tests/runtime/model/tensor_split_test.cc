@@ -148,5 +148,11 @@ TEST(TensorSplit, RefusesWhatCannotBeDivided) {
   EXPECT_THAT(refusal(model, 60, {.ranks = 3}), HasSubstr("vocabulary of 4"));
 }
 
+TEST(TensorSplit, RefusesLayersOfExperts) {
+  EXPECT_THAT(
+      refusal(model_of("mixtral", true), 60, {.ranks = 3}),
+      testing::AllOf(HasSubstr("small has layers of experts"), HasSubstr("ranks.shape.tensor 3")));
+}
+
 }  // namespace
 }  // namespace terrace

@@ -60,6 +60,17 @@ TEST(Trainable, APatternThatMatchesNothingIsRefusedWithNames) {
 }
 
 // The tensors that train come first, and are padded separately, for any number of ranks.
+TEST(Trainable, AllExpertsOfALayerTrainOrNone) {
+  const ModelConfig model = small_model("qwen3_moe", {.layers = 3});
+  EXPECT_NO_THROW(with_trainable(model, {"*.mlp.experts.*"}));
+  EXPECT_NO_THROW(with_trainable(model, {"*.2.mlp.experts.*", "*.mlp.gate.weight"}));
+  EXPECT_NO_THROW(with_trainable(model, {"*.self_attn.*"}));
+  TERRACE_EXPECT_THROW_WITH(with_trainable(model, {"*.mlp.experts.3.*"}), ConfigError,
+                            "mlp.experts.3.gate_proj.weight but not");
+  TERRACE_EXPECT_THROW_WITH(with_trainable(model, {"*.down_proj.weight"}), ConfigError,
+                            "mlp.experts.0.down_proj.weight but not");
+}
+
 TEST(Trainable, TensorsComeFirstInTheirUnit) {
   ModelConfig config = small_model("llama", {});
   config.trainable = {"*mlp*", "*norm*"};

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernel_context.h"
+#include "memory/tensor.h"
+
+// The ops of a layer of experts (Shazeer et al. 2017, arXiv:1701.06538). A router chooses k of E
+// experts for each row, and the row's result is the weighted sum of these experts' results.
+//
+// Letters, besides those of kernel_table.h: E experts, k chosen experts of a row, S = R*k slots.
+// Slot r*k + j belongs to the j-th expert of row r; the experts of a row are in ascending order.
+// Slots are sorted by their expert, so that the rows of one expert lie side by side: a matrix of S
+// rows in this order is called sorted here. How many rows an expert has is known only when the op
+// runs, and may be anything from 0 to R.
+namespace terrace {
+
+// How the logits of a row become the weights of its experts.
+struct ExpertRule {
+  // Whether the weights are the softmax over the row's k chosen logits; else they are the
+  // probabilities of the chosen experts in the softmax over all E logits.
+  bool normalizes = true;
+  // Whether a weight is rounded to the compute type.
+  bool rounds_weights = false;
+
+  friend bool operator==(const ExpertRule&, const ExpertRule&) = default;
+};
+
+// Writes the k experts with the largest logits of each row, in ascending order, to index (i32
+// [R,k]), and their weights to weight (fp32 [R,k]). Where logits are equal, the lower expert comes
+// first, and a NaN comes after all numbers, so index always has k different experts. A NaN among a
+// row's logits makes all its weights NaN. logits [R,E] are of the compute type; softmax is computed
+// in fp32.
+struct ChooseExperts {
+  TensorView logits, index, weight;
+  ExpertRule rule;
+};
+// dlogits [R,E] (compute type) = the gradient of the logits, given the gradient dweight (fp32
+// [R,k]) of the weights. The choice itself has no gradient, and a weight's rounding is left out.
+struct ChooseExpertsBackward {
+  TensorView logits, index, dweight, dlogits;
+  ExpertRule rule;
+};
+
+// Sorts slots by their expert; slots of one expert stay in order. order (i32 [S]) has the slots in
+// sorted order, place (i32 [R,k]) has the place of each slot in it, and offsets (i32 [E+1]) has the
+// place at which each expert's slots begin, and S at its end.
+struct SortSlots {
+  TensorView index, order, place, offsets;
+};
+
+// The sorted rows of some neighbouring experts. offsets are those of SortSlots from the first of
+// these experts on, one more than there are experts. Only the sorted rows from the first offset to
+// the last one are read and written.
+struct ExpertRows {
+  TensorView order, offsets;
+  std::int64_t per_row = 1;  // k
+};
+// An operand of a product with experts. A sorted one has a row for each slot. One that is by row
+// has R rows, and a slot reads row slot / k.
+struct ExpertSide {
+  TensorView matrix;
+  bool is_by_row = false;
+};
+
+// y[S,N] = x[S,K] weight[N,K]^T for each slot, with the weight of its expert. Row e of `weights` is
+// the e-th expert's weight, N*K elements. Accumulated in fp32, rounded once. y is sorted.
+struct ExpertForward {
+  ExpertRows rows;
+  ExpertSide x;
+  StridedRows weights;
+  TensorView y;
+};
+// dx[S,K] = dy[S,N] weight[N,K] for each slot; dx is sorted.
+struct ExpertBackwardInput {
+  ExpertRows rows;
+  ExpertSide dy;
+  StridedRows weights;
+  TensorView dx;
+};
+// dweight[N,K] (fp32) = dy^T x over the slots of each expert, complete in fp32 before it is stored
+// or added. The gradient of an expert without slots is zero.
+struct ExpertBackwardWeight {
+  ExpertRows rows;
+  ExpertSide dy, x;
+  StridedRows dweights;
+  GradientMode mode = GradientMode::kAssign;
+};
+
+// y[r] = the sum over j of weight[r,j] * rows[place[r,j]], in the order of j, in fp32 and rounded
+// once. rows [S,C] is sorted, y is [R,C]. weight (fp32 [R,k]) may be empty: then every weight is 1.
+struct SumExpertRows {
+  TensorView rows, place, weight, y;
+};
+// The step of a weighted sum's gradient that follows the product of the incoming gradient with the
+// experts' down matrices, which gives dh. For each slot, with w its weight: dweight (fp32 [R,k]) =
+// the sum of dh * act over the row; dact = w * dh; weighted = w * act. dh, act, dact and weighted
+// are sorted, [S,I] of the compute type; products and sums are fp32, rounded once. dact may be dh.
+// weighted may be empty.
+struct WeighExpertRows {
+  TensorView order, weight, dh, act;
+  TensorView dweight, dact, weighted;
+};
+
+}  // namespace terrace
