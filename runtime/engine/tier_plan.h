@@ -43,8 +43,10 @@ struct TierRuntimeOptions {
   // Takes hashes of the values of each step, and outlives the runtime. Only where the host reaches
   // the memory in which the units compute, and no step may change nothing. Null: none are made.
   HashSink* hashes = nullptr;
-  std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
-  std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
+  // The most elements of a chunk; tests make it small. With more than 64 data-parallel ranks a plan
+  // has up to 16 times as many where they fit.
+  std::int64_t chunk_elements = kChunkElements;
+  std::int32_t zero_stage = 0;  // what data-parallel ranks share out
   // The ranks of the step; by default this one alone. They include communicators of the devices
   // where the backend has an exchange. Outlive the runtime.
   StepRanks ranks;

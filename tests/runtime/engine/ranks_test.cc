@@ -161,6 +161,28 @@ TEST(ZeroTraining, SendsTheBytesOfItsProgram) {
   }
 }
 
+// With more than 64 ranks chunks are larger than asked for. Where they end changes no bit.
+TEST(ZeroTraining, LargerChunksOfManyRanksHaveTheSameBits) {
+  constexpr std::int32_t kManyRanks = 65;
+  SmallModel sizes;
+  sizes.layers = 1;
+  sizes.width = 256;
+  sizes.intermediate = 512;
+  ModelRuntimeOptions options = tiny_options(small_model("llama", sizes), DType::kBF16);
+  options.batch = {1, 8};
+  options.placement.micro_batches = 1;
+  options.threads = 1;
+  const auto train = [&](std::int64_t chunks) {
+    options.chunk_elements = chunks * kManyRanks * kBlockElements;
+    return train_ranks(options, kManyRanks, 3);
+  };
+  const RankedRun small = train(1);
+  const RankedRun large = train(8);
+  EXPECT_GT(small.run.traffic.of(Lane::kCollective), 0);
+  for (const Curve& curve : large.curves) EXPECT_EQ(curve, small.curves[0]);
+  EXPECT_EQ(large.state, small.state);
+}
+
 // Pipeline stages. Whatever the schedule and the tiers, they give the bits of one rank with the
 // same micro-batches. If each stage is also divided among data-parallel ranks, they give the bits
 // of as many data-parallel ranks without stages.
