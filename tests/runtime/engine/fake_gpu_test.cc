@@ -39,7 +39,8 @@ struct Shape {
 
 constexpr Shape kShapes[] = {{"gpt2_bf16", "gpt2", true, DType::kBF16},
                              {"llama_bf16", "llama", false, DType::kBF16},
-                             {"llama_fp32", "llama", true, DType::kF32}};
+                             {"llama_fp32", "llama", true, DType::kF32},
+                             {"mixtral_bf16", "mixtral", false, DType::kBF16}};
 
 class FakeGpuEngine : public testing::TestWithParam<Shape> {
  protected:
