@@ -100,6 +100,9 @@ struct SumExpertRows {
 struct WeighExpertRows {
   TensorView order, weight, dh, act;
   TensorView dweight, dact, weighted;
+  // i32; if it is not empty, only the sorted rows from its first number up to its last one are
+  // computed, such as those of some neighbouring experts (ExpertRows::offsets).
+  TensorView row_range = {};
 };
 
 }  // namespace terrace

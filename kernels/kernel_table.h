@@ -164,10 +164,13 @@ enum class GateActivation : std::uint8_t {
 struct GluForward {
   TensorView gate_up, y;
   GateActivation activation = GateActivation::kSilu;
+  // i32; if it is not empty, only the rows from its first number up to its last one are computed.
+  TensorView row_range = {};
 };
 struct GluBackward {
   TensorView gate_up, dy, dgate_up;
   GateActivation activation = GateActivation::kSilu;
+  TensorView row_range = {};  // as in GluForward
 };
 // GELU by the tanh formula (gelu_new), elementwise on equal shapes.
 struct GeluForward {

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/parallel_blocks.h"
+#include "kernels/row_range.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cpu_activation.cc"
@@ -178,8 +179,9 @@ void check_compute_type(const TensorView& tensor) {
 void cpu_glu_forward(const KernelContext& context, const GluForward& op) {
   check_compute_type(op.y);
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * op.y.elements());
-  for_each_block(context, op.y.shape[0], kRowBlock, [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(glu_forward)(op, begin, end);
+  const RowRange rows = rows_in(op.row_range, op.y.shape[0]);
+  for_each_block(context, rows.count(), kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(glu_forward)(op, rows.begin + begin, rows.begin + end);
   });
 }
 
@@ -187,8 +189,9 @@ void cpu_glu_backward(const KernelContext& context, const GluBackward& op) {
   check_compute_type(op.dy);
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * op.dy.elements());
   TERRACE_CHECK_EQ(op.dgate_up.elements(), 2 * op.dy.elements());
-  for_each_block(context, op.dy.shape[0], kRowBlock, [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(glu_backward)(op, begin, end);
+  const RowRange rows = rows_in(op.row_range, op.dy.shape[0]);
+  for_each_block(context, rows.count(), kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(glu_backward)(op, rows.begin + begin, rows.begin + end);
   });
 }
 

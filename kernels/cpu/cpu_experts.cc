@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_workspace.h"
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/parallel_blocks.h"
+#include "kernels/row_range.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cpu_experts.cc"
@@ -271,9 +272,10 @@ void cpu_weigh_expert_rows(const KernelContext& context, const WeighExpertRows& 
   const std::int64_t S = op.order.elements();
   TERRACE_CHECK_EQ(op.act.elements(), op.dh.elements());
   TERRACE_CHECK_EQ(op.dact.elements(), op.dh.elements());
-  for_each_block(context, S, block_rows(op.dh.elements() / S),
+  const RowRange rows = rows_in(op.row_range, S);
+  for_each_block(context, rows.count(), block_rows(op.dh.elements() / S),
                  [&](std::int64_t begin, std::int64_t end) {
-                   HWY_DYNAMIC_DISPATCH(weigh_rows)(op, begin, end);
+                   HWY_DYNAMIC_DISPATCH(weigh_rows)(op, rows.begin + begin, rows.begin + end);
                  });
 }
 

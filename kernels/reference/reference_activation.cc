@@ -3,6 +3,7 @@
 
 #include "kernels/reference/reference_element.h"
 #include "kernels/reference/reference_ops.h"
+#include "kernels/row_range.h"
 
 namespace terrace::reference {
 namespace {
@@ -47,7 +48,8 @@ void glu(const GluForward& op) {
   const std::int64_t R = op.y.shape[0];
   const std::int64_t I = op.y.elements() / R;
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * R * I);
-  for (std::int64_t r = 0; r < R; ++r) {
+  const RowRange rows = rows_in(op.row_range, R);
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     const T* gate = op.gate_up.as<T>() + r * 2 * I;
     const T* up = gate + I;
     for (std::int64_t i = 0; i < I; ++i) {
@@ -63,7 +65,8 @@ void glu_gradient(const GluBackward& op) {
   const std::int64_t I = op.dy.elements() / R;
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * R * I);
   TERRACE_CHECK_EQ(op.dgate_up.elements(), 2 * R * I);
-  for (std::int64_t r = 0; r < R; ++r) {
+  const RowRange rows = rows_in(op.row_range, R);
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     const T* gate = op.gate_up.as<T>() + r * 2 * I;
     const T* up = gate + I;
     T* dgate = op.dgate_up.as<T>() + r * 2 * I;

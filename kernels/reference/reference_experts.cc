@@ -4,6 +4,7 @@
 
 #include "kernels/reference/reference_element.h"
 #include "kernels/reference/reference_ops.h"
+#include "kernels/row_range.h"
 
 namespace terrace::reference {
 namespace {
@@ -225,7 +226,8 @@ void weigh_rows(const WeighExpertRows& op) {
   const std::int64_t I = op.dh.elements() / S;
   TERRACE_CHECK_EQ(op.act.elements(), S * I);
   TERRACE_CHECK_EQ(op.dact.elements(), S * I);
-  for (std::int64_t i = 0; i < S; ++i) {
+  const RowRange rows = rows_in(op.row_range, S);
+  for (std::int64_t i = rows.begin; i < rows.end; ++i) {
     const std::int32_t slot = op.order.as<std::int32_t>()[i];
     const Wide<T> weight = op.weight.as<Wide<T>>()[slot];
     Wide<T> sum = 0;

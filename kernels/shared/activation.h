@@ -85,8 +85,10 @@ struct GluBody {
   T* y;
   std::int64_t I;
   bool aligned;
+  LaunchedRows rows;
 
   TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
+    if (!rows.have(r)) return;
     const auto gate = load_words(gate_up + 2 * r * I + first, count, aligned);
     const auto up = load_words(gate_up + (2 * r + 1) * I + first, count, aligned);
     Floats<kPackOf<T>> out;
@@ -106,7 +108,8 @@ void glu_forward(Launcher& launcher, const GluForward& op) {
   with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
     const bool aligned = may_load_packs({op.gate_up.data, op.y.data}, I * sizeof(T));
     with_activation(op.activation, [&]<typename Activation>(Activation) {
-      const GluBody<T, Activation> body{op.gate_up.as<T>(), op.y.as<T>(), I, aligned};
+      const GluBody<T, Activation> body{op.gate_up.as<T>(), op.y.as<T>(), I, aligned,
+                                        LaunchedRows(op.row_range)};
       launch_map<kPackOf<T>>(launcher, "glu_forward", R, I, body);
     });
   });
@@ -119,8 +122,10 @@ struct GluGradientBody {
   T* dgate_up;
   std::int64_t I;
   bool aligned;
+  LaunchedRows rows;
 
   TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
+    if (!rows.have(r)) return;
     const std::int64_t gate_at = 2 * r * I + first;
     const auto gate = load_words(gate_up + gate_at, count, aligned);
     const auto up = load_words(gate_up + gate_at + I, count, aligned);
@@ -149,8 +154,9 @@ void glu_backward(Launcher& launcher, const GluBackward& op) {
     const bool aligned =
         may_load_packs({op.gate_up.data, op.dy.data, op.dgate_up.data}, I * sizeof(T));
     with_activation(op.activation, [&]<typename Activation>(Activation) {
-      const GluGradientBody<T, Activation> body{op.gate_up.as<T>(), op.dy.as<T>(),
-                                                op.dgate_up.as<T>(), I, aligned};
+      const GluGradientBody<T, Activation> body{
+          op.gate_up.as<T>(),        op.dy.as<T>(), op.dgate_up.as<T>(), I, aligned,
+          LaunchedRows(op.row_range)};
       launch_map<kPackOf<T>>(launcher, "glu_backward", R, I, body);
     });
   });

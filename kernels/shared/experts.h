@@ -287,12 +287,14 @@ struct WeighExpertRowsKernel {
   T* dact;      // may be dh
   T* weighted;  // may be null
   std::int64_t I;
+  LaunchedRows rows;
 
   static constexpr int kThreads = 128;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     const std::int64_t row = block.index();
+    if (!rows.have(row)) return;
     const std::int32_t slot = order[row];
     const float factor = weight[slot];
     typename Block::template PerThread<float> sums;
@@ -328,7 +330,8 @@ void weigh_expert_rows(Launcher& launcher, const WeighExpertRows& op) {
                         op.dweight.as<float>(),
                         op.dact.as<T>(),
                         op.weighted.empty() ? nullptr : op.weighted.as<T>(),
-                        op.dh.elements() / S};
+                        op.dh.elements() / S,
+                        LaunchedRows(op.row_range)};
     launcher.template launch<Kernel::kThreads>("weigh_expert_rows", kernel, S);
   });
 }

@@ -47,6 +47,23 @@ class Divisor {
   int shift_ = 0;
 };
 
+// The rows of a launch that an op with a `row_range` computes (kernels/row_range.h). The numbers
+// are known on the GPU alone, so a launch has blocks for all rows.
+class LaunchedRows {
+ public:
+  explicit LaunchedRows(const TensorView& row_range)
+      : numbers_(row_range.empty() ? nullptr : row_range.as<const std::int32_t>()),
+        last_(row_range.empty() ? 0 : row_range.elements() - 1) {}
+
+  TERRACE_KERNEL bool have(std::int64_t row) const {
+    return numbers_ == nullptr || (numbers_[0] <= row && row < numbers_[last_]);
+  }
+
+ private:
+  const std::int32_t* numbers_;
+  std::int64_t last_;
+};
+
 // body(row, first, count): elements [first, first + count) of a row, count at most Count.
 template <int Count, typename Body>
 struct MapKernel {

@@ -99,11 +99,12 @@ FileHashes write_unit(const std::string& path, StateField field, const UnitLayou
   FileHasher hasher;
   SafetensorsWriter writer(path, header_of(unit), SafetensorsWriter::kDataAlignment, disk, &hasher);
   std::vector<float> part;
-  const std::int64_t elements = unit.trained_end();
-  for (std::int64_t at = 0; at < elements; at += kCheckpointPieceElements) {
-    part.resize(static_cast<std::size_t>(std::min(kCheckpointPieceElements, elements - at)));
-    fetch(field, unit, at, part);
-    writer.append(std::as_bytes(std::span(part)));
+  for (const auto& [begin, end] : unit.trained_spans()) {
+    for (std::int64_t at = begin; at < end; at += kCheckpointPieceElements) {
+      part.resize(static_cast<std::size_t>(std::min(kCheckpointPieceElements, end - at)));
+      fetch(field, unit, at, part);
+      writer.append(std::as_bytes(std::span(part)));
+    }
   }
   writer.finish();
   return hasher.finish();
@@ -248,7 +249,7 @@ std::uint64_t checkpoint_bytes(const CheckpointedModel& model) {
   std::uint64_t bytes = kBytesOfRest;
   for (const UnitLayout& unit : model.layout) {
     if (!unit.trains()) continue;
-    const auto data = static_cast<std::uint64_t>(unit.trained_end()) * sizeof(float);
+    const auto data = static_cast<std::uint64_t>(unit.trained_count()) * sizeof(float);
     const std::uint64_t pieces = data / kHashPieceBytes + 2;
     const std::uint64_t file =
         data + pieces * kBytesOfChecksum + kBytesOfFile + unit.tensors.size() * kBytesOfTensor;

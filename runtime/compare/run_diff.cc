@@ -16,6 +16,7 @@ constexpr auto kWithoutEffect = std::to_array<std::string_view>({"stop_after_ste
                                                                  "master_weights",
                                                                  "recompute",
                                                                  "micro_batch_order",
+                                                                 "experts_per_group",
                                                                  "zero_stage",
                                                                  "pipeline_parallel",
                                                                  "pipeline_schedule",

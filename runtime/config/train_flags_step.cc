@@ -64,6 +64,15 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return toml_string(kOrders.at(static_cast<std::size_t>(o.step.micro_batch_order)));
      }},
+    {{"experts-per-group", "Step program", "auto|N",
+      "Neighbouring experts of a layer that are moved and updated together (auto)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.experts_per_group = v.text() == kAutomatic ? 0 : v.integer(1);
+     },
+     [](const TrainOptions& o) {
+       const std::int64_t experts = o.step.experts_per_group;
+       return experts > 0 ? toml_integer(experts) : toml_string(std::string(kAutomatic));
+     }},
     {{"zero-stage", "Step program", "0..3",
       "The state that data-parallel ranks shard (0 with one rank, else 1)"},
      [](TrainOptions& o, const FlagValue& v) {

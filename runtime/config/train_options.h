@@ -140,6 +140,7 @@ struct TierOptions {
 struct StepOptions {
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   OrderChoice micro_batch_order = OrderChoice::kAuto;
+  std::int64_t experts_per_group = 0;  // 0: as many as the memory allows
   ReductionChoice gradient_reduction = ReductionChoice::kStep;
   int tensor_parallel = 1;
   std::optional<bool> sequence_parallel;  // unset: with tensor parallelism

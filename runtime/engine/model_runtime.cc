@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -39,6 +40,22 @@ std::string unshared_vector(const ModelConfig& model) {
     }
   }
   return "";
+}
+
+// Throws ConfigError for a number of experts that no group can have.
+void check_experts_per_group(const ModelRuntimeOptions& options) {
+  const std::int64_t asked = options.experts_per_group;
+  const std::int64_t experts = options.model.experts.count;
+  if (asked == 0 || (0 < asked && asked <= experts)) return;
+  const std::string_view name = options.placement.name_of_option(Option::kExpertsPerGroup);
+  if (experts == 0) {
+    throw ConfigError(
+        fmt::format("{} {}: {} has no layers of experts", name, asked, options.model.name),
+        "leave it out");
+  }
+  throw ConfigError(
+      fmt::format("{} {}: a layer of {} has {} experts", name, asked, options.model.name, experts),
+      fmt::format("give a number from 1 to {}", experts));
 }
 
 // Throws ConfigError where ranks cannot share the model in this way.
@@ -81,7 +98,11 @@ UnitCompute make_compute(const ModelRuntimeOptions& options, std::vector<UnitLay
   const KernelTable& kernels =
       options.backend != nullptr ? options.backend->kernels() : *cpu_lane_kernels().table;
   return UnitCompute(options.model, std::move(layout),
-                     {options.compute_type, options.batch, split_of(options), options.dropout_seed},
+                     {.compute_type = options.compute_type,
+                      .batch = options.batch,
+                      .split = split_of(options),
+                      .dropout_seed = options.dropout_seed,
+                      .experts_per_group = experts_per_group_of(options)},
                      kernels);
 }
 
@@ -150,14 +171,38 @@ std::string budgets_over(const Ledger& ledger, OptionNames name_of_option) {
 
 }  // namespace
 
+// Takes as many experts as leave the group, with its gradient, an eighth of the memory that units
+// compute in. The rest is for the groups that are on their way and for everything else in a step.
+// Halving the number keeps groups about equal.
+std::int64_t experts_per_group_of(const ModelRuntimeOptions& options) {
+  constexpr std::size_t kShare = 8;
+  const ModelConfig& model = options.model;
+  std::int64_t experts = model.experts.count;
+  if (experts == 0 || options.experts_per_group > 0) return options.experts_per_group;
+  const Tier compute = options.placement.unified ? Tier::kHost : Tier::kDevice;
+  const auto& budget = options.budgets.at(static_cast<std::size_t>(compute));
+  if (!budget.has_value()) return experts;
+  constexpr std::int64_t kMatrices = 3;  // gate, up and down
+  const std::int64_t elements = padded_elements(
+      kMatrices * model.width * model.experts.intermediate, options.ranks.shape.data);
+  const std::size_t bytes_of_expert =
+      static_cast<std::size_t>(elements) * (size_of(options.compute_type) + sizeof(float));
+  while (experts > 1 && static_cast<std::size_t>(experts) * bytes_of_expert > *budget / kShare) {
+    experts = (experts + 1) / 2;
+  }
+  return experts;
+}
+
 StepModel step_model_of(const ModelRuntimeOptions& options) {
   check_split(options);
+  check_experts_per_group(options);
   const UnitCompute compute = unit_compute_of(options);
   return step_model_of(compute.model(options.placement.micro_batches, options.threads), options);
 }
 
 TierPlan plan_model(const ModelRuntimeOptions& options) {
   check_split(options);  // what follows divides by the parts
+  check_experts_per_group(options);
   check_adapter(options);
   TierRuntimeOptions described = options;
   described.placement.asked = describe_request(options);
@@ -216,14 +261,19 @@ void ModelRuntime::fill_state(const StateSource& source, FillProgress progress) 
   const TensorPartState parts(source, whole);
   const bool is_part = options_.ranks.shape.tensor > 1 || options_.base_quantization;
   const StateSource& from = is_part ? static_cast<const StateSource&>(parts) : source;
-  const auto read = [&](StateField field, std::int32_t unit, std::int64_t begin,
+  const std::vector<ParameterGroup>& groups = tiers_.model().groups;
+  const auto read = [&](StateField field, std::int32_t group, std::int64_t begin,
                         std::span<float> out) {
-    from.read(field, layout_.at(static_cast<std::size_t>(unit)), begin, out);
+    const ParameterGroup& of = groups.at(static_cast<std::size_t>(group));
+    from.read(field, layout_.at(static_cast<std::size_t>(of.unit)), of.first_element + begin, out);
   };
   const BaseStorage storage = storage_of(options_);
   QuantizedUnits quantized(source, whole, layout_, storage.element_bytes);
-  const auto read_bytes = [&](std::int32_t unit, std::int64_t begin, std::span<std::byte> out,
-                              WorkerArena& workers) { quantized.read(unit, begin, out, workers); };
+  const auto read_bytes = [&](std::int32_t group, std::int64_t begin, std::span<std::byte> out,
+                              WorkerArena& workers) {
+    const ParameterGroup& of = groups.at(static_cast<std::size_t>(group));
+    quantized.read(of.unit, of.first_element + begin, out, workers);
+  };
   const ByteSource bytes(read_bytes);
   const SlotStart slots = source.has_slots() ? SlotStart::kFromSource : SlotStart::kZero;
   tiers_.fill_state(FillSource{read, storage.form ? &bytes : nullptr, slots}, progress);

@@ -21,7 +21,15 @@ struct ModelRuntimeOptions : TierRuntimeOptions {
   std::uint64_t dropout_seed = 0;
   // The form of the frozen matrices of blocks. Unset: they are kept in the compute type.
   std::optional<QuantizedForm> base_quantization;
+  // How many neighbouring experts of a layer are moved, kept at home, divided over ranks and
+  // updated as one group of parameters (docs/experts.md). 0: as many as the memory allows. It must
+  // be 0 for a model without experts.
+  std::int64_t experts_per_group = 0;
 };
+
+// Returns the number of experts in a group: the options' number or, where they leave it open, the
+// planner's choice (docs/experts.md). Returns 0 for a model without experts.
+std::int64_t experts_per_group_of(const ModelRuntimeOptions& options);
 
 // Returns the sizes and costs of a rank's step. Throws ConfigError where ranks cannot share units.
 StepModel step_model_of(const ModelRuntimeOptions& options);

@@ -134,9 +134,10 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   update.decayed_elements = group.decayed_elements - first;
   update.scalars = reinterpret_cast<const StepScalars*>(
       bytes_.data(op, Role::kScalars) + kScalarBytes * static_cast<std::size_t>(group.rule));
-  update.rounding = {.seed = optimizer_.seed,
-                     .stream = kMomentStreams + static_cast<std::uint32_t>(op.group),
-                     .first_element = first};
+  update.rounding = {
+      .seed = optimizer_.seed,
+      .stream = kMomentStreams + static_cast<std::uint32_t>(group.stream.value_or(op.group)),
+      .first_element = group.first_element + first};
   const UpdateChecksums::Parts* parts =
       op.lane == Lane::kUpdate ? update_checksums_.parts_of(op) : nullptr;
   if (parts != nullptr) return update_with_checksums(*of.rule, update, *parts);

@@ -145,6 +145,8 @@ class TierRuntime {
   // Returns the runtime's own bodies, also where TierRuntimeOptions::bodies run the steps in their
   // place.
   const StepBodies& bodies() const { return *bodies_; }
+  // Returns the model whose steps it runs.
+  const StepModel& model() const { return plan_.model; }
   // Returns the program that steps run: the plan's, with every repetition listed. The reports
   // number its ops.
   const Program& program() const { return training_.program(); }

@@ -39,9 +39,8 @@ class TrainingState {
       FillProgress progress = [](std::int64_t, std::int64_t) {});
   // See UnitState.
   std::uint64_t parameters_hash() const { return units_.parameters_hash(); }
-  void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out) {
-    units_.read(field, unit, begin, out);
-  }
+  // Reads elements [begin, begin + out.size()) of a unit's sequence, in whatever groups they are.
+  void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
 
  private:
   UnitState& units_;

@@ -54,6 +54,7 @@ class UnitState {
   UnitState(HomeAccess& homes, const StepModel& model, const OptimizerOptions& optimizer)
       : homes_(homes), model_(model), optimizer_(optimizer) {}
 
+  const StepModel& model() const { return model_; }
   // Fills all state that is at home here. After each part `progress` is told how many of all parts
   // are done.
   void fill(

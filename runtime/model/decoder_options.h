@@ -125,6 +125,10 @@ enum class ParameterKind : std::uint8_t {
   kFinalNormBias,
 };
 inline constexpr std::size_t kParameterKinds = 52;
+// Returns whether each expert of a layer has a parameter of this kind.
+constexpr bool is_of_expert(ParameterKind kind) {
+  return ParameterKind::kExpertGate <= kind && kind <= ParameterKind::kExpertDown;
+}
 
 // The names of a parameter. {} stands for the layer's number, and a second {}, in the name of an
 // expert's parameter, for the expert's number. An empty name means that there is no such parameter.

@@ -12,7 +12,14 @@ namespace terrace {
 namespace {
 
 LayerSite site_of(const DecoderPart& part, const UnitLayout& layout, UnitGraph& graph) {
-  return {graph, part.config, layout, part.batch, part.compute_type, part.split, part.dropout_key};
+  return {graph,
+          part.config,
+          layout,
+          part.batch,
+          part.compute_type,
+          part.split,
+          part.dropout_key,
+          part.experts_per_group};
 }
 
 NormWeights norm_weights(const LayerSite& site, ParameterKind weight, ParameterKind bias) {
@@ -46,28 +53,6 @@ UnitCall add_positions_call(const LayerSite& site, TensorId hidden, TensorId tab
                                             run.view(row_positions)});
   };
   return call;
-}
-
-// Sets the gradient of elements that are no parameters to zero, before the others are written.
-void clear_padding(const LayerSite& site) {
-  std::vector<TensorId> pieces;
-  for (const ElementSpan& span : site.layout.padding) {
-    if (span.begin >= site.layout.trained_elements()) continue;
-    pieces.push_back(
-        site.graph.add({.name = "padding",
-                        .dtype = DType::kF32,
-                        .shape = {span.end - span.begin, 1, 1, 1},
-                        .role = Role::kGradient,
-                        .offset = static_cast<std::size_t>(span.begin) * sizeof(float)}));
-  }
-  if (pieces.empty()) return;
-  UnitCall clear;
-  clear.writes = pieces;
-  clear.run = [pieces](const UnitRun& run) {
-    if (run.memory.gradient_mode == GradientMode::kAccumulate) return;
-    for (const TensorId piece : pieces) run.kernels.fill_zero(run.context, {run.view(piece)});
-  };
-  site.graph.call(std::move(clear));
 }
 
 TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
@@ -314,7 +299,7 @@ void sequential_branches(const LayerSite& site, TensorId x, TensorId out,
       norm_if(site, middle, ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
   const Branch mlp = enter(site, normed2, "mlp", "norm2");
   const TensorId partial = feed_forward(site, mlp.all, layer);
-  site.graph.on_backward({}, [site] { clear_padding(site); });
+  if (!layer.has_experts) site.graph.on_backward({}, [site] { clear_padding(site); });
   const TensorId fed = leave(site, mlp, partial, "residual");
   add(site, middle,
       norm_if(site, fed, ParameterKind::kFeedForwardOutNorm, ParameterKind::kFeedForwardNormBias),
@@ -331,7 +316,7 @@ void parallel_branches(const LayerSite& site, TensorId x, TensorId out, const La
   const Branch both = enter(site, normed, "branches", "norm1");
   const TensorId attended = attend(site, both.all, layer);
   const TensorId fed = feed_forward(site, both.all, layer);
-  site.graph.on_backward({}, [site] { clear_padding(site); });
+  if (!layer.has_experts) site.graph.on_backward({}, [site] { clear_padding(site); });
   const TensorId partial =
       add(site, attended, fed, site.all_rows("partial", site.config.width), 1.0F);
   add(site, x, leave(site, both, partial, "residual"), out, site.config.residual_scale);

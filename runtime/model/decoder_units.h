@@ -21,6 +21,9 @@ struct DecoderPart {
   std::int64_t first_token = 0;          // of this rank's part of the vocabulary
   std::int64_t smallest_vocabulary = 0;  // of any rank's part
   TensorSharing sharing;
+  // How many neighbouring experts of a layer are one group of parameters. 0: all are in the unit's
+  // own group, which suits units that compute without training.
+  std::int64_t experts_per_group = 0;
 
   // Returns the factor that the tokens' rows are multiplied with.
   float embedding_scale() const;

@@ -1,11 +1,20 @@
 #include "runtime/model/experts_layer.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
+#include "runtime/model/expert_groups.h"
 
 namespace terrace {
 namespace {
+
+// The names of the tensors of numbers.
+constexpr std::string_view kChosen = "chosen experts";
+constexpr std::string_view kOrder = "slots by expert";
+constexpr std::string_view kPlaces = "places of slots";
+constexpr std::string_view kOffsets = "rows of experts";
 
 // The choice of experts: which the rows have, with which weights, and the slots sorted by expert.
 struct Route {
@@ -13,40 +22,83 @@ struct Route {
   TensorId order, place, offsets;
 };
 
-// All experts' parameters, and their gradient: a row of gate, up and down for each expert.
-struct ExpertWeights {
-  TensorId value = kNoTensor;
-  TensorId gradient = kNoTensor;  // kNoTensor: the experts are frozen
-};
-
 // The matrix of each expert in a product: gate and up as one, or down.
 enum class ExpertMatrix : std::uint8_t { kGateUp, kDown };
+
+// The parameters of neighbouring experts, and their gradient: a row of gate, up and down for each.
+struct ExpertWeights {
+  std::int64_t first = 0;  // the first expert
+  std::int64_t count = 0;
+  TensorId value = kNoTensor;
+  TensorId gradient = kNoTensor;  // kNoTensor: the experts are frozen
+  std::vector<TensorId> padding;  // of the gradient: no parameters
+};
 
 // The tensors and numbers of a layer of experts.
 struct ExpertTensors {
   Route route;
-  ExpertWeights weights;
-  TensorId x = kNoTensor;   // [R,C]
-  TensorId up = kNoTensor;  // sorted: gate | up, [S,2I]
-  TensorId activated = kNoTensor;
+  TensorId x = kNoTensor;             // [R,C]
   std::int64_t width = 0, inner = 0;  // C and I
+  std::int64_t experts = 0;           // E
   std::int64_t per_row = 0;           // k
   std::int64_t slots = 0;             // S
   GateActivation activation = GateActivation::kSilu;
+  std::vector<ExpertWeights> groups;  // ascending
+  // Whether every group is a group of parameters of its own, which a part of the pass works with.
+  // Else all experts are in the unit's own group, and the pass is one part.
+  bool is_divided = false;
+};
 
-  // Returns the flops of a product of all slots with a matrix of their expert.
-  double flops(ExpertMatrix matrix) const {
-    const auto columns = static_cast<double>(matrix == ExpertMatrix::kGateUp ? 2 * inner : inner);
-    return 2.0 * static_cast<double>(slots) * columns * static_cast<double>(width);
+// What one group computes with: its weights, and sorted rows that it alone touches.
+struct GroupTensors {
+  const ExpertTensors& layer;
+  const ExpertWeights& weights;
+  TensorId up = kNoTensor;  // gate | up, [S,2I]
+  TensorId activated = kNoTensor;
+
+  // Returns how much of the sorted rows is the group's, in the mean.
+  double share() const {
+    return static_cast<double>(weights.count) / static_cast<double>(layer.experts);
   }
+  // Returns the flops of a product of the group's slots with a matrix of their expert.
+  double flops(ExpertMatrix matrix) const {
+    const auto columns =
+        static_cast<double>(matrix == ExpertMatrix::kGateUp ? 2 * layer.inner : layer.inner);
+    return 2.0 * share() * static_cast<double>(layer.slots) * columns *
+           static_cast<double>(layer.width);
+  }
+};
+
+// What the calls of a group need when they run. It is small, since each call has a copy.
+struct GroupRows {
+  Route route;
+  std::int64_t per_row = 0;
+  std::int64_t first = 0, count = 0;  // the experts
+  std::int64_t width = 0, inner = 0;  // C and I
+
+  explicit GroupRows(const GroupTensors& t)
+      : route(t.layer.route),
+        per_row(t.layer.per_row),
+        first(t.weights.first),
+        count(t.weights.count),
+        width(t.layer.width),
+        inner(t.layer.inner) {}
+
   // Returns the matrix of each expert, or its gradient, as a row.
   StridedRows matrices(const UnitRun& run, TensorId all, ExpertMatrix matrix) const {
     const std::int64_t gate_up = 2 * inner * width;
     if (matrix == ExpertMatrix::kGateUp) return columns_of(run.view(all), 0, gate_up);
     return columns_of(run.view(all), gate_up, inner * width);
   }
+  // Returns where the rows of the group's experts begin, and where the last ones end.
+  TensorView offsets(const UnitRun& run) const {
+    TensorView offsets = run.view(route.offsets);
+    offsets.data += static_cast<std::size_t>(first) * sizeof(std::int32_t);
+    offsets.shape[0] = count + 1;
+    return offsets;
+  }
   ExpertRows rows(const UnitRun& run) const {
-    return {run.view(route.order), run.view(route.offsets), per_row};
+    return {run.view(route.order), offsets(run), per_row};
   }
 };
 
@@ -60,28 +112,63 @@ TensorId numbers(const LayerSite& site, std::string_view name, std::int64_t rows
   return site.graph.add({.name = name, .dtype = DType::kI32, .shape = {rows, columns, 1, 1}});
 }
 
-// Adds all experts' parameters as one tensor. They lie side by side, gate, up and down of one
-// expert after the other, and all of them train or none (check_trainable()).
-ExpertWeights expert_weights(const LayerSite& site) {
-  const ExpertOptions& options = site.config.experts;
-  const ParameterTensor& first = *site.layout.find(ParameterKind::kExpertGate);
-  const std::int64_t of_expert = 3 * first.elements();
-  for (std::int32_t expert = 0; expert < options.count; ++expert) {
-    const ParameterTensor& gate = *site.layout.find(ParameterKind::kExpertGate, expert);
-    const ParameterTensor& down = *site.layout.find(ParameterKind::kExpertDown, expert);
-    TERRACE_CHECK_EQ(gate.offset, first.offset + expert * of_expert);
-    TERRACE_CHECK_EQ(down.offset, gate.offset + 2 * gate.elements());
-    TERRACE_CHECK_EQ(gate.trainable, first.trainable);
+// Checks that the experts' gate, up and down lie side by side, and returns the elements of an
+// expert that are parameters.
+std::int64_t checked_expert(const LayerSite& site) {
+  const UnitLayout& layout = site.layout;
+  const std::int64_t matrix = layout.find(ParameterKind::kExpertGate)->elements();
+  for (const ParameterTensor& tensor : layout.tensors) {
+    if (!is_of_expert(tensor.kind)) continue;
+    const auto place = static_cast<std::int64_t>(tensor.kind) -
+                       static_cast<std::int64_t>(ParameterKind::kExpertGate);
+    TERRACE_CHECK_EQ(tensor.offset, layout.shared_elements() +
+                                        tensor.expert * layout.experts.elements + place * matrix);
+    TERRACE_CHECK_EQ(tensor.trainable, layout.experts.train);
   }
-  const auto add = [&](Role role, DType type) {
-    return site.graph.add({.name = "experts",
-                           .dtype = type,
-                           .shape = {options.count, of_expert, 1, 1},
-                           .role = role,
-                           .offset = static_cast<std::size_t>(first.offset) * size_of(type)});
+  return 3 * matrix;
+}
+
+// Adds the parameters of a group as one tensor: a row for each expert, with its padding. `number`
+// is the group's among the unit's groups, which begins at element `begin` of the unit's sequence.
+ExpertWeights expert_weights(const LayerSite& site, const ExpertGroup& group, std::int32_t number,
+                             std::int64_t begin) {
+  const std::int64_t of_expert = site.layout.experts.elements;
+  const auto add = [&](Role role, DType type, ElementSpan elements, std::int64_t rows) {
+    return site.graph.add(
+        {.name = "experts",
+         .dtype = type,
+         .shape = {rows, (elements.end - elements.begin) / rows, 1, 1},
+         .role = role,
+         .number = number,
+         .offset = static_cast<std::size_t>(elements.begin - begin) * size_of(type)});
   };
-  return {add(Role::kParameters, site.type),
-          first.trainable ? add(Role::kGradient, DType::kF32) : kNoTensor};
+  ExpertWeights weights;
+  weights.first = group.first;
+  weights.count = group.count;
+  weights.value = add(Role::kParameters, site.type, group.elements, group.count);
+  if (!site.layout.experts.train) return weights;
+  weights.gradient = add(Role::kGradient, DType::kF32, group.elements, group.count);
+  const std::int64_t parameters = checked_expert(site);
+  if (parameters == of_expert) return weights;
+  for (std::int64_t at = group.elements.begin; at < group.elements.end; at += of_expert) {
+    weights.padding.push_back(
+        add(Role::kGradient, DType::kF32, {at + parameters, at + of_expert}, 1));
+  }
+  return weights;
+}
+
+// Adds the parameters of all experts, in groups as the site says.
+void add_weights(const LayerSite& site, ExpertTensors& t) {
+  t.is_divided = site.experts_per_group > 0;
+  const std::int64_t per_group = t.is_divided ? site.experts_per_group : t.experts;
+  checked_expert(site);
+  std::int32_t number = 0;
+  for (const ExpertGroup& group : expert_groups(site.layout, per_group)) {
+    if (t.is_divided) ++number;
+    const std::int64_t begin = t.is_divided ? group.elements.begin : 0;
+    t.groups.push_back(expert_weights(site, group, number, begin));
+  }
+  if (t.is_divided) site.graph.set_own_groups(number + 1);
 }
 
 // Adds the calls that choose experts by their logits and sort the slots.
@@ -90,11 +177,11 @@ Route choose(const LayerSite& site, TensorId logits) {
   const std::int64_t per_row = site.config.experts.per_row;
   const ExpertRule rule = site.config.experts.rule;
   const Route route = {logits,
-                       numbers(site, "chosen experts", rows, per_row),
+                       numbers(site, kChosen, rows, per_row),
                        site.per_row("expert weights", rows, per_row),
-                       numbers(site, "slots by expert", rows * per_row),
-                       numbers(site, "places of slots", rows, per_row),
-                       numbers(site, "rows of experts", site.config.experts.count + 1)};
+                       numbers(site, kOrder, rows * per_row),
+                       numbers(site, kPlaces, rows, per_row),
+                       numbers(site, kOffsets, site.config.experts.count + 1)};
   UnitCall choice;
   choice.reads = {logits};
   choice.writes = {route.index, route.weight};
@@ -142,12 +229,13 @@ struct Operand {
   ExpertSide side(const UnitRun& run) const { return {run.view(tensor), is_by_row}; }
 };
 
-UnitCall forward_call(const ExpertTensors& t, ExpertMatrix matrix, Operand x, TensorId y) {
+UnitCall forward_call(const GroupTensors& t, ExpertMatrix matrix, Operand x, TensorId y) {
+  const TensorId weights = t.weights.value;
   UnitCall call;
-  call.reads = {x.tensor, t.weights.value, t.route.order, t.route.offsets};
+  call.reads = {x.tensor, weights, t.layer.route.order, t.layer.route.offsets};
   call.writes = {y};
-  const auto op = [=](const UnitRun& run) {
-    return ExpertForward{t.rows(run), x.side(run), t.matrices(run, t.weights.value, matrix),
+  const auto op = [=, group = GroupRows(t)](const UnitRun& run) {
+    return ExpertForward{group.rows(run), x.side(run), group.matrices(run, weights, matrix),
                          run.view(y)};
   };
   call.run = [op](const UnitRun& run) { run.kernels.expert_forward(run.context, op(run)); };
@@ -155,15 +243,17 @@ UnitCall forward_call(const ExpertTensors& t, ExpertMatrix matrix, Operand x, Te
     return run.kernels.expert_forward_workspace(op(run), workers);
   };
   call.flops = t.flops(matrix);
+  call.share = t.share();
   return call;
 }
 
-UnitCall input_gradient_call(const ExpertTensors& t, ExpertMatrix matrix, Operand dy, TensorId dx) {
+UnitCall input_gradient_call(const GroupTensors& t, ExpertMatrix matrix, Operand dy, TensorId dx) {
+  const TensorId weights = t.weights.value;
   UnitCall call;
-  call.reads = {dy.tensor, t.weights.value, t.route.order, t.route.offsets};
+  call.reads = {dy.tensor, weights, t.layer.route.order, t.layer.route.offsets};
   call.writes = {dx};
-  const auto op = [=](const UnitRun& run) {
-    return ExpertBackwardInput{t.rows(run), dy.side(run), t.matrices(run, t.weights.value, matrix),
+  const auto op = [=, group = GroupRows(t)](const UnitRun& run) {
+    return ExpertBackwardInput{group.rows(run), dy.side(run), group.matrices(run, weights, matrix),
                                run.view(dx)};
   };
   call.run = [op](const UnitRun& run) { run.kernels.expert_backward_input(run.context, op(run)); };
@@ -171,23 +261,25 @@ UnitCall input_gradient_call(const ExpertTensors& t, ExpertMatrix matrix, Operan
     return run.kernels.expert_backward_input_workspace(op(run), workers);
   };
   call.flops = t.flops(matrix);
+  call.share = t.share();
   return call;
 }
 
-UnitCall weight_gradient_call(const ExpertTensors& t, ExpertMatrix matrix, Operand dy, Operand x) {
+UnitCall weight_gradient_call(const GroupTensors& t, ExpertMatrix matrix, Operand dy, Operand x) {
   const TensorId gradient = t.weights.gradient;
   UnitCall call;
-  call.reads = {dy.tensor, x.tensor, t.route.order, t.route.offsets};
+  call.reads = {dy.tensor, x.tensor, t.layer.route.order, t.layer.route.offsets};
   call.writes = {gradient};
-  const auto op = [=](const UnitRun& run) {
-    return ExpertBackwardWeight{t.rows(run), dy.side(run), x.side(run),
-                                t.matrices(run, gradient, matrix), run.mode(gradient)};
+  const auto op = [=, group = GroupRows(t)](const UnitRun& run) {
+    return ExpertBackwardWeight{group.rows(run), dy.side(run), x.side(run),
+                                group.matrices(run, gradient, matrix), run.mode(gradient)};
   };
   call.run = [op](const UnitRun& run) { run.kernels.expert_backward_weight(run.context, op(run)); };
   call.workspace = [op](const UnitRun& run, int workers) {
     return run.kernels.expert_backward_weight_workspace(op(run), workers);
   };
   call.flops = t.flops(matrix);
+  call.share = t.share();
   return call;
 }
 
@@ -195,35 +287,41 @@ UnitCall weight_gradient_call(const ExpertTensors& t, ExpertMatrix matrix, Opera
 
 // Adds up the rows of each row's experts, with their weights unless `weight` is kNoTensor.
 UnitCall sum_call(const ExpertTensors& t, TensorId rows, TensorId weight, TensorId y) {
+  const TensorId place = t.route.place;
   UnitCall call;
-  call.reads = {rows, t.route.place};
+  call.reads = {rows, place};
   if (weight != kNoTensor) call.reads.push_back(weight);
   call.writes = {y};
   call.run = [=](const UnitRun& run) {
-    run.kernels.sum_expert_rows(
-        run.context, {run.view(rows), run.view(t.route.place), run.view(weight), run.view(y)});
+    run.kernels.sum_expert_rows(run.context,
+                                {run.view(rows), run.view(place), run.view(weight), run.view(y)});
   };
   return call;
 }
 
-UnitCall activation_call(const ExpertTensors& t) {
+UnitCall activation_call(const GroupTensors& t) {
   UnitCall call;
-  call.reads = {t.up};
+  call.reads = {t.up, t.layer.route.offsets};
   call.writes = {t.activated};
-  call.run = [t](const UnitRun& run) {
-    run.kernels.glu_forward(run.context, {run.view(t.up), run.view(t.activated), t.activation});
+  call.run = [group = GroupRows(t), up = t.up, activated = t.activated,
+              activation = t.layer.activation](const UnitRun& run) {
+    run.kernels.glu_forward(run.context,
+                            {run.view(up), run.view(activated), activation, group.offsets(run)});
   };
+  call.share = t.share();
   return call;
 }
 
-UnitCall activation_gradient_call(const ExpertTensors& t, TensorId dactivated, TensorId dup) {
+UnitCall activation_gradient_call(const GroupTensors& t, TensorId dactivated, TensorId dup) {
   UnitCall call;
-  call.reads = {t.up, dactivated};
+  call.reads = {t.up, dactivated, t.layer.route.offsets};
   call.writes = {dup};
-  call.run = [=](const UnitRun& run) {
-    run.kernels.glu_backward(run.context,
-                             {run.view(t.up), run.view(dactivated), run.view(dup), t.activation});
+  call.run = [group = GroupRows(t), up = t.up, dactivated, dup,
+              activation = t.layer.activation](const UnitRun& run) {
+    run.kernels.glu_backward(run.context, {run.view(up), run.view(dactivated), run.view(dup),
+                                           activation, group.offsets(run)});
   };
+  call.share = t.share();
   return call;
 }
 
@@ -234,49 +332,112 @@ struct SlotGradients {
   TensorId weighted = kNoTensor;  // the activation times the weight; kNoTensor: not wanted
 };
 
-UnitCall weigh_call(const ExpertTensors& t, const SlotGradients& g) {
+UnitCall weigh_call(const GroupTensors& t, const SlotGradients& g) {
+  const Route& route = t.layer.route;
   UnitCall call;
-  call.reads = {t.route.order, t.route.weight, g.dh, t.activated};
+  call.reads = {route.order, route.offsets, route.weight, g.dh, t.activated};
   call.writes = {g.dweight, g.dh};
   if (g.weighted != kNoTensor) call.writes.push_back(g.weighted);
-  call.run = [=](const UnitRun& run) {
+  call.run = [g, group = GroupRows(t), activated = t.activated](const UnitRun& run) {
     WeighExpertRows op;
-    op.order = run.view(t.route.order);
-    op.weight = run.view(t.route.weight);
+    op.order = run.view(group.route.order);
+    op.weight = run.view(group.route.weight);
     op.dh = run.view(g.dh);
-    op.act = run.view(t.activated);
+    op.act = run.view(activated);
     op.dweight = run.view(g.dweight);
     op.dact = op.dh;
     op.weighted = run.view(g.weighted);
+    op.row_range = group.offsets(run);
     run.kernels.weigh_expert_rows(run.context, op);
   };
+  call.share = t.share();
   return call;
 }
 
+// Sets the gradient of the padding of a group's experts to zero.
+void clear_expert_padding(const LayerSite& site, const ExpertWeights& weights) {
+  if (weights.padding.empty()) return;
+  UnitCall clear;
+  clear.writes = weights.padding;
+  clear.run = [pieces = weights.padding](const UnitRun& run) {
+    if (run.mode(pieces.front()) == GradientMode::kAccumulate) return;
+    for (const TensorId piece : pieces) run.kernels.fill_zero(run.context, {run.view(piece)});
+  };
+  site.graph.call(std::move(clear));
+}
+
+// --- the passes of a group ----------------------------------------------------------------------
+
+// Writes the part of the forward that the backward needs, too: gate | up and the activation.
+GroupTensors activated_rows(const LayerSite& site, const ExpertTensors& t,
+                            const ExpertWeights& weights) {
+  GroupTensors group = {t, weights};
+  group.up = sorted_rows(site, "up", t, 2 * t.inner);
+  group.activated = sorted_rows(site, "activated", t, t.inner);
+  site.graph.call(forward_call(group, ExpertMatrix::kGateUp, {t.x, true}, group.up));
+  site.graph.call(activation_call(group));
+  return group;
+}
+
+// The tensors that all groups of a backward share.
+struct LayerGradients {
+  TensorId dy = kNoTensor;       // of the layer's result, [R,C]
+  TensorId dweight = kNoTensor;  // of the slots' weights
+  TensorId rows = kNoTensor;     // of the slots' inputs, sorted, [S,C]
+};
+
+void group_backward(const LayerSite& site, const GroupTensors& t, const LayerGradients& g) {
+  UnitGraph& graph = site.graph;
+  const bool trains = t.weights.gradient != kNoTensor;
+  SlotGradients slots;
+  slots.dh = sorted_rows(site, "gradient of activated", t.layer, t.layer.inner);
+  slots.dweight = g.dweight;
+  if (trains) slots.weighted = sorted_rows(site, "weighted", t.layer, t.layer.inner);
+  clear_expert_padding(site, t.weights);
+  graph.call(input_gradient_call(t, ExpertMatrix::kDown, {g.dy, true}, slots.dh));
+  graph.call(weigh_call(t, slots));
+  if (trains) {
+    graph.call(weight_gradient_call(t, ExpertMatrix::kDown, {g.dy, true}, {slots.weighted, false}));
+  }
+  const TensorId dup = sorted_rows(site, "gradient of up", t.layer, 2 * t.layer.inner);
+  graph.call(activation_gradient_call(t, slots.dh, dup));
+  if (trains) {
+    graph.call(weight_gradient_call(t, ExpertMatrix::kGateUp, {dup, false}, {t.layer.x, true}));
+  }
+  graph.call(input_gradient_call(t, ExpertMatrix::kGateUp, {dup, false}, g.rows));
+}
+
+// The activated rows of a group that the forward has saved.
+struct SavedRows {
+  TensorId up = kNoTensor;
+  TensorId activated = kNoTensor;
+};
+
 // Writes the backward of the experts, from the gradient dy [R,C] of their sum. It chooses and sorts
-// again from the logits, and nothing else of the choice is saved.
-void experts_backward(const LayerSite& site, const ExpertTensors& forward, TensorId dy) {
+// again from the logits, and nothing else of the choice is saved. `kept` has the activated rows
+// that the forward has saved; it is empty where each group computes them again.
+void experts_backward(const LayerSite& site, const ExpertTensors& forward, TensorId dy,
+                      const std::vector<SavedRows>& kept) {
   UnitGraph& graph = site.graph;
   ExpertTensors t = forward;
   t.route = choose(site, forward.route.logits);
-  const bool trains = t.weights.gradient != kNoTensor;
-  SlotGradients g;
-  g.dh = sorted_rows(site, "gradient of activated", t, t.inner);
+  LayerGradients g;
+  g.dy = dy;
   g.dweight = graph.like(t.route.weight, "gradient of expert weights");
-  if (trains) g.weighted = sorted_rows(site, "weighted", t, t.inner);
-  graph.call(input_gradient_call(t, ExpertMatrix::kDown, {dy, true}, g.dh));
-  graph.call(weigh_call(t, g));
-  graph.call(choice_gradient_call(site, t.route, g.dweight, graph.next_gradient(t.route.logits)));
-  if (trains) {
-    graph.call(weight_gradient_call(t, ExpertMatrix::kDown, {dy, true}, {g.weighted, false}));
+  g.rows = sorted_rows(site, "gradients of slots", t, t.width);
+  for (std::size_t n = t.groups.size(); n-- > 0;) {
+    const ExpertWeights& weights = t.groups[n];
+    if (t.is_divided) graph.begin_part("experts");
+    const GroupTensors group = kept.empty()
+                                   ? activated_rows(site, t, weights)
+                                   : GroupTensors{t, weights, kept[n].up, kept[n].activated};
+    group_backward(site, group, g);
   }
-  const TensorId dup = sorted_rows(site, "gradient of up", t, 2 * t.inner);
-  graph.call(activation_gradient_call(t, g.dh, dup));
-  if (trains) graph.call(weight_gradient_call(t, ExpertMatrix::kGateUp, {dup, false}, {t.x, true}));
-  const TensorId rows = sorted_rows(site, "gradients of slots", t, t.width);
-  graph.call(input_gradient_call(t, ExpertMatrix::kGateUp, {dup, false}, rows));
+  if (t.is_divided) graph.begin_part("router");
+  clear_padding(site);
+  graph.call(choice_gradient_call(site, t.route, g.dweight, graph.next_gradient(t.route.logits)));
   const TensorId dx = graph.like(t.x, "gradient of experts");
-  graph.call(sum_call(t, rows, kNoTensor, dx));
+  graph.call(sum_call(t, g.rows, kNoTensor, dx));
   graph.add_to_gradient(t.x, dx);
 }
 
@@ -286,11 +447,13 @@ TensorId experts(const LayerSite& site, TensorId x) {
   UnitGraph& graph = site.graph;
   const ModelConfig& config = site.config;
   TERRACE_CHECK_EQ(site.split.ranks, 1);  // check_tensor_split() refuses more
-  const std::int64_t count = config.experts.count;
+  // A norm behind the experts would have its gradient in the first part of the backward, and the
+  // unit's other shared parameters in the last one. Each gradient may be written in one part only.
+  TERRACE_CHECK(site.layout.find(ParameterKind::kFeedForwardOutNorm) == nullptr);
   ExpertTensors t;
-  t.route = choose(site, linear(site, x, {site.weight(ParameterKind::kRouter, count), {}},
-                                site.all_rows("router logits", count)));
-  t.weights = expert_weights(site);
+  t.experts = config.experts.count;
+  t.route = choose(site, linear(site, x, {site.weight(ParameterKind::kRouter, t.experts), {}},
+                                site.all_rows("router logits", t.experts)));
   t.x = x;
   t.width = config.width;
   t.inner = config.experts.intermediate;
@@ -298,17 +461,52 @@ TensorId experts(const LayerSite& site, TensorId x) {
   t.slots = site.batch.rows() * t.per_row;
   t.activation = config.feed_forward == FeedForward::kSiluGate ? GateActivation::kSilu
                                                                : GateActivation::kGeluTanh;
-  t.up = sorted_rows(site, "up", t, 2 * t.inner);
-  t.activated = sorted_rows(site, "activated", t, t.inner);
+  add_weights(site, t);
   const TensorId rows = sorted_rows(site, "results of slots", t, t.width);
   const TensorId y = site.all_rows("experts", t.width);
-  graph.call(forward_call(t, ExpertMatrix::kGateUp, {x, true}, t.up));
-  graph.call(activation_call(t));
-  graph.call(forward_call(t, ExpertMatrix::kDown, {t.activated, false}, rows));
+  // One group's rows may be saved. Rows of several groups are computed again in the backward, so
+  // that a recomputed forward ends before the experts, and the backward alone fetches them.
+  std::vector<SavedRows> kept;
+  for (const ExpertWeights& weights : t.groups) {
+    if (t.is_divided) graph.begin_part("experts");
+    const GroupTensors group = activated_rows(site, t, weights);
+    graph.call(forward_call(group, ExpertMatrix::kDown, {group.activated, false}, rows));
+    if (t.groups.size() == 1) kept.push_back({group.up, group.activated});
+  }
+  if (t.is_divided) graph.begin_part("sum");
   graph.call(sum_call(t, rows, t.route.weight, y));
-  graph.on_backward({x, t.route.logits},
-                    [site, t, y] { experts_backward(site, t, site.graph.gradient(y)); });
+  graph.on_backward({x, t.route.logits}, [site, t, y, kept] {
+    experts_backward(site, t, site.graph.gradient(y), kept);
+  });
   return y;
+}
+
+std::vector<std::int32_t> even_route(const ExpertOptions& options, std::int64_t rows,
+                                     std::string_view name) {
+  const std::int64_t k = options.per_row;
+  std::vector<std::int32_t> index;
+  for (std::int64_t slot = 0; slot < rows * k; ++slot) {
+    index.push_back(static_cast<std::int32_t>(slot % options.count));
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::sort(index.begin() + r * k, index.begin() + (r + 1) * k);
+  }
+  std::vector<std::int32_t> order;
+  std::vector<std::int32_t> places(index.size());
+  std::vector<std::int32_t> offsets;
+  for (std::int64_t e = 0; e < options.count; ++e) {
+    offsets.push_back(static_cast<std::int32_t>(order.size()));
+    for (std::size_t slot = 0; slot < index.size(); ++slot) {
+      if (index[slot] != e) continue;
+      places[slot] = static_cast<std::int32_t>(order.size());
+      order.push_back(static_cast<std::int32_t>(slot));
+    }
+  }
+  offsets.push_back(static_cast<std::int32_t>(order.size()));
+  if (name == kChosen) return index;
+  if (name == kOrder) return order;
+  if (name == kPlaces) return places;
+  return name == kOffsets ? offsets : std::vector<std::int32_t>();
 }
 
 }  // namespace terrace

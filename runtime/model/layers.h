@@ -61,6 +61,7 @@ struct LayerSite {
   DType type = DType::kBF16;  // compute type
   TensorSplit split;
   std::uint64_t dropout_key = 0;
+  std::int64_t experts_per_group = 0;  // DecoderPart::experts_per_group
 
   // Adds a tensor of all rows, [R, columns], or of this rank's rows, [n, columns], in the compute
   // type. It is in scratch until the graph says otherwise.
@@ -88,6 +89,10 @@ struct LayerSite {
   // Adds the adapters of these weights, which are multiplied as one in this order.
   std::vector<LayerAdapter> adapters(std::initializer_list<ParameterKind> kinds) const;
 };
+
+// Sets the gradient of elements that are no parameters to zero, before the others are written: of
+// the unit's own group, not of experts.
+void clear_padding(const LayerSite& site);
 
 // y[n,C]: the layer norm or root-mean-square norm of each row, as the model's NormOptions say.
 struct NormWeights {

@@ -9,7 +9,7 @@ std::string_view field_of_option(Option option) {
       "budgets.device",  "budgets.host",       "budgets.nvme",      "nvme.directories",
       "threads",         "batch.sequences",    "batch.positions",   "placement.recompute",
       "compute_type",    "ranks.shape.tensor", "sequence_parallel", "learning_rate",
-      "model.trainable", "evaluates = false",  "base_quantization"};
+      "model.trainable", "evaluates = false",  "base_quantization", "experts_per_group"};
   return kFields.at(static_cast<std::size_t>(option));
 }
 

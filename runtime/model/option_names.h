@@ -23,8 +23,9 @@ enum class Option : std::uint8_t {
   kTrainable,     // followed by a pattern
   kNoEvaluation,  // the option that gives up evaluation
   kBaseQuantization,
+  kExpertsPerGroup,  // followed by their number
 };
-inline constexpr std::size_t kOptionCount = 15;
+inline constexpr std::size_t kOptionCount = 16;
 
 // Returns the words by which the user who set the options knows this one: "batch.sequences".
 using OptionNames = std::string_view (*)(Option option);

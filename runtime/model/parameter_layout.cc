@@ -56,26 +56,48 @@ class UnitArrangement {
   }
 
   UnitLayout run() {
-    add_all(true);
-    const std::int64_t trained = pad(0);
-    const std::size_t count = unit_.tensors.size();
-    if (!unit_.replicated.empty()) unit_.replicated.end = trained;
-    if (count == whole_.tensors.size()) {
-      unit_.padded_elements = trained;
-      return std::move(unit_);
+    add_shared();
+    for (const ParameterTensor& tensor : whole_.tensors) {
+      if (tensor.kind == ParameterKind::kExpertGate) add_expert(tensor.expert);
     }
-    unit_.elements = trained;
-    add_all(false);
-    unit_.padded_elements = pad(trained);
-    unit_.frozen_elements = unit_.padded_elements - trained;
     return std::move(unit_);
   }
 
  private:
+  // Adds everything that is not of experts.
+  void add_shared() {
+    add_all(true);
+    const std::int64_t trained = pad(0);
+    unit_.padded_elements = trained;
+    if (!unit_.replicated.empty()) unit_.replicated.end = trained;
+    const bool has_frozen = std::ranges::any_of(whole_.tensors, [](const ParameterTensor& tensor) {
+      return !tensor.trainable && !is_of_expert(tensor.kind);
+    });
+    if (!has_frozen) return;
+    unit_.elements = trained;
+    add_all(false);
+    unit_.padded_elements = pad(trained);
+    unit_.frozen_elements = unit_.padded_elements - trained;
+  }
+
+  void add_expert(std::int32_t expert) {
+    const std::int64_t begin = unit_.padded_elements;
+    unit_.elements = begin;
+    for (const ParameterTensor& tensor : whole_.tensors) {
+      if (!is_of_expert(tensor.kind) || tensor.expert != expert) continue;
+      add(tensor);
+      unit_.experts.train = tensor.trainable;
+    }
+    unit_.padded_elements = pad(begin);
+    unit_.experts.elements = unit_.padded_elements - begin;
+    ++unit_.experts.count;
+  }
+
   void add_all(bool trainable) {
     const auto add_those = [&](auto wanted) {
       for (const ParameterTensor& tensor : whole_.tensors) {
-        const bool is_one = tensor.trainable == trainable && !is_quantized(tensor);
+        const bool is_one =
+            tensor.trainable == trainable && !is_quantized(tensor) && !is_of_expert(tensor.kind);
         if (is_one && wanted(tensor)) add(tensor);
       }
     };
@@ -466,20 +488,30 @@ std::int64_t UnitLayout::decayed_elements() const {
   std::int64_t decayed = 0;
   bool others = false;
   for (const ParameterTensor& tensor : tensors) {
-    if (!tensor.trainable) break;             // nor are those that follow
-    TERRACE_CHECK(!tensor.decay || !others);  // matrices come first
+    if (!tensor.trainable || is_of_expert(tensor.kind)) break;  // so are those that follow
+    TERRACE_CHECK(!tensor.decay || !others);                    // matrices come first
     others = others || !tensor.decay;
     if (tensor.decay) decayed = tensor.offset + tensor.elements();
   }
   return decayed;
 }
 
-std::int64_t UnitLayout::trained_end() const {
-  std::int64_t end = 0;
+std::vector<ElementSpan> UnitLayout::trained_spans() const {
+  std::vector<ElementSpan> spans;
   for (const ParameterTensor& tensor : tensors) {
-    if (tensor.trainable) end = tensor.offset + tensor.elements();
+    if (!tensor.trainable) continue;
+    if (spans.empty() || spans.back().end != tensor.offset) {
+      spans.push_back({tensor.offset, tensor.offset});
+    }
+    spans.back().end += tensor.elements();
   }
-  return end;
+  return spans;
+}
+
+std::int64_t UnitLayout::trained_count() const {
+  std::int64_t count = 0;
+  for (const ElementSpan& span : trained_spans()) count += span.end - span.begin;
+  return count;
 }
 
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks,

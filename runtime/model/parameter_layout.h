@@ -60,6 +60,17 @@ struct ParameterTensor {
   std::int64_t place_elements() const { return quantized ? quantized_elements : elements(); }
 };
 
+// The experts of a unit. They are the last elements of its sequence, one expert after the other.
+// Each has its gate, up and down side by side and is padded to whole blocks by itself, as many for
+// each rank. So whatever neighbouring experts are moved together, every expert has the same blocks.
+struct ExpertLayout {
+  std::int64_t count = 0;     // 0: the unit has no experts
+  std::int64_t elements = 0;  // of each expert, with its padding
+  bool train = false;         // all of them, or none
+
+  std::int64_t all_elements() const { return count * elements; }
+};
+
 // The layout of a unit. Tensors lie without gaps, so that q|k|v and gate|up are one matrix each;
 // matrices come first. The unit is zero-padded at its end to whole blocks, the same number for each
 // rank.
@@ -67,14 +78,15 @@ struct ParameterTensor {
 // alike follow from a block's start, the norms last. Sizes are the same on all ranks.
 // Tensors that train come first, in this order, and are padded by themselves. The frozen ones
 // follow in the same way, the quantised ones first. So gradients and optimizer state belong to the
-// front of the sequence.
+// front of the sequence. Behind all these are the experts, if the unit has any.
 struct UnitLayout {
   UnitKind kind = UnitKind::kBlock;
   std::int64_t index = 0;  // unit number: 0 embedding, 1..layers blocks, layers+1 head
   std::vector<ParameterTensor> tensors;
   std::int64_t elements = 0;         // without the padding at the end
   std::int64_t padded_elements = 0;  // a multiple of ranks * kBlockElements
-  std::int64_t frozen_elements = 0;  // the last ones of these; also such a multiple
+  std::int64_t frozen_elements = 0;  // the last ones before the experts; also such a multiple
+  ExpertLayout experts;
   // The trained elements that all tensor-parallel ranks have alike, and within them those of whose
   // gradient each rank has only a share, such as norms of a rank's rows with sequence parallelism.
   // Empty where there is one rank.
@@ -85,13 +97,18 @@ struct UnitLayout {
 
   // Returns null where the unit has no such parameter.
   const ParameterTensor* find(ParameterKind kind, std::int32_t expert = 0) const;
-  // Returns the number of elements that have gradients and optimizer state.
-  std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
-  bool trains() const { return trained_elements() > 0; }
-  // Returns the number of elements that weight decay applies to. They come first.
+  // Returns the number of elements that are not of experts.
+  std::int64_t shared_elements() const { return padded_elements - experts.all_elements(); }
+  // Returns how many of the shared elements have gradients and optimizer state.
+  std::int64_t trained_elements() const { return shared_elements() - frozen_elements; }
+  bool trains() const { return trained_elements() > 0 || experts.train; }
+  // Returns the number of shared elements that weight decay applies to. They come first.
   std::int64_t decayed_elements() const;
-  // Returns where the last tensor that trains ends. The padding after it is not counted.
-  std::int64_t trained_end() const;
+  // Returns where the tensors that train are, in order. Neighbours are one span, and padding is in
+  // none.
+  std::vector<ElementSpan> trained_spans() const;
+  // Returns the number of elements of the tensors that train.
+  std::int64_t trained_count() const;
 };
 
 // Returns the layouts of all units. The tensors of a unit are in the order of ParameterKind:

@@ -71,9 +71,7 @@ void check_experts(const UnitLayout& unit, OptionNames name_of_option) {
   const ParameterTensor* const first = unit.find(ParameterKind::kExpertGate);
   if (first == nullptr) return;
   for (const ParameterTensor& tensor : unit.tensors) {
-    const bool is_of_expert =
-        ParameterKind::kExpertGate <= tensor.kind && tensor.kind <= ParameterKind::kExpertDown;
-    if (!is_of_expert || tensor.trainable == first->trainable) continue;
+    if (!is_of_expert(tensor.kind) || tensor.trainable == first->trainable) continue;
     const ParameterTensor& trained = tensor.trainable ? tensor : *first;
     const ParameterTensor& frozen = tensor.trainable ? *first : tensor;
     throw ConfigError(

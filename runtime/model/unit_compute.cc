@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "runtime/model/dropout.h"
+#include "runtime/model/expert_groups.h"
 #include "runtime/model/rope_table.h"
 
 namespace terrace {
@@ -21,6 +22,7 @@ DecoderPart part_of(const ModelConfig& config, std::vector<UnitLayout> layout,
   part.compute_type = options.compute_type;
   part.split = options.split;
   part.dropout_key = dropout_key(options.dropout_seed);
+  part.experts_per_group = options.experts_per_group;
   part.first_token = first_token(config, options.split);
   part.smallest_vocabulary =
       config.vocabulary - (options.split.ranks - 1) * options.split.part_of(config.vocabulary);
@@ -169,19 +171,39 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   model.constants_bytes = rope_tables() * rope_table_elements() * sizeof(float);
   model.workspace_bytes = workspace_bytes(micro_batches, workers);
   model.tensor = part_.sharing;
-  for (const UnitLayout& layout : part_.layout) {
-    UnitModel unit;
-    graph_of(layout.index).describe(unit);
-    model.add(std::move(unit), {.padded_elements = layout.padded_elements,
-                                .frozen_elements = layout.frozen_elements,
-                                .quantized = layout.quantized,
-                                .decayed_elements = layout.decayed_elements(),
-                                .replicated = layout.replicated,
-                                .summed = layout.summed});
-  }
+  for (const UnitLayout& layout : part_.layout) add_unit(layout, model);
   // The head uses the embedding's weight.
   if (part_.config.tied) model.units.back().groups.push_back(model.units.front().groups.front());
   return model;
+}
+
+void UnitCompute::add_unit(const UnitLayout& layout, ComputeModel& model) const {
+  const auto stream = static_cast<std::int32_t>(layout.index);
+  UnitModel unit;
+  graph_of(layout.index).describe(unit);
+  ParameterGroup own = {.padded_elements = layout.shared_elements(),
+                        .frozen_elements = layout.frozen_elements,
+                        .quantized = layout.quantized,
+                        .decayed_elements = layout.decayed_elements(),
+                        .stream = stream,
+                        .replicated = layout.replicated,
+                        .summed = layout.summed};
+  const bool is_divided = part_.experts_per_group > 0;
+  if (layout.experts.count > 0 && !is_divided) {
+    own.padded_elements = own.frozen_elements = layout.padded_elements;  // it does not train
+    own.decayed_elements = 0;
+  }
+  model.add(std::move(unit), own);
+  if (!is_divided) return;
+  for (const ExpertGroup& experts : expert_groups(layout, part_.experts_per_group)) {
+    const std::int64_t elements = experts.elements.end - experts.elements.begin;
+    const std::int64_t trained = layout.experts.train ? elements : 0;
+    model.add_group({.padded_elements = elements,
+                     .frozen_elements = elements - trained,
+                     .decayed_elements = trained,
+                     .stream = stream,
+                     .first_element = experts.elements.begin});
+  }
 }
 
 std::size_t UnitCompute::rope_tables() const {

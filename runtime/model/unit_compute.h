@@ -22,7 +22,8 @@ class UnitCompute final : public StepCompute {
     DType compute_type = DType::kBF16;
     BatchShape batch;
     TensorSplit split;
-    std::uint64_t dropout_seed = 0;  // decides which elements adapters drop
+    std::uint64_t dropout_seed = 0;      // decides which elements adapters drop
+    std::int64_t experts_per_group = 0;  // DecoderPart::experts_per_group
   };
   UnitCompute(const ModelConfig& config, std::vector<UnitLayout> layout, const Options& options,
               const KernelTable& kernels);
@@ -69,6 +70,8 @@ class UnitCompute final : public StepCompute {
     return graphs_.at(graph_numbers_.at(static_cast<std::size_t>(unit)));
   }
   std::size_t workspace_bytes(std::int32_t micro_batches, int workers) const;
+  // Adds the description of a unit to the model, with its groups.
+  void add_unit(const UnitLayout& layout, ComputeModel& model) const;
   std::size_t rope_tables() const;
   std::size_t rope_table_elements() const;  // of one table
 

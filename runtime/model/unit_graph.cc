@@ -74,13 +74,22 @@ void UnitGraph::begin_step(std::string_view name) {
   begins_step_ = true;
 }
 
+void UnitGraph::begin_part(std::string_view name) {
+  TERRACE_CHECK_EQ(sharing_.ranks, 1);
+  begin_step(name);
+  begins_part_ = true;
+  has_parts_ = true;
+}
+
 void UnitGraph::call(UnitCall call) {
   Steps& steps = now();
-  const bool cuts = begins_step_ && sharing_.ranks > 1;
+  const bool cuts = begins_part_ || (begins_step_ && sharing_.ranks > 1);
   if (steps.empty() || cuts || steps.back().kind != UnitStep::Kind::kCompute) {
-    steps.push_back({.name = sharing_.ranks > 1 ? step_name_ : ""});
+    const bool has_name = begins_part_ || sharing_.ranks > 1;
+    steps.push_back({.name = has_name ? step_name_ : "", .begins_part = begins_part_});
   }
   begins_step_ = false;
+  begins_part_ = false;
   steps.back().calls.push_back(std::move(call));
 }
 
@@ -345,7 +354,8 @@ UnitAccess UnitGraph::exchanged(const Step& step, TensorId tensor) const {
 UnitStep UnitGraph::described(Pass pass, std::size_t index) const {
   const Steps& steps = of(pass);
   const Step& step = steps[index];
-  UnitStep result{.kind = step.kind, .name = step.name};
+  UnitStep result{.kind = step.kind, .name = step.name, .begins_part = step.begins_part};
+  if (has_parts_) result.groups.clear();
   if (step.kind != UnitStep::Kind::kCompute) {
     result.reads = {exchanged(step, step.source)};
     result.writes = {exchanged(step, step.target)};
@@ -391,7 +401,7 @@ void UnitGraph::describe(UnitModel& unit) const {
   unit.saved_bytes = saved_bytes_;
   unit.between = between_;
   for (const UnitTensor& tensor : tensors_) {
-    const bool is_of_others = tensor.role == Role::kGradient && tensor.number > 0;
+    const bool is_of_others = tensor.role == Role::kGradient && tensor.number >= own_groups_;
     if (tensor.same_as != kNoTensor || (tensor.role != Role::kSaved && !is_of_others)) continue;
     unit.ranges.push_back(
         {tensor.role, tensor.number, tensor.name, tensor.offset, tensor.size_bytes()});
@@ -418,13 +428,17 @@ std::vector<KernelCost> UnitGraph::kernel_costs(const Where& where) const {
   std::vector<KernelCost> costs;
   const Step& step = of(where.pass).at(static_cast<std::size_t>(where.step));
   for (const UnitCall& call : step.calls) {
-    const auto bytes_of = [this](const std::vector<TensorId>& tensors) {
+    const auto bytes_of = [&](const std::vector<TensorId>& tensors) {
       std::set<TensorId> roots;
       for (const TensorId tensor : tensors) {
         if (tensor != kNoTensor) roots.insert(root(tensor));
       }
       double bytes = 0;
-      for (const TensorId tensor : roots) bytes += static_cast<double>(at(tensor).size_bytes());
+      for (const TensorId tensor : roots) {
+        const Role role = at(tensor).role;
+        const bool is_whole = role == Role::kParameters || role == Role::kGradient;
+        bytes += static_cast<double>(at(tensor).size_bytes()) * (is_whole ? 1 : call.share);
+      }
       return bytes;
     };
     const double written = bytes_of(call.writes);

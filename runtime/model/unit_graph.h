@@ -78,6 +78,9 @@ struct UnitCall {
   double logits = 0;               // that the head computes for its loss, in chunks of rows
   TensorId chunk_sum = kNoTensor;  // the gradient to which each of these chunks adds
   bool scales_loss = false;        // reads the loss scale
+  // How much of the tensors that are not parameters or their gradients the call touches:
+  // neighbouring experts touch only their own rows.
+  double share = 1;
   // Runs in the forward alone. The backward begins with another call in its place.
   bool of_evaluation = false;
 };
@@ -117,6 +120,9 @@ class UnitGraph {
   // Begins another step, of this name, with the calls that follow. Without tensor-parallel ranks
   // they stay in the same step.
   void begin_step(std::string_view name);
+  // Begins another part of the pass, with a step of this name (UnitStep::begins_part). A graph that
+  // has parts says of each step exactly which groups it reads. Not for tensor-parallel ranks.
+  void begin_part(std::string_view name);
   void exchange(UnitStep::Kind kind, TensorId source, TensorId target);
 
   // --- gradients ---------------------------------------------------------------------------------
@@ -138,6 +144,8 @@ class UnitGraph {
   // --- result ------------------------------------------------------------------------------------
 
   void set_input(TensorId input) { input_ = input; }
+  // Says how many groups the unit has of its own; the others are other units'.
+  void set_own_groups(std::int32_t groups) { own_groups_ = groups; }
   // Ends the writing, after the last layer. The backward ends at `input_gradient`; kNoTensor if
   // nothing needs the gradient of the unit's input. Only those calls of the backward are kept that
   // lead to it, to gradients of parameters or to losses.
@@ -168,6 +176,7 @@ class UnitGraph {
   struct Step {
     UnitStep::Kind kind = UnitStep::Kind::kCompute;
     std::string_view name = "";
+    bool begins_part = false;
     std::vector<UnitCall> calls = {};
     TensorId source = kNoTensor;  // of an exchange
     TensorId target = kNoTensor;
@@ -210,7 +219,10 @@ class UnitGraph {
   Steps backward_;
   std::string_view step_name_ = "";
   bool begins_step_ = false;
+  bool begins_part_ = false;
+  bool has_parts_ = false;
   bool is_backward_ = false;
+  std::int32_t own_groups_ = 1;
   TensorId input_ = kNoTensor;
   TensorId input_gradient_ = kNoTensor;
   std::array<Steps, 3> passes_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace terrace {
 namespace {
 
@@ -50,6 +52,22 @@ void ComputeModel::add(UnitModel unit, ParameterGroup group) {
   unit.groups.insert(unit.groups.begin(), static_cast<std::int32_t>(groups.size()));
   groups.push_back(group);
   units.push_back(std::move(unit));
+}
+
+void ComputeModel::add_group(ParameterGroup group) {
+  group.unit = static_cast<std::int32_t>(units.size()) - 1;
+  units.back().groups.push_back(static_cast<std::int32_t>(groups.size()));
+  groups.push_back(group);
+}
+
+std::int32_t ComputeModel::group_at(std::int32_t unit, std::int64_t element) const {
+  for (const std::int32_t number : units.at(static_cast<std::size_t>(unit)).groups) {
+    const ParameterGroup& group = groups.at(static_cast<std::size_t>(number));
+    const std::int64_t at = element - group.first_element;
+    if (group.unit == unit && 0 <= at && at < group.padded_elements) return number;
+  }
+  TERRACE_CHECK(false);
+  return -1;
 }
 
 }  // namespace terrace

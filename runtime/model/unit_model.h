@@ -30,6 +30,13 @@ struct ParameterGroup {
   // others, and set by FillSource::bytes (runtime/engine/unit_state.h).
   ElementSpan quantized = {};
   std::int64_t decayed_elements = 0;  // weight decay applies to this many, from the start
+  // Random numbers of (stream, element) round slots of fewer than 32 bits. The elements of the
+  // stream are counted from `first_element` on. No stream: the group's number is its stream.
+  std::optional<std::int32_t> stream = {};
+  // Where the group begins among the elements of all the unit's own groups, which lie one behind
+  // the other. It counts only where a unit's own elements are asked for as one sequence, and for
+  // the random numbers. So both are the same however the unit's elements are cut into groups.
+  std::int64_t first_element = 0;
   // The elements that train and that all tensor-parallel ranks have alike, and within them those
   // whose gradients are sums over these ranks.
   ElementSpan replicated = {};
@@ -178,6 +185,11 @@ struct ComputeModel {
 
   // Adds a unit with one group of its own, which comes first among the groups that the unit uses.
   void add(UnitModel unit, ParameterGroup group);
+  // Gives the last unit another group of its own, behind the groups that it has.
+  void add_group(ParameterGroup group);
+  // Returns which of the unit's own groups has an element of the sequence in which these lie one
+  // behind the other (ParameterGroup::first_element).
+  std::int32_t group_at(std::int32_t unit, std::int64_t element) const;
   friend bool operator==(const ComputeModel&, const ComputeModel&) = default;
 };
 

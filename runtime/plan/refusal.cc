@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -257,15 +258,32 @@ class Refusal {
 
   // --- a unit that is too large ------------------------------------------------------------------
 
+  // Returns the most bytes of the unit's own groups, with their gradients, that a part of a pass
+  // uses.
   std::size_t unit_bytes(std::int32_t unit) const {
-    std::size_t bytes = 0;
-    for (const std::int32_t group : model_.units.at(static_cast<std::size_t>(unit)).groups) {
-      if (model_.owner(group) != unit) continue;
-      const ParameterGroup& own = model_.groups.at(static_cast<std::size_t>(group));
-      bytes += model_.group_bytes(group) +
-               static_cast<std::size_t>(own.trained_elements()) * size_of(model_.gradient_type);
+    const UnitModel& of = model_.units.at(static_cast<std::size_t>(unit));
+    const std::vector<UnitStep>& pass = of.backward.empty() ? of.forward : of.backward;
+    std::size_t most = 0;
+    for (const StepSpan& part : UnitModel::parts(pass)) {
+      std::set<std::int32_t> used;
+      for (std::int32_t s = part.begin; s < part.end; ++s) {
+        const std::vector<std::int32_t>& read = pass[static_cast<std::size_t>(s)].groups;
+        used.insert(read.begin(), read.end());
+      }
+      std::size_t bytes = 0;
+      for (const std::int32_t index : used) bytes += group_bytes(of, unit, index);
+      most = std::max(most, bytes);
     }
-    return bytes;
+    return most;
+  }
+
+  std::size_t group_bytes(const UnitModel& of, std::int32_t unit, std::int32_t index) const {
+    if (index >= std::ssize(of.groups)) return 0;  // the unit has no parameters
+    const std::int32_t group = of.groups[static_cast<std::size_t>(index)];
+    if (model_.owner(group) != unit) return 0;
+    const ParameterGroup& own = model_.groups.at(static_cast<std::size_t>(group));
+    return model_.group_bytes(group) +
+           static_cast<std::size_t>(own.trained_elements()) * size_of(model_.gradient_type);
   }
 
   // Returns the unit with the most parameters, if these and their gradient take most of the bytes

@@ -53,7 +53,10 @@ void PassMovement::Operands::clear() {
 }
 
 void PassMovement::add_part(const Task& task) {
-  if (task.part == 0) operands_.clear();
+  const bool is_whole =
+      task.steps.begin == 0 && task.steps.end == std::ssize(pass_of(state_.model, task));
+  operands_ = &passes_[is_whole ? -1 : task.micro_batch];
+  if (task.part == 0) operands_->clear();
   find_operands(task);
   std::int32_t number = task.steps.begin;
   for (const UnitStep& step : steps_of(state_.model, task)) {
@@ -86,7 +89,7 @@ void PassMovement::find_parameters(const Task& task) {
   visit_groups(state_.model, task, [&](std::int32_t index) {
     const std::int32_t group = unit.groups.at(index);
     if (!state_.model.has_parameters(group)) return;
-    numbered(operands_.parameters, index) = parameters_.for_task(group);
+    numbered(operands_->parameters, index) = parameters_.for_task(group);
   });
 }
 
@@ -95,7 +98,7 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
   const UnitModel& unit = model.units.at(task.unit);
   const auto micro_batch = static_cast<std::size_t>(task.micro_batch);
   const auto is_new = [](const Range& range) { return range.buffer == kNoBuffer; };
-  Range& range = operands_.of(access.role);
+  Range& range = operands_->of(access.role);
   switch (access.role) {
     case Role::kTokens:
       range = {state_.shared.tokens, model.tokens_bytes * micro_batch, model.tokens_bytes};
@@ -104,7 +107,7 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
       range = {state_.shared.losses, sizeof(double) * micro_batch, sizeof(double)};
       return;
     case Role::kHidden:
-      numbered(operands_.inputs, access.number) = activations_.input(task, access.number);
+      numbered(operands_->inputs, access.number) = activations_.input(task, access.number);
       return;
     case Role::kHiddenOut:
       if (writes && is_new(range)) range = activations_.output(task);
@@ -121,14 +124,14 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
       if (!writes) range = activations_.output_gradient(task.forward);
       return;
     case Role::kHiddenGradientOut: {
-      Gradient& gradient = numbered(operands_.input_gradients, access.number);
+      Gradient& gradient = numbered(operands_->input_gradients, access.number);
       if (!writes || !is_new(gradient.range)) return;
       const auto target = activations_.input_gradient(task, access.number);
       gradient = {target.range, target.adds};
       return;
     }
     case Role::kGradient: {
-      Gradient& gradient = numbered(operands_.gradients, access.number);
+      Gradient& gradient = numbered(operands_->gradients, access.number);
       if (!writes || !is_new(gradient.range)) return;
       const auto target = gradients_->target(task, unit.groups.at(access.number));
       gradient = {target.range, target.adds};
@@ -140,7 +143,7 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
 }
 
 Range PassMovement::between(const Task& task, const UnitAccess& access) {
-  Range& range = numbered(operands_.between, access.number);
+  Range& range = numbered(operands_->between, access.number);
   if (range.buffer == kNoBuffer) {
     const BetweenBuffer& buffer = state_.model.units.at(task.unit).between.at(access.number);
     Draft& draft = state_.draft;
@@ -159,16 +162,16 @@ Access PassMovement::found(const Task& task, const UnitAccess& access) {
       range = between(task, access);
       break;
     case Role::kHidden:
-      range = operands_.inputs.at(access.number);
+      range = operands_->inputs.at(access.number);
       break;
     case Role::kHiddenGradientOut:
-      range = operands_.input_gradients.at(access.number).range;
+      range = operands_->input_gradients.at(access.number).range;
       break;
     case Role::kGradient:
-      range = operands_.gradients.at(access.number).range;
+      range = operands_->gradients.at(access.number).range;
       break;
     default:
-      range = operands_.of(access.role);
+      range = operands_->of(access.role);
   }
   Access result = as(access.role, range);
   result.number = access.number;
@@ -176,9 +179,9 @@ Access PassMovement::found(const Task& task, const UnitAccess& access) {
 }
 
 bool PassMovement::adds(const UnitAccess& access) const {
-  if (access.role == Role::kGradient) return operands_.gradients.at(access.number).adds;
+  if (access.role == Role::kGradient) return operands_->gradients.at(access.number).adds;
   return access.role == Role::kHiddenGradientOut &&
-         operands_.input_gradients.at(access.number).adds;
+         operands_->input_gradients.at(access.number).adds;
 }
 
 void PassMovement::add_compute(const Task& task, const UnitStep& step, std::int32_t number) {
@@ -188,8 +191,8 @@ void PassMovement::add_compute(const Task& task, const UnitStep& step, std::int3
   op.cost.flops = step.flops;
   const bool has_saved = state_.model.units.at(task.unit).saved_bytes != 0;
   for (const std::int32_t index : step.groups) {
-    if (index >= std::ssize(operands_.parameters)) continue;
-    const Range& parameters = operands_.parameters[index];
+    if (index >= std::ssize(operands_->parameters)) continue;
+    const Range& parameters = operands_->parameters[index];
     if (parameters.buffer == kNoBuffer) continue;
     op.reads.push_back(as(Role::kParameters, parameters));
     op.reads.back().number = index;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "runtime/step/activation_movement.h"
@@ -64,8 +65,11 @@ class PassMovement {
   ParameterMovement& parameters_;
   ActivationMovement& activations_;
   GradientMovement* const gradients_;
-  Operands operands_;            // of the pass whose parts are being added
-  std::int32_t last_loss_ = -1;  // the last task that writes a loss
+  // Of the passes whose parts are being added, by micro-batch: a part of all micro-batches may come
+  // before the next part. Passes of one part share the entry -1.
+  std::map<std::int32_t, Operands> passes_;
+  Operands* operands_ = nullptr;  // of the task's pass
+  std::int32_t last_loss_ = -1;   // the last task that writes a loss
 };
 
 }  // namespace terrace

@@ -1,6 +1,8 @@
 #include "runtime/step/schedule.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -20,6 +22,20 @@ void add_parts(const StepModel& model, Task task, std::vector<Task>& tasks) {
   }
 }
 
+// Adds the same pass of several micro-batches, part by part.
+void add_parts_of_all(const StepModel& model, const std::vector<Task>& passes,
+                      std::vector<Task>& tasks) {
+  std::vector<Task> parts;
+  add_parts(model, passes.front(), parts);
+  for (const Task& part : parts) {
+    for (Task task : passes) {
+      task.steps = part.steps;
+      task.part = part.part;
+      tasks.push_back(std::move(task));
+    }
+  }
+}
+
 class Scheduler {
  public:
   Scheduler(const StepModel& model, const StepPolicy& policy,
@@ -28,7 +44,7 @@ class Scheduler {
         policy_(policy),
         listed_(listed),
         lowest_trained_(model.lowest_trained()),
-        order_(model.unit_count(), model.unit_count()) {
+        order_(model.unit_count(), kNotThere) {
     for (const StepTask& task : model.tasks) add_unit(task.unit);
     for (std::int32_t u = 0; u <= model.last_unit(); ++u) {
       if (model.has_unit(u)) add_unit(u);
@@ -60,16 +76,11 @@ class Scheduler {
  private:
   void layer_major() {
     for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
-      if (!has_forward(u)) continue;
-      updates_before_forward(u);
-      for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kForward, u, m);
+      if (has_forward(u)) emit(OpKind::kForward, u, {0, policy_.micro_batches});
     }
     step_scalars();
     for (std::int32_t u = model_.last_unit(); u >= 0; --u) {
-      if (!has_backward(u)) continue;
-      if (model_.fuses_passes(u)) updates_before_forward(u);
-      for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kBackward, u, m);
-      update_at_once(u);
+      if (has_backward(u)) emit(OpKind::kBackward, u, {0, policy_.micro_batches}, true);
     }
   }
 
@@ -77,17 +88,12 @@ class Scheduler {
     for (const auto& [m, times] : listed_) {
       const std::size_t first = tasks_.size();
       for (std::int32_t u = 0; u <= model_.last_unit(); ++u) {
-        if (!has_forward(u)) continue;
-        if (m == 0) updates_before_forward(u);
-        emit(OpKind::kForward, u, m);
+        if (has_forward(u)) emit(OpKind::kForward, u, only(m));
       }
       const bool last = m == policy_.micro_batches - 1;
       if (last) step_scalars();
       for (std::int32_t u = model_.last_unit(); u >= 0; --u) {
-        if (!has_backward(u)) continue;
-        if (m == 0 && model_.fuses_passes(u)) updates_before_forward(u);
-        emit(OpKind::kBackward, u, m);
-        if (last) update_at_once(u);
+        if (has_backward(u)) emit(OpKind::kBackward, u, only(m), last);
       }
       for (std::size_t t = first; t < tasks_.size(); ++t) tasks_[t].times = times;
     }
@@ -111,10 +117,8 @@ class Scheduler {
     for (std::size_t t = 0; t < given.size(); ++t) {
       const std::int32_t unit = given[t].unit;
       const bool finishes = given[t].kind != OpKind::kForward && last_gradient.at(unit) == t;
-      updates_before_forward(unit);
       if (finishes && updates_at_once(unit)) step_scalars();
-      emit(given[t].kind, unit, given[t].micro_batch);
-      if (finishes) update_at_once(unit);
+      emit(given[t].kind, unit, only(given[t].micro_batch), finishes);
     }
     step_scalars();  // also if every update is deferred: the next step's updates read them
   }
@@ -176,9 +180,7 @@ class Scheduler {
   void piece_forward(const Piece& piece, std::int32_t m) {
     if (piece.begin > 0) receive(Message::kHidden, piece.begin - 1, m);
     for (std::int32_t u = piece.begin; u < piece.end; ++u) {
-      if (!has_forward(u)) continue;
-      if (m == 0) updates_before_forward(u);
-      emit(OpKind::kForward, u, m);
+      if (has_forward(u)) emit(OpKind::kForward, u, only(m));
     }
     if (!is_last(piece)) send(Message::kHidden, piece.end - 1, m);
   }
@@ -190,10 +192,7 @@ class Scheduler {
       receive(Message::kHiddenGradient, piece.end - 1, m);
     }
     for (std::int32_t u = piece.end - 1; u >= piece.begin; --u) {
-      if (!has_backward(u)) continue;
-      if (m == 0 && model_.fuses_passes(u)) updates_before_forward(u);
-      emit(OpKind::kBackward, u, m);
-      if (last) update_at_once(u);
+      if (has_backward(u)) emit(OpKind::kBackward, u, only(m), last);
     }
     if (piece.begin > 0 && has_gradient_of(piece.begin - 1)) {
       send(Message::kHiddenGradient, piece.begin - 1, m);
@@ -222,9 +221,33 @@ class Scheduler {
   // Returns whether the gradient of a unit's output has a use.
   bool has_gradient_of(std::int32_t unit) const { return unit >= lowest_trained_; }
 
-  // Adds a pass of a unit, part by part.
-  void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
-    add_parts(model_, {.kind = kind, .unit = unit, .micro_batch = micro_batch}, tasks_);
+  // Neighbouring micro-batches, [begin, end).
+  struct MicroBatches {
+    std::int32_t begin = 0;
+    std::int32_t end = 0;
+  };
+  static MicroBatches only(std::int32_t micro_batch) { return {micro_batch, micro_batch + 1}; }
+
+  // Adds a pass of a unit, part by part; a part of all these micro-batches comes before the next
+  // part. Before each part of the unit's first pass come the deferred updates that it and the next
+  // part wait for. If the pass `finishes` gradients, the updates that are not deferred follow the
+  // part that writes the gradient.
+  void emit(OpKind kind, std::int32_t unit, MicroBatches micro_batches, bool finishes = false) {
+    std::vector<Task> parts;
+    add_parts(model_, {.kind = kind, .unit = unit}, parts);
+    const bool is_first_pass = kind == OpKind::kForward || model_.fuses_passes(unit);
+    std::vector<std::int32_t> left = own_groups(unit);
+    for (Task& part : parts) {
+      if (is_first_pass) updates_to(order_.at(unit) + static_cast<std::size_t>(part.part) + 1);
+      for (part.micro_batch = micro_batches.begin; part.micro_batch < micro_batches.end;
+           ++part.micro_batch) {
+        tasks_.push_back(part);
+      }
+      if (!finishes) continue;
+      const auto is_finished = [&](std::int32_t index) { return writes_gradient(part, index); };
+      emit_updates(taken(left, is_finished), part.part);
+    }
+    if (finishes) emit_updates(left, std::ssize(parts) > 0 ? parts.back().part : 0);
   }
 
   // Send and receive a unit's output or the output's gradient.
@@ -237,28 +260,44 @@ class Scheduler {
         {.kind = OpKind::kReceive, .message = message, .unit = unit, .micro_batch = micro_batch});
   }
 
-  // Updates are one unit ahead, so that the next unit's update may run while this unit computes.
-  void updates_before_forward(std::int32_t unit) { updates_to(order_.at(unit) + 1); }
-
-  // Adds the deferred updates of units_ up to this index.
+  // Adds the deferred updates of first_uses_ up to this index. Updates are one part ahead, so that
+  // the next part's update may run while this part computes.
   void updates_to(std::size_t last) {
     if (!policy_.has_backward) return;
-    while (next_update_ < units_.size() && next_update_ <= last) {
-      emit_updates(units_[next_update_++], true);
+    while (next_update_ < first_uses_.size() && next_update_ <= last) {
+      for (const std::int32_t group : first_uses_[next_update_]) {
+        if (policy_.defers_update(group)) emit_update(group, kOfStepBefore, 0);
+      }
+      ++next_update_;
     }
   }
 
+  // Notes the unit's groups by the part of its first pass that is the first to use them. Those that
+  // no part uses come with the last part.
   void add_unit(std::int32_t unit) {
-    if (order_.at(unit) < model_.unit_count()) return;
-    order_.at(unit) = units_.size();
+    if (order_.at(unit) < kNotThere) return;
+    order_.at(unit) = first_uses_.size();
     units_.push_back(unit);
+    std::vector<Task> parts;
+    const OpKind first_pass = has_forward(unit) ? OpKind::kForward : OpKind::kBackward;
+    add_parts(model_, {.kind = first_pass, .unit = unit, .micro_batch = 0}, parts);
+    std::vector<std::int32_t> left = own_groups(unit);
+    for (const Task& part : parts) {
+      first_uses_.push_back(taken(left, [&](std::int32_t index) {
+        bool is_used = false;
+        visit_groups(model_, part, [&](std::int32_t used) { is_used = is_used || used == index; });
+        return is_used;
+      }));
+    }
+    if (parts.empty()) first_uses_.emplace_back();
+    first_uses_.back().insert(first_uses_.back().end(), left.begin(), left.end());
   }
 
   // Updates that the step before has left read that step's scalars, so they come first.
   void step_scalars() {
     if (!policy_.has_backward || policy_.updates_wait_for_norm || has_scalars_) return;
     has_scalars_ = true;
-    updates_to(units_.size());
+    updates_to(first_uses_.size());
     tasks_.push_back({.kind = OpKind::kStepScalars});
   }
 
@@ -269,17 +308,53 @@ class Scheduler {
     });
   }
 
-  void update_at_once(std::int32_t unit) { emit_updates(unit, false); }
-
-  // Adds the updates of the unit's own groups that are deferred, or of those that are not.
-  void emit_updates(std::int32_t unit, bool deferred) {
-    for (const std::int32_t group : model_.units[unit].groups) {
-      if (model_.owner(group) != unit || policy_.defers_update(group) != deferred) continue;
-      for_chunks({.kind = OpKind::kUpdate,
-                  .unit = unit,
-                  .group = group,
-                  .parts = deferred ? kOfStepBefore : kOfThisStep});
+  // Adds the updates of those of the groups that are not deferred, behind a part of their unit's
+  // pass.
+  void emit_updates(const std::vector<std::int32_t>& groups, std::int32_t part) {
+    for (const std::int32_t group : groups) {
+      if (!policy_.defers_update(group)) emit_update(group, kOfThisStep, part);
     }
+  }
+
+  void emit_update(std::int32_t group, Parts parts, std::int32_t part) {
+    for_chunks({.kind = OpKind::kUpdate,
+                .unit = model_.owner(group),
+                .group = group,
+                .part = part,
+                .parts = parts});
+  }
+
+  // Returns the groups that are the unit's own.
+  std::vector<std::int32_t> own_groups(std::int32_t unit) const {
+    std::vector<std::int32_t> own = model_.units[unit].groups;
+    std::erase_if(own, [&](std::int32_t group) { return model_.owner(group) != unit; });
+    return own;
+  }
+
+  // Takes out of `left`, which has groups of one unit, those whose index in UnitModel::groups is
+  // wanted, and returns them.
+  template <typename Wanted>
+  std::vector<std::int32_t> taken(std::vector<std::int32_t>& left, Wanted is_wanted) const {
+    std::vector<std::int32_t> result;
+    for (const std::int32_t group : left) {
+      const std::vector<std::int32_t>& all = model_.units[model_.owner(group)].groups;
+      const auto index = std::ranges::find(all, group) - all.begin();
+      if (is_wanted(static_cast<std::int32_t>(index))) result.push_back(group);
+    }
+    std::erase_if(
+        left, [&](std::int32_t group) { return std::ranges::find(result, group) != result.end(); });
+    return result;
+  }
+
+  // Returns whether a part of a pass writes the gradient of a group, an index of UnitModel::groups.
+  bool writes_gradient(const Task& part, std::int32_t index) const {
+    const std::vector<UnitStep>& pass = pass_of(model_, part);
+    const UnitAccess gradient{.role = Role::kGradient, .number = index};
+    for (std::int32_t s = part.steps.begin; s < part.steps.end; ++s) {
+      const std::vector<UnitAccess>& written = pass[static_cast<std::size_t>(s)].writes;
+      if (std::ranges::find(written, gradient) != written.end()) return true;
+    }
+    return false;
   }
 
   const StepModel& model_;
@@ -288,8 +363,11 @@ class Scheduler {
   const std::int32_t lowest_trained_;
   std::vector<Task> tasks_;
   std::vector<std::int32_t> units_;  // this pipeline stage's units, in the order of their first use
-  std::vector<std::size_t> order_;   // by unit: its index in units_; the number of units: not there
-  std::size_t next_update_ = 0;      // of units_
+  // The groups of these units by the part that is the first to use them, in order.
+  std::vector<std::vector<std::int32_t>> first_uses_;
+  static constexpr std::size_t kNotThere = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> order_;  // by unit: the index of its first part in first_uses_
+  std::size_t next_update_ = 0;     // of first_uses_
   bool has_scalars_ = false;
 };
 
@@ -317,10 +395,11 @@ std::int32_t forward_of(const StepModel& model, const Task& task, ForwardChains&
 // Notes in each task which forward it belongs to, and which forward feeds that one.
 void connect(const StepModel& model, std::vector<Task>& tasks) {
   ForwardChains chains;
-  std::int32_t before = -1;
+  std::map<std::int32_t, std::int32_t> of_pass;  // by micro-batch: of the part before
   for (Task& task : tasks) {
-    task.forward = task.part > 0 ? before : forward_of(model, task, chains);
-    before = task.forward;
+    const bool goes_on = computes(task) && task.part > 0;
+    task.forward = goes_on ? of_pass.at(task.micro_batch) : forward_of(model, task, chains);
+    if (computes(task)) of_pass[task.micro_batch] = task.forward;
     if (task.forward < 0) continue;
     task.inputs = chains.at(task.forward).inputs;
     task.use = chains.at(task.forward).use;
@@ -342,18 +421,29 @@ std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy
 
 std::vector<Task> add_recompute(const StepModel& model, const StepPolicy& policy,
                                 std::vector<Task> tasks) {
+  const auto computes_again = [&](const Task& task) {
+    return task.kind == OpKind::kBackward && task.part == 0 &&
+           policy.activations.at(task.unit).recompute &&
+           !model.units.at(task.unit).recompute.empty();
+  };
   std::vector<Task> result;
   result.reserve(tasks.size());
-  for (Task& task : tasks) {
-    const bool computes_again = task.kind == OpKind::kBackward && task.part == 0 &&
-                                policy.activations.at(task.unit).recompute &&
-                                !model.units.at(task.unit).recompute.empty();
-    if (computes_again) {
-      Task again = task;
-      again.kind = OpKind::kRecompute;
-      add_parts(model, again, result);
+  for (auto task = tasks.begin(); task != tasks.end();) {
+    // The first parts of a backward of several micro-batches, with nothing between them.
+    auto end = task + 1;
+    if (computes_again(*task) && UnitModel::parts(pass_of(model, *task)).size() > 1) {
+      while (end != tasks.end() && end->unit == task->unit && computes_again(*end)) ++end;
     }
-    result.push_back(std::move(task));
+    if (computes_again(*task)) {
+      std::vector<Task> again;
+      for (auto one = task; one != end; ++one) {
+        again.push_back(*one);
+        again.back().kind = OpKind::kRecompute;
+      }
+      add_parts_of_all(model, again, result);
+    }
+    std::move(task, end, std::back_inserter(result));
+    task = end;
   }
   return result;
 }

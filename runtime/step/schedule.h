@@ -20,7 +20,8 @@ struct Task {
   std::int32_t group = -1;  // of an update, and of a message with parameters or their gradient
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
-  // The steps of a pass that the task computes, and how many parts of the pass stand before it.
+  // The steps of a pass that the task computes, and how many parts of the pass stand before it. An
+  // update that is not deferred has the number of the part that it follows.
   StepSpan steps = {};
   std::int32_t part = 0;
   Parts parts = kOfThisStep;
@@ -37,11 +38,12 @@ struct Task {
 };
 
 // The schedule pass. Returns the compute of one step in order, micro-batch-major or layer-major,
-// with the updates. Updates that wait for the norm are deferred: the update of unit u comes one
-// unit ahead of the next step's forward of u. Another update follows the task that finishes its
-// gradient. In a pipeline these are the tasks of this rank's stage, with its messages. If the model
-// has tasks from outside, their order is kept, and only updates are added. In micro-batch-major
-// order there are tasks of the listed micro-batches alone; other orders list each.
+// with the updates. Updates that wait for the norm are deferred: a group's update comes one part of
+// a pass ahead of the next step's first part that uses the group. Another update follows the task
+// that finishes its gradient. In a pipeline these are the tasks of this rank's stage, with its
+// messages. If the model has tasks from outside, their order is kept, and only updates are added.
+// In micro-batch-major order there are tasks of the listed micro-batches alone; other orders list
+// each.
 std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy,
                                 const std::vector<ListedMicroBatch>& listed);
 // Does the same with tasks for every micro-batch.

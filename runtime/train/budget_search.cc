@@ -20,11 +20,13 @@ TierBudgets with(TierBudgets budgets, Tier tier, std::optional<std::size_t> byte
 
 }  // namespace
 
-std::optional<TierPlan> BudgetSearch::try_plan(const TierBudgets& budgets) const {
+std::optional<TierPlan> BudgetSearch::try_plan(const TierBudgets& budgets) {
   ModelRuntimeOptions options = options_;
   options.budgets = budgets;
   options.placement.is_trial = true;
-  options.placement.footprints = footprints_;
+  std::shared_ptr<Footprints>& footprints = footprints_[experts_per_group_of(options)];
+  if (footprints == nullptr) footprints = std::make_shared<Footprints>();
+  options.placement.footprints = footprints;
   options.shared_plans = nullptr;  // it would keep the plans of all trials
   std::optional<TierPlan> plan;
   try {
@@ -36,7 +38,7 @@ std::optional<TierPlan> BudgetSearch::try_plan(const TierBudgets& budgets) const
   return plan;
 }
 
-std::size_t BudgetSearch::least(TierBudgets budgets, Tier tier) const {
+std::size_t BudgetSearch::least(TierBudgets budgets, Tier tier) {
   const auto accepted = [&](std::size_t bytes) {
     return try_plan(with(budgets, tier, bytes)).has_value();
   };
@@ -52,12 +54,12 @@ std::size_t BudgetSearch::least(TierBudgets budgets, Tier tier) const {
     enough = round_up_budget(enough + enough / 16 + kStep);
   }
   const std::size_t least = least_budget(enough, accepted);
-  footprints_->forget_step();
+  for (const auto& [experts, footprints] : footprints_) footprints->forget_step();
   return least;
 }
 
 std::optional<TierBudgets> BudgetSearch::raise(const TierBudgets& budgets,
-                                               const std::array<bool, kTierCount>& tiers) const {
+                                               const std::array<bool, kTierCount>& tiers) {
   TierBudgets raised = budgets;
   for (const Tier tier : kTiers) {
     if (tiers.at(static_cast<std::size_t>(tier))) raised = with(raised, tier, std::nullopt);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -16,26 +17,27 @@ class BudgetSearch {
  public:
   // Borrows both.
   BudgetSearch(const ModelRuntimeOptions& options, const RankGroup& ranks)
-      : options_(options), ranks_(ranks), footprints_(std::make_shared<Footprints>()) {}
+      : options_(options), ranks_(ranks) {}
 
   // Returns this rank's plan with the given budgets, or nothing where the plan of some rank does
   // not fit.
-  std::optional<TierPlan> try_plan(const TierBudgets& budgets) const;
+  std::optional<TierPlan> try_plan(const TierBudgets& budgets);
 
   // Returns the least budget of a tier, given the other budgets: the planner accepts it, and
   // refuses clearly_less() of it. The planner must accept `budgets` without a limit on this tier.
-  std::size_t least(TierBudgets budgets, Tier tier) const;
+  std::size_t least(TierBudgets budgets, Tier tier);
 
   // Raises the budgets of the named tiers until the step fits, the fastest tier first. Each is
   // raised to the least that suffices given the tiers before it; the named tiers after it have no
   // limit until then. Returns nothing where the tiers that are not named are too small.
   std::optional<TierBudgets> raise(const TierBudgets& budgets,
-                                   const std::array<bool, kTierCount>& tiers) const;
+                                   const std::array<bool, kTierCount>& tiers);
 
  private:
   const ModelRuntimeOptions& options_;
   const RankGroup& ranks_;
-  const std::shared_ptr<Footprints> footprints_;
+  // By the number of experts in a group, which may depend on the budgets.
+  std::map<std::int64_t, std::shared_ptr<Footprints>> footprints_;
 };
 
 }  // namespace terrace

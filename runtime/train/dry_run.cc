@@ -187,7 +187,7 @@ class DryRun {
   const RankGroup& ranks_;
   TrainConsole& console_;
   ModelRuntimeOptions engine_;  // with the budgets that were planned with last
-  const BudgetSearch search_;
+  BudgetSearch search_;
   const bool is_json_;
   bool fits_ = true;
   TierBudgets asked_;

@@ -37,7 +37,8 @@ std::vector<UnitLayout> frozen_layout(const ModelConfig& config) {
   plain.adapter.whole_modules.clear();
   std::vector<UnitLayout> layout = parameter_layout(plain);
   for (UnitLayout& unit : layout) {
-    unit.frozen_elements = unit.padded_elements;
+    unit.frozen_elements = unit.shared_elements();
+    unit.experts.train = false;
     for (ParameterTensor& tensor : unit.tensors) tensor.trainable = false;
   }
   return layout;

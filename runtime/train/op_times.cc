@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "memory/host/host_memory.h"
 #include "memory/host/streaming_copy.h"
+#include "runtime/model/experts_layer.h"
 #include "runtime/step/homes.h"
 #include "runtime/train/seconds_of.h"
 #include "runtime/train/stream_timer.h"
@@ -125,6 +126,7 @@ class OpTimer {
  public:
   OpTimer(const OpMeasurement& measurement, const ArenaBytes& arenas)
       : options_(measurement.options),
+        model_(measurement.plan.model),
         program_(measurement.plan.training.program),
         memory_(std::max<std::size_t>(arenas.host, 1), {.numa_nodes = options_.numa_nodes}),
         workers_(options_.threads, options_.cpus),
@@ -190,6 +192,19 @@ class OpTimer {
     if (device_) device_->timer().fill(device_->bytes().first(touched.bytes.device));
     fill_tokens(op);
     fill_scalars(op);
+    fill_routes(op);
+  }
+
+  // A part of a layer of experts reads which rows each expert has.
+  void fill_routes(const Op& op) {
+    for (const Access& read : op.reads) {
+      if (read.role != Role::kBetween) continue;
+      const BetweenBuffer& buffer = model_.units.at(static_cast<std::size_t>(op.unit))
+                                        .between.at(static_cast<std::size_t>(read.number));
+      const std::vector<std::int32_t> numbers =
+          even_route(options_.model.experts, options_.batch.rows(), buffer.name);
+      if (!numbers.empty()) put(read, 0, std::as_bytes(std::span(numbers)));
+    }
   }
 
   // Writes bytes to where the access finds them, `at` bytes behind its begin.
@@ -248,6 +263,7 @@ class OpTimer {
   }
 
   const ModelRuntimeOptions& options_;
+  const StepModel& model_;
   Program program_;  // with the places of the op that is being timed
   HostMemory memory_;
   std::optional<DeviceArena> device_;

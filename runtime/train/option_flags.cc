@@ -13,7 +13,7 @@ std::string_view flag_of_option(Option option) {
       "--precision",         "--tensor-parallel",
       "--sequence-parallel", "--learning-rate",
       "--trainable",         "--validation-fraction 0 and no --validation-data",
-      "--base-quantization"};
+      "--base-quantization", "--experts-per-group"};
   return kFlags.at(static_cast<std::size_t>(option));
 }
 

@@ -31,11 +31,12 @@ void RankedState::for_each_shard(const Request& request, Part part, Visit visit)
       model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(request.unit);
   const std::int64_t end = part.begin + part.count;
   while (part.begin < end) {
-    const std::int64_t chunk = model_.chunk_of(request.unit, part.begin);
-    const std::int64_t chunk_begin = model_.chunk_begin(request.unit, chunk);
-    const std::int64_t shard = model_.zero.of_optimizer()
-                                   ? model_.shard(request.unit, chunk, 0).count
-                                   : model_.chunk_size(request.unit, chunk);
+    const std::int32_t group = model_.group_at(request.unit, part.begin);
+    const std::int64_t of_group = model_.groups.at(static_cast<std::size_t>(group)).first_element;
+    const std::int64_t chunk = model_.chunk_of(group, part.begin - of_group);
+    const std::int64_t chunk_begin = of_group + model_.chunk_begin(group, chunk);
+    const std::int64_t shard = model_.zero.of_optimizer() ? model_.shard(group, chunk, 0).count
+                                                          : model_.chunk_size(group, chunk);
     const auto data_rank = static_cast<std::int32_t>((part.begin - chunk_begin) / shard);
     part.rank = model_.rank_of(stage, data_rank, part.tensor_rank);
     part.count = std::min(end, chunk_begin + (data_rank + 1) * shard) - part.begin;

@@ -45,7 +45,7 @@ void RunSaver::read_finite(std::int64_t step, StateField field, const UnitLayout
 
 std::int64_t RunSaver::elements() const {
   std::int64_t count = 0;
-  for (const UnitLayout& unit : run_.layout) count += unit.trained_end();
+  for (const UnitLayout& unit : run_.layout) count += unit.trained_count();
   return count;
 }
 

@@ -21,10 +21,11 @@ std::vector<StateStaging::Piece> StateStaging::pieces_of(const CheckpointedModel
   std::vector<Piece> pieces;
   for (const UnitLayout* unit : model.units()) {
     for (const StateField field : state_fields(model.rule.slots.size())) {
-      const std::int64_t end = unit->trained_end();
-      for (std::int64_t at = 0; at < end; at += kCheckpointPieceElements) {
-        const std::int64_t count = std::min(kCheckpointPieceElements, end - at);
-        pieces.push_back({unit, field, at, static_cast<std::size_t>(count)});
+      for (const auto& [begin, end] : unit->trained_spans()) {
+        for (std::int64_t at = begin; at < end; at += kCheckpointPieceElements) {
+          const std::int64_t count = std::min(kCheckpointPieceElements, end - at);
+          pieces.push_back({unit, field, at, static_cast<std::size_t>(count)});
+        }
       }
     }
     pieces.back().ends_unit = true;

@@ -181,6 +181,14 @@ std::string describe_trainable(const ModelConfig& model) {
       elements, trained, tensors);
 }
 
+// Says how the experts of a layer are grouped; empty for a model without experts.
+std::string describe_experts(const ModelRuntimeOptions& options) {
+  const std::int64_t experts = options.model.experts.count;
+  if (experts == 0) return "";
+  return fmt::format("experts: {} in a layer, moved and updated in groups of {}\n", experts,
+                     experts_per_group_of(options));
+}
+
 // Returns nothing where all parameters are in the type that computes.
 std::string describe_quantization(const ModelRuntimeOptions& options) {
   if (!options.base_quantization) return "";
@@ -227,7 +235,7 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
       "a step: {} micro-batch{} of {} x {} tokens, {}\n"
       "program: {}, {} buffers, about {} beside the budgets, {} of {} blocks recomputed, "
       "lookahead {}\n",
-      options.model.name, parameter_count(parameter_layout(options.model)), policy.homes.size(),
+      options.model.name, parameter_count(parameter_layout(options.model)), plan.model.unit_count(),
       name_of(options.compute_type), policy.micro_batches, policy.micro_batches == 1 ? "" : "es",
       options.batch.sequences, options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
@@ -236,6 +244,7 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
       policy.lookahead);
   text += describe_trainable(options.model);
   text += describe_quantization(options);
+  text += describe_experts(options);
   text += describe_ranks(plan.model);
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";

@@ -320,6 +320,7 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
   engine.batch = batch_for(options, model);
   engine.compute_type = compute_type_for(options.precision);
   engine.base_quantization = options.model.base_quantization;
+  engine.experts_per_group = options.step.experts_per_group;
   engine.gradient_type =
       options.optimizer.gradient_dtype == GradientChoice::kBf16 ? DType::kBF16 : DType::kF32;
   engine.placement = placement_for(options, machine);

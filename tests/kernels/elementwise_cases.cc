@@ -48,17 +48,32 @@ double gate_range(GateActivation activation) {
   return activation == GateActivation::kSilu ? 12.0 : 8.0;
 }
 
+// Numbers that say which of some rows an op computes, or none of them: then it computes all rows.
+HostTensor row_range_of(std::int64_t rows, bool has_range) {
+  HostTensor numbers(DType::kI32, shape(3));
+  numbers.set(0, static_cast<double>(has_range ? rows / 3 : 0));
+  numbers.set(1, static_cast<double>(has_range ? rows / 2 : 0));
+  numbers.set(2, static_cast<double>(has_range ? rows - rows / 4 : rows));
+  return numbers;
+}
+
 OpCase glu_forward_case(DType compute, const RowsShape& s, GateActivation activation,
-                        Random& random) {
+                        bool has_range, Random& random) {
   OpCase c;
-  c.name =
-      fmt::format("glu_forward R={} I={} activation={}", s.R, s.I, static_cast<int>(activation));
+  c.name = fmt::format("glu_forward R={} I={} activation={} range={}", s.R, s.I,
+                       static_cast<int>(activation), has_range);
   c.inputs.push_back(
       HostTensor::random(compute, shape(s.R, 2 * s.I), random, gate_range(activation)));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.I), random));
+  c.inputs.push_back(row_range_of(s.R, has_range));
   c.outputs = {{.dtype = compute, .shape = shape(s.R, s.I)}};
+  if (has_range) c.outputs[0] = {compute, shape(s.R, s.I), OutputKind::kInPlace, 1};
   set_op(c, &KernelTable::glu_forward,
-         [activation](const Views& in, const Views& out, GradientMode) {
-           return GluForward{.gate_up = in[0], .y = out[0], .activation = activation};
+         [activation, has_range](const Views& in, const Views& out, GradientMode) {
+           return GluForward{.gate_up = in[0],
+                             .y = out[0],
+                             .activation = activation,
+                             .row_range = has_range ? in[2] : TensorView{}};
          });
   c.bounds = [s, activation, rounding = rounding_to(compute)](const Values& in,
                                                               const Values& want) {
@@ -75,18 +90,24 @@ OpCase glu_forward_case(DType compute, const RowsShape& s, GateActivation activa
 }
 
 OpCase glu_backward_case(DType compute, const RowsShape& s, GateActivation activation,
-                         Random& random) {
+                         bool has_range, Random& random) {
   OpCase c;
-  c.name =
-      fmt::format("glu_backward R={} I={} activation={}", s.R, s.I, static_cast<int>(activation));
+  c.name = fmt::format("glu_backward R={} I={} activation={} range={}", s.R, s.I,
+                       static_cast<int>(activation), has_range);
   c.inputs.push_back(
       HostTensor::random(compute, shape(s.R, 2 * s.I), random, gate_range(activation)));
   c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.I), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, 2 * s.I), random));
+  c.inputs.push_back(row_range_of(s.R, has_range));
   c.outputs = {{.dtype = compute, .shape = shape(s.R, 2 * s.I)}};
+  if (has_range) c.outputs[0] = {compute, shape(s.R, 2 * s.I), OutputKind::kInPlace, 2};
   set_op(c, &KernelTable::glu_backward,
-         [activation](const Views& in, const Views& out, GradientMode) {
-           return GluBackward{
-               .gate_up = in[0], .dy = in[1], .dgate_up = out[0], .activation = activation};
+         [activation, has_range](const Views& in, const Views& out, GradientMode) {
+           return GluBackward{.gate_up = in[0],
+                              .dy = in[1],
+                              .dgate_up = out[0],
+                              .activation = activation,
+                              .row_range = has_range ? in[3] : TensorView{}};
          });
   c.bounds = [s, activation, rounding = rounding_to(compute)](const Values& in,
                                                               const Values& want) {
@@ -422,8 +443,10 @@ std::vector<OpCase> activation_cases(DType compute) {
   std::vector<OpCase> cases;
   for (const RowsShape& s : kRows) {
     for (const GateActivation activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
-      cases.push_back(glu_forward_case(compute, s, activation, random));
-      cases.push_back(glu_backward_case(compute, s, activation, random));
+      for (const bool has_range : {false, true}) {
+        cases.push_back(glu_forward_case(compute, s, activation, has_range, random));
+        cases.push_back(glu_backward_case(compute, s, activation, has_range, random));
+      }
     }
   }
   for (const std::int64_t size : kSizes) {

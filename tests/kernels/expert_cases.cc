@@ -338,6 +338,31 @@ OpCase weigh_case(DType compute, const ExpertShape& s, bool has_weighted, Random
   return c;
 }
 
+// The rows of the middle experts alone; the others keep what they had.
+OpCase weigh_range_case(DType compute, const ExpertShape& s, Random& random) {
+  OpCase c = weigh_case(compute, s, true, random);
+  c.name += " range";
+  HostTensor range(DType::kI32, shape(2));
+  range.set(0, static_cast<double>(s.slots() / 3));
+  range.set(1, static_cast<double>(s.slots() - s.slots() / 4));
+  c.inputs.push_back(HostTensor::random(DType::kF32, shape(s.R, s.k), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.slots(), s.N), random));
+  c.inputs.push_back(range);
+  c.outputs[0] = {DType::kF32, shape(s.R, s.k), OutputKind::kInPlace, 4};
+  c.outputs[2] = {compute, shape(s.slots(), s.N), OutputKind::kInPlace, 5};
+  set_op(c, &KernelTable::weigh_expert_rows, [](const Views& in, const Views& out, GradientMode) {
+    return WeighExpertRows{.order = in[0],
+                           .weight = in[1],
+                           .dh = out[1],
+                           .act = in[3],
+                           .dweight = out[0],
+                           .dact = out[1],
+                           .weighted = out[2],
+                           .row_range = in[6]};
+  });
+  return c;
+}
+
 }  // namespace
 
 std::vector<OpCase> expert_cases(DType compute) {
@@ -357,6 +382,7 @@ std::vector<OpCase> expert_cases(DType compute) {
       cases.push_back(choice_backward_case(compute, s, {.normalizes = flag}, random));
     }
     cases.push_back(sort_case(s, random));
+    cases.push_back(weigh_range_case(compute, s, random));
   }
   return cases;
 }

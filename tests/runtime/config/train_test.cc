@@ -563,7 +563,8 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
       "lr-scheduler-type weight-decay adam-beta1 adam-beta2 adam-epsilon max-grad-norm "
       "optimizer-state-dtype master-weights gradient-dtype precision device device-memory "
       "host-memory nvme place-parameters place-gradients place-optimizer place-activations "
-      "io-engine lookahead threads recompute micro-batch-order zero-stage gradient-reduction "
+      "io-engine lookahead threads recompute micro-batch-order experts-per-group zero-stage "
+      "gradient-reduction "
       "tensor-parallel sequence-parallel pipeline-parallel pipeline-schedule virtual-stages "
       "stage-speeds local-ranks collective-timeout run-dir eval-every log-every checkpoint-every "
       "keep-last resume progress trace-steps record-hashes live dry-run json config help";

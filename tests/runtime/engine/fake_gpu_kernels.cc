@@ -66,11 +66,11 @@ void visit(AttentionBackward& op, Move&& move) {
 }
 template <typename Move>
 void visit(GluForward& op, Move&& move) {
-  move(op.gate_up, op.y);
+  move(op.gate_up, op.y, op.row_range);
 }
 template <typename Move>
 void visit(GluBackward& op, Move&& move) {
-  move(op.gate_up, op.dy, op.dgate_up);
+  move(op.gate_up, op.dy, op.dgate_up, op.row_range);
 }
 template <typename Move>
 void visit(GeluForward& op, Move&& move) {
@@ -178,7 +178,7 @@ void visit(SumExpertRows& op, Move&& move) {
 }
 template <typename Move>
 void visit(WeighExpertRows& op, Move&& move) {
-  move(op.order, op.weight, op.dh, op.act, op.dweight, op.dact, op.weighted);
+  move(op.order, op.weight, op.dh, op.act, op.dweight, op.dact, op.weighted, op.row_range);
 }
 template <typename Move>
 void visit(ParameterUpdate& op, Move&& move) {

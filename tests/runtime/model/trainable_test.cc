@@ -88,7 +88,7 @@ TEST(Trainable, TensorsComeFirstInTheirUnit) {
         next += tensor.elements();
         if (tensor.trainable) trained = next;
       }
-      EXPECT_EQ(unit.trained_end(), trained);
+      EXPECT_EQ(unit.trained_count(), trained);
       EXPECT_EQ(unit.trained_elements(), (trained + grain - 1) / grain * grain);
       EXPECT_EQ(unit.padded_elements % grain, 0);
       EXPECT_EQ(unit.elements, next);

@@ -42,7 +42,7 @@ class CheckpointWriterTest : public testing::Test {
     seed_ = seed;
     for (const UnitLayout& unit : layout_) {
       for (const StateField field : kStateFields) {
-        std::vector<float> expected(static_cast<std::size_t>(unit.trained_end()));
+        std::vector<float> expected(static_cast<std::size_t>(unit.trained_count()));
         std::vector<float> got(expected.size());
         fetch(field, unit, 0, expected);
         checkpoint.read(field, unit, 0, got);
@@ -152,7 +152,7 @@ TEST_F(CheckpointWriterTest, UnitsThatAreReadBesideTheStepsChangeOnlyBehindTheGa
   Checkpoint checkpoint(result->path);
   checkpoint.open(layout_);
   for (const UnitLayout& unit : layout_) {
-    std::vector<float> got(static_cast<std::size_t>(unit.trained_end()), 1);
+    std::vector<float> got(static_cast<std::size_t>(unit.trained_count()), 1);
     checkpoint.read(StateField::kMaster, unit, 0, got);
     EXPECT_EQ(got, std::vector<float>(got.size())) << unit.index;
   }

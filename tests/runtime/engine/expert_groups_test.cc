@@ -1,0 +1,278 @@
+// Experts that are moved, divided and updated in groups: how many there are in a group changes no
+// bit, whatever else changes.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/model/trainable.h"
+#include "runtime/step/verify.h"
+#include "tests/runtime/engine/step_switches.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::int64_t kExperts = 5;
+constexpr std::int64_t kPerGroup[] = {1, 2, kExperts};
+
+// An expert of the odd model is no whole number of blocks, and one of the other is.
+ModelRuntimeOptions moe_options(std::string_view family, bool odd, DType type = DType::kBF16) {
+  ModelRuntimeOptions options = tiny_options(tiny_model(family, false, odd), type);
+  options.experts_per_group = kExperts;
+  return options;
+}
+
+ModelRuntimeOptions in_groups(ModelRuntimeOptions options, std::int64_t experts) {
+  options.experts_per_group = experts;
+  return options;
+}
+
+std::string name_of_groups(std::int64_t experts) { return fmt::format("{} per group", experts); }
+
+// --- bits ---------------------------------------------------------------------------------------
+
+class ExpertGroups : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(ExpertGroups, HaveTheBitsOfOneGroupWithASwitchSet) {
+  const Switch& one = kSwitches[GetParam()];
+  const std::string_view family = GetParam() % 2 == 0 ? "mixtral" : "qwen3_moe";
+  for (const SlotForm moments : {SlotForm::kFp32, SlotForm::kInt8}) {
+    ModelRuntimeOptions plain = moe_options(family, GetParam() % 4 < 2);
+    plain.optimizer.slot_form = moments;
+    const SwitchedRun expected = result_of(plain, 3);
+    for (const std::int64_t experts : kPerGroup) {
+      ModelRuntimeOptions options = in_groups(plain, experts);
+      const TemporaryDirectory drive;
+      options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+      one.set(options);
+      expect_same(result_of(options, 3), expected, name_of_groups(experts).c_str());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Switches, ExpertGroups,
+                         testing::Range(std::size_t{0}, std::size(kSwitches)),
+                         [](const auto& test) { return kSwitches[test.param].name; });
+
+TEST(ExpertGroupsOfRanks, HaveTheBitsOfOneGroupAtEveryStage) {
+  const ModelRuntimeOptions plain = moe_options("mixtral", true);
+  const RankedRun expected = train_ranks(plain, 2, 0);
+  for (const std::int64_t experts : kPerGroup) {
+    for (std::int32_t stage = 0; stage <= 3; ++stage) {
+      ModelRuntimeOptions options = in_groups(plain, experts);
+      const TemporaryDirectory drive;
+      options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+      if (stage > 1) all_on(options, stage == 2, Tier::kNvme);
+      const RankedRun run = train_ranks(options, 2, stage);
+      EXPECT_EQ(run.curves, expected.curves) << stage << ", " << name_of_groups(experts);
+      EXPECT_EQ(run.state, expected.state) << stage << ", " << name_of_groups(experts);
+    }
+  }
+}
+
+TEST(ExpertGroupsOfRanks, HaveTheBitsOfOneGroupInAPipeline) {
+  const ModelRuntimeOptions plain = moe_options("qwen3_moe", false);
+  const RankedRun expected = train_ranks(plain, MeshShape{.data = 1}, 0);
+  for (const std::int64_t experts : kPerGroup) {
+    const RankedRun run = train_ranks(in_groups(plain, experts), MeshShape{.pipeline = 2}, 0);
+    EXPECT_EQ(run.curves.front(), expected.curves.front()) << name_of_groups(experts);
+    EXPECT_EQ(run.state, expected.state) << name_of_groups(experts);
+  }
+}
+
+TEST(ExpertGroupsResumed, GoOnInOtherGroups) {
+  for (const SlotForm moments : {SlotForm::kFp32, SlotForm::kInt8}) {
+    ModelRuntimeOptions plain = moe_options("mixtral", true);
+    plain.optimizer.slot_form = moments;
+    const SwitchedRun whole = result_of(plain, 4);
+    for (const std::int64_t before : kPerGroup) {
+      std::optional<SnapshotState> half;
+      train_tiny(in_groups(plain, before), 2, [&](ModelRuntime& engine) { half.emplace(engine); });
+      const ModelRuntimeOptions after = in_groups(plain, before == 1 ? 2 : 1);
+      const TierPlan plan = plan_model(after);
+      SilentLog log;
+      ModelRuntime engine(after, plan, log);
+      engine.fill_state(*half);
+      TrainedRun rest;
+      train_steps(engine, after, 3, 4, rest);
+      EXPECT_TRUE(SnapshotState(engine) == whole.state) << name_of_groups(before);
+    }
+  }
+}
+
+TEST(ExpertGroupsFrozen, HaveTheBitsOfOneGroup) {
+  for (const char* pattern : {"*experts*", "*self_attn*"}) {
+    ModelRuntimeOptions plain = moe_options("mixtral", true);
+    plain.model = with_trainable(plain.model, {pattern}, field_of_option);
+    const SwitchedRun expected = result_of(plain, 3);
+    for (const std::int64_t experts : kPerGroup) {
+      ModelRuntimeOptions options = in_groups(plain, experts);
+      const TemporaryDirectory drive;
+      options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+      all_on(options, true, Tier::kNvme);
+      expect_same(result_of(options, 3), expected, pattern);
+    }
+  }
+}
+
+// --- rows of an expert --------------------------------------------------------------------------
+
+// Expert 0 gets every row, and expert 4 none: the first column of each token is large, and the
+// router asks for it.
+class OneSidedState final : public StateSource {
+ public:
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override {
+    random_.read(field, unit, begin, out);
+    if (field != StateField::kMaster) return;
+    for_each_tensor_part(
+        unit, begin, out,
+        [](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
+          for (std::size_t i = 0; i < part.size(); ++i) {
+            const std::int64_t element = first + static_cast<std::int64_t>(i);
+            set(tensor, element / tensor.columns, element % tensor.columns, part[i]);
+          }
+        });
+  }
+
+ private:
+  static void set(const ParameterTensor& tensor, std::int64_t row, std::int64_t column,
+                  float& value) {
+    if (tensor.kind == ParameterKind::kTokenEmbedding && column == 0) value = 4;
+    if (tensor.kind != ParameterKind::kRouter) return;
+    const bool is_first = row == 0;
+    if (is_first || row == kExperts - 1) value = column > 0 ? 0.0F : is_first ? 8.0F : -8.0F;
+  }
+
+  RandomState random_{7};
+};
+
+struct OneSidedRun {
+  Curve curve;
+  SnapshotState before, after;
+
+  friend bool operator==(const OneSidedRun&, const OneSidedRun&) = default;
+};
+
+OneSidedRun train_one_sided(const ModelRuntimeOptions& options) {
+  const TierPlan plan = plan_model(options);
+  EXPECT_THAT(verify(plan.training.program), IsEmpty());
+  SilentLog log;
+  ModelRuntime engine(options, plan, log);
+  engine.fill_state(OneSidedState());
+  const SnapshotState before(engine);
+  TrainedRun run;
+  train_steps(engine, options, 1, 3, run);
+  return {run.curve, before, SnapshotState(engine)};
+}
+
+// Returns the down matrix of an expert.
+std::vector<float> expert_of(const SnapshotState& state, const UnitLayout& unit,
+                             std::int32_t expert) {
+  const ParameterTensor* down = unit.find(ParameterKind::kExpertDown, expert);
+  std::vector<float> values(static_cast<std::size_t>(down->elements()));
+  state.read(StateField::kMaster, unit, down->offset, values);
+  return values;
+}
+
+TEST(ExpertGroupsOneSided, HaveTheBitsOfOneGroup) {
+  for (const bool recomputes : {false, true}) {
+    ModelRuntimeOptions plain = moe_options("mixtral", true);
+    plain.placement.recompute = recomputes;
+    plain.optimizer.numbers.weight_decay = 0;
+    const OneSidedRun expected = train_one_sided(plain);
+    const UnitLayout unit = parameter_layout(plain.model).at(1);
+    EXPECT_NE(expert_of(expected.before, unit, 0), expert_of(expected.after, unit, 0));
+    EXPECT_EQ(expert_of(expected.before, unit, kExperts - 1),
+              expert_of(expected.after, unit, kExperts - 1));
+    for (const std::int64_t experts : kPerGroup) {
+      EXPECT_TRUE(train_one_sided(in_groups(plain, experts)) == expected)
+          << name_of_groups(experts);
+    }
+  }
+}
+
+// --- plans --------------------------------------------------------------------------------------
+
+// With several groups the backward computes again what one group may keep, so the forward that is
+// recomputed ends before the experts: each group is read once in each pass.
+TEST(ExpertGroupsPlans, AFineGroupingReadsNoMoreAndNeedsLess) {
+  ModelRuntimeOptions plain = moe_options("mixtral", false);
+  all_on(plain, true, Tier::kNvme);
+  plain.placement.micro_batches = 1;
+  plain.placement.recompute = true;
+  plain.placement.lookahead = 0;
+  const TierPlan coarse = plan_model(plain);
+  const TierPlan fine = plan_model(in_groups(plain, 1));
+  EXPECT_EQ(lane_bytes(fine.training.program, Lane::kRead),
+            lane_bytes(coarse.training.program, Lane::kRead));
+  EXPECT_LT(fine.ledger[Tier::kHost].live_peak_bytes, coarse.ledger[Tier::kHost].live_peak_bytes);
+  EXPECT_EQ(std::ssize(fine.model.groups) - std::ssize(coarse.model.groups),
+            plain.model.layers * (kExperts - 1));
+}
+
+TEST(ExpertGroupsPlans, ALayerPassReadsAGroupOnceForAllMicroBatches) {
+  for (const bool recomputes : {false, true}) {
+    for (const std::int64_t experts : kPerGroup) {
+      ModelRuntimeOptions options = in_groups(moe_options("mixtral", false), experts);
+      all_on(options, true, Tier::kNvme);
+      options.placement.order = MicroBatchOrder::kLayerMajor;
+      options.placement.recompute = recomputes;
+      options.placement.lookahead = 0;
+      std::vector<double> bytes;
+      for (const std::int32_t micro_batches : {1, 4}) {
+        options.placement.micro_batches = micro_batches;
+        bytes.push_back(
+            lane_bytes(plan_model(options).training.program, Lane::kRead, Account::kParameters));
+      }
+      EXPECT_EQ(bytes[0], bytes[1]) << name_of_groups(experts) << recomputes;
+    }
+  }
+}
+
+TEST(ExpertGroupsPlans, TheChoiceFollowsTheMemory) {
+  ModelRuntimeOptions options = moe_options("mixtral", false);
+  options.experts_per_group = 0;
+  std::optional<std::size_t>& host = options.budgets.at(static_cast<std::size_t>(Tier::kHost));
+  host.reset();
+  EXPECT_EQ(experts_per_group_of(options), kExperts);
+  host = std::size_t{1} << 40;
+  EXPECT_EQ(experts_per_group_of(options), kExperts);
+  const ExpertLayout experts = parameter_layout(options.model).at(1).experts;
+  const auto of_expert = static_cast<std::size_t>(experts.elements) * 6;  // bf16, and a gradient
+  host = 8 * 3 * of_expert;
+  EXPECT_EQ(experts_per_group_of(options), 3);
+  host = 8 * 3 * of_expert - 1;
+  EXPECT_EQ(experts_per_group_of(options), 2);
+  host = 1;
+  EXPECT_EQ(experts_per_group_of(options), 1);
+  EXPECT_EQ(experts_per_group_of(tiny_options(tiny_model("llama", false, false), DType::kBF16)), 0);
+}
+
+std::string refusal_of(const ModelRuntimeOptions& options) {
+  try {
+    plan_model(options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ExpertGroupsPlans, NumbersThatNoGroupCanHaveAreRefused) {
+  const ModelRuntimeOptions moe = moe_options("mixtral", false);
+  EXPECT_THAT(refusal_of(in_groups(moe, kExperts + 1)), HasSubstr("experts_per_group 6"));
+  EXPECT_THAT(refusal_of(in_groups(moe, -1)), HasSubstr("experts_per_group -1"));
+  const ModelRuntimeOptions dense = tiny_options(tiny_model("llama", false, false), DType::kBF16);
+  EXPECT_THAT(refusal_of(in_groups(dense, 1)), HasSubstr("has no layers of experts"));
+}
+
+}  // namespace
+}  // namespace terrace
