@@ -121,13 +121,21 @@ std::vector<Reduction> reductions_of(const ModelRuntimeOptions& options) {
   const std::int64_t sharing = split.shares_rows ? split.ranks : 1;
   const BatchShape& batch = options.batch;
   constexpr std::int64_t kLeastPart = 8;
-  return {{Option::kThreads, options.threads, 1, 1,
-           with([](ModelRuntimeOptions& o, std::int64_t v) { o.threads = static_cast<int>(v); })},
-          {Option::kMicroBatchSize, batch.sequences, sharing / std::gcd(sharing, batch.positions),
-           1, with([](ModelRuntimeOptions& o, std::int64_t v) { o.batch.sequences = v; })},
-          {Option::kSequenceLength, batch.positions, sharing / std::gcd(sharing, batch.sequences),
-           batch.positions / kLeastPart,
-           with([](ModelRuntimeOptions& o, std::int64_t v) { o.batch.positions = v; })}};
+  std::vector<Reduction> reductions = {
+      {Option::kThreads, options.threads, 1, 1,
+       with([](ModelRuntimeOptions& o, std::int64_t v) { o.threads = static_cast<int>(v); })},
+      {Option::kMicroBatchSize, batch.sequences, sharing / std::gcd(sharing, batch.positions), 1,
+       with([](ModelRuntimeOptions& o, std::int64_t v) { o.batch.sequences = v; })},
+      {Option::kSequenceLength, batch.positions, sharing / std::gcd(sharing, batch.sequences),
+       batch.positions / kLeastPart,
+       with([](ModelRuntimeOptions& o, std::int64_t v) { o.batch.positions = v; })}};
+  const std::int64_t experts = experts_per_group_of(options);
+  if (experts > 1) {
+    reductions.push_back(
+        {Option::kExpertsPerGroup, experts, 1, 1,
+         with([](ModelRuntimeOptions& o, std::int64_t v) { o.experts_per_group = v; })});
+  }
+  return reductions;
 }
 
 // Returns larger numbers of tensor-parallel ranks, as far as the model's heads can be divided.

@@ -64,6 +64,12 @@ TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan
   make_lanes();
 }
 
+std::vector<std::int32_t> TierRuntime::owners_of(const StepModel& model) {
+  std::vector<std::int32_t> owners;
+  for (const ParameterGroup& group : model.groups) owners.push_back(group.unit);
+  return owners;
+}
+
 // Opens the gate and releases the norm, because lanes may still wait for them.
 TierRuntime::~TierRuntime() {
   home_gate_.open_all();

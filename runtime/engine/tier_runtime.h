@@ -163,6 +163,8 @@ class TierRuntime {
   void check_same_options() const;
   void check_communicators() const;
   void make_memory();
+  // Returns the unit of each group.
+  static std::vector<std::int32_t> owners_of(const StepModel& model);
   void make_store(Log& log);
   void clear_losses();
   void make_lanes();
@@ -197,7 +199,7 @@ class TierRuntime {
   std::unique_ptr<BlockStore> store_;  // uses the host memory: destroyed before it
   ExecutorMemory memory_;
   SystemClock clock_;
-  HomeGate home_gate_{plan_.training.program.groups};
+  HomeGate home_gate_{owners_of(plan_.model)};
   std::unique_ptr<HomeAccess> homes_;
   std::unique_ptr<UnitState> state_;
   std::unique_ptr<StepBodies> bodies_;

@@ -22,7 +22,7 @@ struct Route {
   TensorId order, place, offsets;
 };
 
-// The matrix of each expert in a product: gate and up as one, or down.
+// The matrix of a product with experts: gate and up as one, or down.
 enum class ExpertMatrix : std::uint8_t { kGateUp, kDown };
 
 // The parameters of neighbouring experts, and their gradient: a row of gate, up and down for each.
@@ -49,7 +49,7 @@ struct ExpertTensors {
   bool is_divided = false;
 };
 
-// What one group computes with: its weights, and sorted rows that it alone touches.
+// The tensors of one group: its weights, and sorted rows that it alone touches.
 struct GroupTensors {
   const ExpertTensors& layer;
   const ExpertWeights& weights;
@@ -69,7 +69,7 @@ struct GroupTensors {
   }
 };
 
-// What the calls of a group need when they run. It is small, since each call has a copy.
+// The numbers and tensors that the calls of a group need when they run. Each call has a copy.
 struct GroupRows {
   Route route;
   std::int64_t per_row = 0;
@@ -414,8 +414,8 @@ struct SavedRows {
 };
 
 // Writes the backward of the experts, from the gradient dy [R,C] of their sum. It chooses and sorts
-// again from the logits, and nothing else of the choice is saved. `kept` has the activated rows
-// that the forward has saved; it is empty where each group computes them again.
+// again, so the logits are all that is saved for the choice. `kept` has the activated rows that the
+// forward has saved; it is empty where each group computes them again.
 void experts_backward(const LayerSite& site, const ExpertTensors& forward, TensorId dy,
                       const std::vector<SavedRows>& kept) {
   UnitGraph& graph = site.graph;

@@ -8,8 +8,8 @@
 
 namespace terrace {
 
-// Computes the layer of experts (kernels/expert_ops.h) of x [R,C]: the router's logits, the choice
-// of experts, and the weighted sum of their results, which it returns, [R,C].
+// Adds the layer of experts (kernels/expert_ops.h) on x [R,C]: the router's logits, the choice, and
+// the weighted sum of the chosen experts' results, [R,C].
 TensorId experts(const LayerSite& site, TensorId x);
 
 // Returns the content of a buffer between the parts of such a layer (UnitModel::between) that says

@@ -1,8 +1,18 @@
 #include "runtime/step/home_gate.h"
 
 #include <algorithm>
+#include <numeric>
+#include <unordered_set>
 
 namespace terrace {
+
+HomeGate::HomeGate(std::int32_t units)
+    : owners_([units] {
+        std::vector<std::int32_t> owners(static_cast<std::size_t>(units));
+        std::iota(owners.begin(), owners.end(), 0);
+        return owners;
+      }()),
+      is_closed_(owners_.size()) {}
 
 void HomeGate::close() {
   is_awaited_.store(false, std::memory_order_relaxed);
@@ -25,6 +35,12 @@ void HomeGate::pass(std::int32_t group) {
   if (!try_pass(group)) of(group).wait(true, std::memory_order_acquire);
 }
 
+void HomeGate::open_unit(std::int32_t unit) {
+  for (std::size_t group = 0; group < owners_.size(); ++group) {
+    if (owners_[group] == unit) open(static_cast<std::int32_t>(group));
+  }
+}
+
 void HomeGate::open_all() {
   for (std::size_t group = 0; group < is_closed_.size(); ++group) {
     open(static_cast<std::int32_t>(group));
@@ -42,16 +58,34 @@ std::int32_t changed_group(const Program& program, const Op& op) {
   return -1;
 }
 
-std::vector<std::int32_t> order_of_changes(const Program& program) {
+namespace {
+
+// Returns the numbers that `number_of` gives the ops that change homes, each once, in the order in
+// which the steps after a drain run these ops.
+template <typename NumberOf>
+std::vector<std::int32_t> in_order_of_change(const Program& program, NumberOf number_of) {
   std::vector<std::int32_t> order;
+  std::unordered_set<std::int32_t> known;
   for (const bool deferred : {false, true}) {
     for (const Op& op : program.ops) {
       if (op.is_deferred() != deferred) continue;
       const std::int32_t group = changed_group(program, op);
-      if (group >= 0 && std::ranges::find(order, group) == order.end()) order.push_back(group);
+      if (group >= 0 && known.insert(number_of(op, group)).second) {
+        order.push_back(number_of(op, group));
+      }
     }
   }
   return order;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> order_of_changes(const Program& program) {
+  return in_order_of_change(program, [](const Op&, std::int32_t group) { return group; });
+}
+
+std::vector<std::int32_t> order_of_changed_units(const Program& program) {
+  return in_order_of_change(program, [](const Op& op, std::int32_t) { return op.unit; });
 }
 
 }  // namespace terrace

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/step/program.h"
@@ -13,11 +14,17 @@ namespace terrace {
 // between steps, another thread opens it group by group, and lanes wait at it.
 class HomeGate {
  public:
-  explicit HomeGate(std::int32_t groups) : is_closed_(static_cast<std::size_t>(groups)) {}
+  // `owners` has the unit of each group.
+  explicit HomeGate(std::vector<std::int32_t> owners)
+      : owners_(std::move(owners)), is_closed_(owners_.size()) {}
+  // Makes a gate of groups each of which is all of a unit.
+  explicit HomeGate(std::int32_t units);
 
   // Closes the gate for all groups. Called only while no op runs.
   void close();
   void open(std::int32_t group);
+  // Opens the gate for all groups of a unit.
+  void open_unit(std::int32_t unit);
   void open_all();
   bool is_open(std::int32_t group) const { return !of(group).load(std::memory_order_acquire); }
   // Returns whether the group's homes may be changed. If not, is_awaited() is true from then on.
@@ -32,6 +39,7 @@ class HomeGate {
     return is_closed_.at(static_cast<std::size_t>(group));
   }
 
+  const std::vector<std::int32_t> owners_;    // by group
   std::vector<std::atomic<bool>> is_closed_;  // by group
   std::atomic<bool> is_awaited_ = false;
 };
@@ -44,5 +52,7 @@ std::int32_t changed_group(const Program& program, const Op& op);
 // Returns the groups in the order in which the steps after a drain first change their homes. Groups
 // that no op changes are left out.
 std::vector<std::int32_t> order_of_changes(const Program& program);
+// Returns the same for the units that the groups belong to.
+std::vector<std::int32_t> order_of_changed_units(const Program& program);
 
 }  // namespace terrace

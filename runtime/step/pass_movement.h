@@ -65,7 +65,7 @@ class PassMovement {
   ParameterMovement& parameters_;
   ActivationMovement& activations_;
   GradientMovement* const gradients_;
-  // Of the passes whose parts are being added, by micro-batch: a part of all micro-batches may come
+  // The passes whose parts are being added, by micro-batch: a part of all micro-batches may come
   // before the next part. Passes of one part share the entry -1.
   std::map<std::int32_t, Operands> passes_;
   Operands* operands_ = nullptr;  // of the task's pass

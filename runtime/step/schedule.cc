@@ -308,8 +308,7 @@ class Scheduler {
     });
   }
 
-  // Adds the updates of those of the groups that are not deferred, behind a part of their unit's
-  // pass.
+  // Adds the updates that are not deferred, of these groups, behind a part of their unit's pass.
   void emit_updates(const std::vector<std::int32_t>& groups, std::int32_t part) {
     for (const std::int32_t group : groups) {
       if (!policy_.defers_update(group)) emit_update(group, kOfThisStep, part);

@@ -72,7 +72,7 @@ void CheckpointWriter::start_beside(Job job, SharedFetch fetch, HomeGate& gate) 
 void CheckpointWriter::read_beside(const SharedFetch& fetch, HomeGate& gate) noexcept {
   try {
     staging_->read_all(
-        fetch, [&gate](std::int32_t unit) { gate.open(unit); },
+        fetch, [&gate](std::int32_t unit) { gate.open_unit(unit); },
         [&gate] { return gate.is_awaited(); });
     gate.open_all();
   } catch (...) {  // read_all() has told the files' thread

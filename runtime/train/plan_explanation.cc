@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -121,6 +122,12 @@ class Explanation {
   }
 
   const StepModel& model() const { return model_; }
+  // Returns the groups that are the unit's own.
+  std::vector<std::int32_t> own_groups(std::int32_t unit) const {
+    std::vector<std::int32_t> own = model_.units.at(static_cast<std::size_t>(unit)).groups;
+    std::erase_if(own, [&](std::int32_t group) { return model_.owner(group) != unit; });
+    return own;
+  }
   const StepPolicy& policy() const { return policy_; }
   const PlanReasons& reasons() const { return reasons_; }
 
@@ -222,9 +229,17 @@ std::string update_text(const Explanation& plan, std::int32_t group) {
   return fmt::format("  update           runs {}, {}\n", where, when);
 }
 
+// Names the groups where the unit has several of its own.
 std::string states_text(const Explanation& plan, std::int32_t unit) {
   std::string text;
+  const std::vector<std::int32_t> own = plan.own_groups(unit);
+  std::int32_t before = -1;
   for (const StateReason& state : plan.states_of(unit)) {
+    const bool is_of_group = own.size() > 1 && state.state != StateClass::kActivations;
+    if (is_of_group && std::exchange(before, state.number) != state.number) {
+      const auto place = std::ranges::find(own, state.number) - own.begin();
+      text += fmt::format("  group {} of {}:\n", place + 1, own.size());
+    }
     const bool is_recomputed = state.state == StateClass::kActivations && plan.is_recomputed(unit);
     text += fmt::format("  {:<16} {}, ", info_of(state.state).name, format_size(state.bytes));
     if (!is_recomputed) {
@@ -355,9 +370,11 @@ std::string explain_unit(const TierPlan& plan, std::string_view name) {
     return text + "  only a plan that keeps as little as it can fits beside the evaluation\n";
   }
   text += states_text(explanation, *unit);
-  for (const std::int32_t group : model.units[static_cast<std::size_t>(*unit)].groups) {
-    const bool is_updated = model.owner(group) == *unit && model.group_trains(group);
-    if (is_updated && plan.training.policy.has_backward) text += update_text(explanation, group);
+  std::string before;  // most groups of a unit are updated alike
+  for (const std::int32_t group : explanation.own_groups(*unit)) {
+    if (!model.group_trains(group) || !plan.training.policy.has_backward) continue;
+    const std::string update = update_text(explanation, group);
+    if (std::exchange(before, update) != update) text += update;
   }
   return text + loads_text(explanation, *unit);
 }

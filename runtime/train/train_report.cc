@@ -18,13 +18,19 @@ namespace {
 constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead, Lane::kWrite,
                            Lane::kCollective, Lane::kTensor,   Lane::kSend, Lane::kSendBack};
 
-std::string count_homes(std::span<const Tier> homes, StateClass state) {
+// Returns the word for the things whose homes are counted. Most units have one group.
+std::string_view homes_are_of(const StepModel& model, StateUse use) {
+  const bool has_more = model.group_count() > static_cast<std::int32_t>(model.unit_count());
+  return has_more && use != StateUse::kMicroBatch ? "groups" : "units";
+}
+
+std::string count_homes(std::span<const Tier> homes, StateClass state, std::string_view of) {
   std::array<int, kTierCount> counts{};
   for (const Tier home : homes) ++counts.at(static_cast<std::size_t>(home));
   std::string text = fmt::format("  {:<16}", info_of(state).name);
   for (const Tier tier : kTiers) {
     const int count = counts.at(static_cast<std::size_t>(tier));
-    if (count != 0) text += fmt::format(" {} units on {}", count, name_of(tier));
+    if (count != 0) text += fmt::format(" {} {} on {}", count, of, name_of(tier));
   }
   return text + '\n';
 }
@@ -73,9 +79,10 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
     if (policy.streams_update(g)) ++streamed;
   }
   std::string text = fmt::format("  {:<16}", "updates");
-  if (on_device != 0) text += fmt::format(" {} units on device", on_device);
+  const std::string_view of = homes_are_of(model, StateUse::kUpdate);
+  if (on_device != 0) text += fmt::format(" {} {} on device", on_device, of);
   if (streamed != 0) text += fmt::format(", the state of {} streamed through it", streamed);
-  if (on_host != 0) text += fmt::format("{} {} units on host", on_device != 0 ? "," : "", on_host);
+  if (on_host != 0) text += fmt::format("{} {} {} on host", on_device != 0 ? "," : "", on_host, of);
   return text + '\n';
 }
 
@@ -249,7 +256,8 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";
   for (const StateClassInfo& info : kStateClasses) {
-    text += count_homes(homes_of(plan.model, policy, info), info.state);
+    text += count_homes(homes_of(plan.model, policy, info), info.state,
+                        homes_are_of(plan.model, info.use));
   }
   text += count_updates(plan.model, policy);
   text += '\n' + to_text(plan.ledger) + "\nbytes in a step:" + describe_links(program);

@@ -244,7 +244,7 @@ class Trainer {
                                    ? run_data_->companions(options_, model_.adapter.is_there())
                                    : std::vector<HfCompanion>(),
                  .gate = ranks_.count() == 1 ? &engine_->home_gate() : nullptr,
-                 .first_changed = order_of_changes(plan_.training.program),
+                 .first_changed = order_of_changed_units(plan_.training.program),
                  .ranks_are_threads = engine_options_.shared_plans != nullptr},
         ranks_, *state_, console_, log_);
     if (resumes_from_own_) saver_->set_saved(done_steps_);

@@ -161,7 +161,8 @@ Arguments every_flag() {
                      "0",           "--threads",
                      "5",           "--recompute",
                      "full",        "--micro-batch-order",
-                     "layer-major", "--zero-stage",
+                     "layer-major", "--experts-per-group",
+                     "16",          "--zero-stage",
                      "3",           "--gradient-reduction",
                      "step",        "--tensor-parallel",
                      "2",           "--sequence-parallel",
@@ -245,6 +246,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.tiers.threads, 5);
   EXPECT_EQ(options.step.recompute, RecomputeChoice::kFull);
   EXPECT_EQ(options.step.micro_batch_order, OrderChoice::kLayerMajor);
+  EXPECT_EQ(options.step.experts_per_group, 16);
   EXPECT_EQ(options.step.zero_stage, 3);
   EXPECT_EQ(options.step.tensor_parallel, 2);
   EXPECT_EQ(options.step.sequence_parallel, false);
@@ -422,6 +424,7 @@ TEST(TrainConfig, NumbersAreChecked) {
   expect_refused({"--validation-fraction", "1"}, {"--validation-fraction 1"});
   expect_refused({"--zero-stage", "4"}, {"--zero-stage 4", "at most 3"});
   expect_refused({"--threads", "0"}, {"--threads 0"});
+  expect_refused({"--experts-per-group", "0"}, {"--experts-per-group 0"});
   expect_refused({"--lookahead", "-1"}, {"--lookahead -1"});
   expect_refused({"--host-memory", "0"}, {"--host-memory 0"});
   expect_refused({"--host-memory", "4GBB"}, {"--host-memory 4GBB", "not a size"});
