@@ -11,6 +11,8 @@
 namespace terrace {
 namespace {
 
+constexpr std::size_t kWorkspacesBytes = 256 * kMiB;  // of products, and gaps between pieces
+
 std::size_t copied_bytes(bool small) { return small ? kMiB : 512 * kMiB; }
 
 std::vector<std::int64_t> product_widths(bool small) {
@@ -34,26 +36,36 @@ DeviceWork product_work(CaseDevice& device, DeviceCaseMemory& memory, const Matm
           .enqueue = [&kernels, context, op] { kernels.matmul_forward(context, op); }};
 }
 
-// Returns the fastest product. The operands of the largest one serve all.
-DeviceWork best_product(CaseDevice& device, DeviceCaseMemory& memory, DType type, double seconds,
-                        bool small) {
-  const std::vector<std::int64_t> widths = product_widths(small);
+// A product, and its operations per second.
+struct MeasuredProduct {
+  DeviceWork work;
+  double rate = 0;
+};
+
+// Measures square products of these ascending widths. The operands of the largest one serve all.
+std::vector<MeasuredProduct> measure_products(CaseDevice& device, DeviceCaseMemory& memory,
+                                              DType type, std::span<const std::int64_t> widths,
+                                              double seconds) {
   const std::int64_t widest = widths.back();
   MatmulForward op;
   op.x = memory.tensor(type, widest, widest);
   op.weight = memory.tensor(type, widest, widest);
   op.y = memory.tensor(type, widest, widest);
-  DeviceWork best;
-  double best_rate = 0;
+  std::vector<MeasuredProduct> measured;
   for (const std::int64_t width : widths) {
     for (TensorView* const view : {&op.x, &op.weight, &op.y}) view->shape = {width, width, 1, 1};
     DeviceRate rate(device, product_work(device, memory, op), seconds);
-    const double measured = rate.measure();
-    if (measured <= best_rate) continue;
-    best_rate = measured;
-    best = rate.work();
+    rate.measure();  // until the clock has settled at what the power limit allows
+    measured.push_back({rate.work(), rate.measure()});
   }
-  return best;
+  return measured;
+}
+
+DeviceWork best_product(CaseDevice& device, DeviceCaseMemory& memory, DType type, double seconds,
+                        bool small) {
+  const std::vector<MeasuredProduct> measured =
+      measure_products(device, memory, type, product_widths(small), seconds);
+  return std::ranges::max_element(measured, {}, &MeasuredProduct::rate)->work;
 }
 
 }  // namespace
@@ -78,10 +90,24 @@ DeviceLimits::DeviceLimits(CaseDevice& device, DType type, double seconds, bool 
       copy_(device, copy_work(device, memory_, small), seconds),
       product_(device, best_product(device, memory_, type, seconds, small), seconds) {}
 
+std::vector<ProductRate> product_rates(CaseDevice& device, DType type,
+                                       std::span<const std::int64_t> widths, double seconds) {
+  DeviceCaseMemory memory(device);
+  std::vector<ProductRate> rates;
+  for (const MeasuredProduct& product : measure_products(device, memory, type, widths, seconds)) {
+    rates.push_back({product.work.amount, product.rate});
+  }
+  return rates;
+}
+
+std::size_t product_rates_bytes(std::int64_t widest) {
+  const auto width = static_cast<std::size_t>(widest);
+  return 3 * width * width * size_of(DType::kF32) + kWorkspacesBytes;
+}
+
 std::size_t device_limits_bytes(DType type, bool small) {
-  constexpr std::size_t kWorkspaces = 256 * kMiB;  // of the products, and gaps between pieces
   const auto widest = static_cast<std::size_t>(product_widths(small).back());
-  return 2 * copied_bytes(small) + 3 * widest * widest * size_of(type) + kWorkspaces;
+  return 2 * copied_bytes(small) + 3 * widest * widest * size_of(type) + kWorkspacesBytes;
 }
 
 }  // namespace terrace

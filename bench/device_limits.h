@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,21 @@ class DeviceLimits {
   DeviceRate copy_;
   DeviceRate product_;
 };
+
+// A product of `flops` operations, and how many it does per second.
+struct ProductRate {
+  double flops = 0;
+  double flops_per_s = 0;
+};
+
+// Measures square products of these widths, which ascend, each for about `seconds`. Borrows the
+// device. Takes product_rates_bytes() of its memory for the time of the call. Throws OutOfMemory,
+// DeviceError.
+std::vector<ProductRate> product_rates(CaseDevice& device, DType type,
+                                       std::span<const std::int64_t> widths, double seconds);
+
+// Returns the most that product_rates() takes, with any type.
+std::size_t product_rates_bytes(std::int64_t widest);
 
 // Returns the device memory that the limits take.
 std::size_t device_limits_bytes(DType type, bool small);

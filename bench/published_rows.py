@@ -13,8 +13,7 @@ The programs of some rows keep attention's scores in memory (`keeps_scores`). Te
 its plan has no time for them. The script adds it: the bytes that such a program moves, at the
 memory's rate, and the products of the masked half. The table has both ratios.
 
-V100 has no bf16, and plans know no fp16 on GPUs. A copy of the profile takes the rate of fp16 for
-bf16: the sizes are the same.
+V100 has no bf16, so its rows are planned in fp16, and the others in bf16.
 
     bench/published_rows.py --terrace build/release/terrace --work DIR --out FILE
 
@@ -32,6 +31,7 @@ import time
 LIMIT = 0.15
 SHARE_OF_HITS = 0.75
 DEVICES = {"dgx-a100": 8, "dgx-h100": 8, "dgx-2": 16, "rtx-4090": 1}
+PRECISIONS = {"dgx-2": "fp16"}  # others have bf16
 PLACES = {
     "none": [],
     "parameters and optimizer states on NVMe": [
@@ -76,7 +76,7 @@ def command_of(row, options, profile):
         "--ranks-per-node", str(devices), "--tensor-parallel", str(row["tensor"]),
         "--pipeline-parallel", str(row["pipeline"]), "--micro-batch-size", str(micro_batch),
         "--gradient-accumulation-steps", str(accumulation), "--sequence-length",
-        str(row["sequence"])]
+        str(row["sequence"]), "--precision", precision_of(row)]
     if row["data"] > 1:
         words += ["--zero-stage", str(row["zero_stage"] or 0)]
     if row["chunks"] > 1:
@@ -87,6 +87,10 @@ def command_of(row, options, profile):
     if places:
         words += [*places, "--nvme", str(options.work)]
     return words
+
+
+def precision_of(row):
+    return PRECISIONS.get(row["machine"], "bf16")
 
 
 def figure(text, key):
@@ -107,11 +111,9 @@ class Profiles:
 
     def text(self, machine):
         if machine not in self.texts:
-            shown = subprocess.run([self.options.terrace, "profile", machine], check=True,
-                                   capture_output=True, text=True).stdout
-            if machine == "dgx-2":
-                shown = with_figure(shown, "bf16_flops_per_s", figure(shown, "fp16_flops_per_s"))
-            self.texts[machine] = shown
+            self.texts[machine] = subprocess.run(
+                [self.options.terrace, "profile", machine], check=True, capture_output=True,
+                text=True).stdout
         return self.texts[machine]
 
     def file(self, machine):
@@ -136,7 +138,7 @@ def seconds_of_scores(row, text):
     width = row["width"] / (row["heads"] or row["width"] // 128)
     masked = scores / 2 * 4 * width * (forwards + 2)
     memory = figure(text, "device_memory_bytes_per_s") * 0.85
-    products = figure(text, "bf16_flops_per_s") * figure(text, "product_share")
+    products = figure(text, f"{precision_of(row)}_flops_per_s") * figure(text, "product_share")
     return moved / memory + masked / products
 
 
@@ -158,7 +160,7 @@ def plan(row, options, profiles):
     if "step_s" in row:
         published = row["step_s"]
     else:
-        peak = figure(text, "bf16_flops_per_s")
+        peak = figure(text, f"{precision_of(row)}_flops_per_s")
         share = row["mfu"] if "mfu" in row else row["tflops_per_gpu"] * 1e12 / peak
         # A published rate counts a recomputed forward as work.
         work = 4 / 3 if "mfu" not in row and row["recompute"] == "full" else 1

@@ -6,7 +6,7 @@
 #include "memory/tensor.h"
 
 // The ops of a layer of experts (Shazeer et al. 2017, arXiv:1701.06538). A router chooses k of E
-// experts for each row, and the row's result is the weighted sum of what these experts compute.
+// experts for each row, and the row's result is the weighted sum of these experts' results.
 //
 // Letters, besides those of kernel_table.h: E experts, k chosen experts of a row, S = R*k slots.
 // Slot r*k + j belongs to the j-th expert of row r; the experts of a row are in ascending order.
@@ -27,10 +27,10 @@ struct ExpertRule {
 };
 
 // Writes the k experts with the largest logits of each row, in ascending order, to index (i32
-// [R,k]), and their weights to weight (fp32 [R,k]). Of equal logits the lower expert's comes first,
-// and a NaN comes after all numbers, so index always has k different experts. A NaN among a row's
-// logits makes all its weights NaN. logits [R,E] are of the compute type; softmax is computed in
-// fp32.
+// [R,k]), and their weights to weight (fp32 [R,k]). Where logits are equal, the lower expert comes
+// first, and a NaN comes after all numbers, so index always has k different experts. A NaN among a
+// row's logits makes all its weights NaN. logits [R,E] are of the compute type; softmax is computed
+// in fp32.
 struct ChooseExperts {
   TensorView logits, index, weight;
   ExpertRule rule;

@@ -84,7 +84,8 @@ std::vector<PipelineSlot> pipeline_slots(const PipelineShape& shape, int stage) 
   return slots;
 }
 
-std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces) {
+std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces,
+                                std::span<const double> stage_speeds) {
   TERRACE_CHECK_LT(0, pieces);
   const auto units = unit_costs.size();
   const auto runs = static_cast<std::size_t>(pieces);
@@ -95,19 +96,25 @@ std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces) 
                     pieces, units),
         "use fewer pipeline stages, or fewer virtual stages");
   }
+  const auto speed_of = [&](std::size_t piece) {
+    return stage_speeds.empty() ? 1.0 : stage_speeds[piece % stage_speeds.size()];
+  };
   // best[k][n] is the largest run when the first n units are cut into k + 1 runs; cut[k][n] is
   // where the last of these runs begins.
   const double none = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> best(runs, std::vector<double>(units + 1, none));
   std::vector<std::vector<std::size_t>> cut(runs, std::vector<std::size_t>(units + 1, 0));
   double sum = 0;
-  for (std::size_t n = 1; n <= units; ++n) best[0][n] = sum += unit_costs[n - 1];
+  for (std::size_t n = 1; n <= units; ++n) {
+    sum += unit_costs[n - 1];
+    best[0][n] = sum / speed_of(0);
+  }
   for (std::size_t k = 1; k < runs; ++k) {
     for (std::size_t n = k + 1; n <= units; ++n) {
       double last = 0;
       for (std::size_t begin = n - 1; begin >= k; --begin) {
         last += unit_costs[begin];
-        const double largest = std::max(best[k - 1][begin], last);
+        const double largest = std::max(best[k - 1][begin], last / speed_of(k));
         if (largest < best[k][n]) {
           best[k][n] = largest;
           cut[k][n] = begin;

@@ -43,8 +43,11 @@ void check_pipeline_shape(const PipelineShape& shape);
 std::vector<PipelineSlot> pipeline_slots(const PipelineShape& shape, int stage);
 
 // Cuts units of the given costs into `pieces` runs of at least one unit each, so that the largest
-// sum of a run is as small as possible. Returns the first unit of each piece, and after the last of
-// them the number of units. Throws ConfigError where there are fewer units than pieces.
-std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces);
+// sum of a run is as small as possible. Where stages are not equally fast, the sum of a run is
+// divided by the speed of its stage. Piece n belongs to stage n modulo the number of speeds;
+// without speeds all stages are equally fast. Returns the first unit of each piece, and after the
+// last of them the number of units. Throws ConfigError where there are fewer units than pieces.
+std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces,
+                                std::span<const double> stage_speeds = {});
 
 }  // namespace terrace

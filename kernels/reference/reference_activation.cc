@@ -15,7 +15,7 @@ W sigmoid(W x) {
 
 // gelu(x) = x/2 (1 + tanh(k (x + c x^3))).
 template <typename W>
-constexpr W kGeluInner = std::numbers::sqrt2_v<W>* std::numbers::inv_sqrtpi_v<W>;
+constexpr W kGeluInner = std::numbers::sqrt2_v<W> * std::numbers::inv_sqrtpi_v<W>;
 template <typename W>
 constexpr W kGeluCubic = static_cast<W>(0.044715);
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/head_chunk.h"
 #include "kernels/kernel_table.h"
 #include "kernels/shared/elementwise.h"
 #include "kernels/shared/logit_map.h"
@@ -14,12 +15,9 @@
 // chunk, one pass over each row computes their loss and gradients, and two more products follow.
 namespace terrace::shared {
 
-// Returns the rows of a chunk: as in kernels/head_chunk.h, but with up to 512 MiB of logits, since
-// a GPU needs larger products.
+// Returns the rows of a chunk.
 inline std::int64_t head_rows(std::int64_t vocabulary) {
-  constexpr std::uint64_t kLogitsMax = (std::uint64_t{512} << 20) / sizeof(float);
-  const std::uint64_t fitting = kLogitsMax / static_cast<std::uint64_t>(vocabulary);
-  return static_cast<std::int64_t>(std::clamp<std::uint64_t>(std::bit_floor(fitting), 64, 4096));
+  return head_chunk_rows(vocabulary, kGpuHeadLogitsBytes);
 }
 
 // Returns the number of columns that the products have. It is the vocabulary if all rows of logits

@@ -7,10 +7,12 @@
 
 #include "base/error.h"
 #include "bench/machine_measure.h"
+#include "memory/cuda/cuda_device.h"
 #include "memory/host/host_limits.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
+#include "runtime/config/device_flag.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/machine/machine_toml.h"
 #include "runtime/machine/remembered_machine.h"
@@ -19,20 +21,23 @@
 namespace terrace {
 namespace {
 
-enum : std::size_t { kNvme, kThreads, kName };
+enum : std::size_t { kDevice, kNvme, kThreads, kName };
 
 constexpr auto kProfileOperands = std::to_array<std::string_view>({"FILE"});
 constexpr CommandSpec kProfileCommand = {
     "terrace profile",
-    "Measures this machine's processors, memory and, with --nvme, a drive, and writes the profile "
-    "to\n"
-    "FILE. terrace plan --profile FILE reads it. The last profile is remembered: terrace plan uses "
+    "Measures this machine's GPU or processors, its memory and, with --nvme, a drive, and writes "
+    "the profile\n"
+    "to FILE. terrace plan --profile FILE reads it. The last profile is remembered: terrace plan "
+    "uses "
     "it\n"
     "without --profile. With the name of a shipped machine, as in terrace profile dgx-h100, its\n"
     "profile is printed.",
     kProfileOperands};
 
 constexpr auto kProfileFlags = std::to_array<FlagSpec>({
+    {"device", "Machine", "auto|cpu|cuda[:N]",
+     "The device that computes (auto: the first GPU, if there is one that can be used)"},
     {"nvme", "Machine", "DIR", "A directory on the drive to measure (drives are not measured)"},
     {"threads", "Machine", "N",
      "Number of compute threads (auto: all processors that may be used)"},
@@ -63,6 +68,12 @@ int run_profile(int argc, const char* const* argv) {
       values[kName] ? values[kName]->name() : std::filesystem::path(file).stem().string();
   measurement.threads = values[kThreads] ? static_cast<int>(values[kThreads]->integer(1, 4096))
                                          : read_host_limits().usable_cpus();
+  const DeviceChoice choice = values[kDevice] ? read_device(*values[kDevice]) : DeviceChoice{};
+  const std::unique_ptr<BenchDevice> device = make_bench_device(choice);
+  if (device != nullptr) {
+    measurement.device = device.get();
+    measurement.devices = cuda_device_count();
+  }
   if (values[kNvme]) measurement.nvme = values[kNvme]->name();
   ConsoleLog log;
   fmt::print("measuring this machine...\n");

@@ -21,6 +21,7 @@ constexpr auto kWithoutEffect = std::to_array<std::string_view>({"stop_after_ste
                                                                  "pipeline_parallel",
                                                                  "pipeline_schedule",
                                                                  "virtual_stages",
+                                                                 "stage_speeds",
                                                                  "run_dir",
                                                                  "collective_timeout",
                                                                  "eval_every",

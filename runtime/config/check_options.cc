@@ -27,9 +27,10 @@ void check_warmup(const OptimizerFlags& optimizer) {
                     "give one of them");
 }
 
-void check_precision(const TrainOptions& options) {
+// The profile of a plan says whether there are GPUs, so there only the masters are checked.
+void check_precision(const TrainOptions& options, CommandUse use) {
   if (options.precision != Precision::kFp16) return;
-  if (options.tiers.device.kind != DeviceKind::kCuda) {
+  if (options.tiers.device.kind != DeviceKind::kCuda && use != CommandUse::kPlan) {
     throw ConfigError(
         "--precision fp16 computes on GPUs only: the CPU device has no kernels for it, and "
         "--device auto may choose the CPU",
@@ -173,7 +174,7 @@ void check_options(const TrainOptions& options, CommandUse use,
   if (options.batch.max_steps != 0) check_total_steps(options, options.batch.max_steps);
   check_learning_rate(options.optimizer);
   check_warmup(options.optimizer);
-  check_precision(options);
+  check_precision(options, use);
   check_masters(options);
   check_validation(options, is_given);
   check_best(options.run);

@@ -6,6 +6,9 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kSameNumber = "the same number";
+constexpr std::string_view kStageSpeeds =
+    "one number for each pipeline stage: its speed relative to the others, by which layers are "
+    "divided";
 constexpr std::string_view kSameSteps = "the same number of steps";
 constexpr std::string_view kMicroBatch =
     "samples of a micro-batch on one data-parallel rank; in a step every rank computes "
@@ -381,6 +384,8 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"pp", "pipeline-parallel", kSameNumber},
     {"pp-size", "pipeline-parallel", kSameNumber},
     {"virtual-pipeline-model-parallel-size", "virtual-stages", kSameNumber},
+    {"decoder-first-pipeline-num-layers", "stage-speeds", kStageSpeeds},
+    {"decoder-last-pipeline-num-layers", "stage-speeds", kStageSpeeds},
     {"num-layers-per-virtual-pipeline-stage", "virtual-stages",
      "pieces of the model on a rank: the layers of a rank divided by the layers of a piece"},
     {"context-parallel-size", "", "leave it out: context parallelism is not built"},

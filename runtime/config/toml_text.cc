@@ -1,6 +1,7 @@
 #include "runtime/config/toml_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <limits>
@@ -45,6 +46,10 @@ std::string toml_unsigned(std::uint64_t value) {
 }
 
 std::string toml_number(double value) { return fmt::format("{}", value); }
+
+std::string toml_numbers(std::span<const double> values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
 
 std::string toml_size(std::size_t size_bytes) { return toml_string(size_text(size_bytes)); }
 

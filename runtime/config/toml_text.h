@@ -16,6 +16,7 @@ std::string toml_strings(std::span<const std::string> texts);
 std::string toml_integer(std::int64_t value);
 std::string toml_unsigned(std::uint64_t value);  // in quotes past TOML's integers
 std::string toml_number(double value);
+std::string toml_numbers(std::span<const double> values);
 std::string toml_size(std::size_t size_bytes);  // in the largest unit of 1024 that divides it
 std::string toml_bool(bool value);
 

@@ -149,9 +149,7 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        }
      },
      [](const TrainOptions& o) {
-       std::vector<std::string> weights;
-       for (const double weight : o.data.data_weights) weights.push_back(toml_number(weight));
-       return weights.empty() ? std::string{} : fmt::format("[{}]", fmt::join(weights, ", "));
+       return o.data.data_weights.empty() ? std::string{} : toml_numbers(o.data.data_weights);
      }},
     {{"validation-data", "Data", "[NAME=]PATH",
       "Files or directories to evaluate on. The paths with the same name form a set with a loss of "

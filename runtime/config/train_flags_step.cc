@@ -126,6 +126,21 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return o.step.virtual_stages ? toml_integer(*o.step.virtual_stages) : std::string{};
      }},
+    {{"stage-speeds", "Step program", "X",
+      "One number for each pipeline stage: its speed relative to the others, so that slower stages "
+      "get fewer layers (all are equally fast)",
+      FlagArity::kList},
+     [](TrainOptions& o, const FlagValue& v) {
+       constexpr double kLeast = 1e-3;
+       constexpr double kMost = 1e3;
+       o.step.stage_speeds.clear();
+       for (const std::string& text : v.texts()) {
+         o.step.stage_speeds.push_back(FlagValue(v.where(), {text}).number(kLeast, kMost));
+       }
+     },
+     [](const TrainOptions& o) {
+       return o.step.stage_speeds.empty() ? std::string{} : toml_numbers(o.step.stage_speeds);
+     }},
 
     {{"local-ranks", "Ranks", "N",
       "Number of ranks run as threads of this process, instead of using a launcher (1)"},

@@ -147,7 +147,9 @@ struct StepOptions {
   int pipeline_parallel = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::optional<int> virtual_stages;  // unset: 2 where interleaved, else 1
-  std::optional<int> zero_stage;      // unset: 0 with one rank, else 1
+  // The speeds of the pipeline stages relative to each other; empty: all are equally fast.
+  std::vector<double> stage_speeds;
+  std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
 };
 
 struct RankOptions {

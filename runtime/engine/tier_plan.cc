@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,7 +21,7 @@ ZeroSharding sharding_of(const TierRuntimeOptions& options) {
   return {options.zero_stage, options.ranks.shape.data, options.ranks.position.data};
 }
 
-// Cuts the model into pieces of about equal work.
+// Cuts the model into pieces that take about equally long.
 PipelineCut cut_of(const TierRuntimeOptions& options, const StepModel& model) {
   PipelineCut cut;
   cut.stages = options.ranks.shape.pipeline;
@@ -31,7 +32,7 @@ PipelineCut cut_of(const TierRuntimeOptions& options, const StepModel& model) {
   for (const UnitModel& unit : model.units) {
     costs.push_back(unit.forward_flops + unit.backward_flops);
   }
-  cut.piece_begins = balance_stages(costs, cut.pieces());
+  cut.piece_begins = balance_stages(costs, cut.pieces(), options.stage_speeds);
   return cut;
 }
 
@@ -130,9 +131,8 @@ bool plan_least(TierPlan& plan, const PlacementRequest& placement,
   return true;
 }
 
-}  // namespace
-
-TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
+// Plans with the chunks that the model has.
+TierPlan plan_chunks(StepModel model, const TierRuntimeOptions& options) {
   TierPlan plan;
   plan.model = std::move(model);
   PlacementRequest placement = options.placement;
@@ -166,6 +166,38 @@ TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
   TierPlan least;
   least.model = plan.model;
   return plan_least(least, placement, options) ? least : plan;
+}
+
+// Plans with larger chunks where many data-parallel ranks divide them. Otherwise a collective would
+// wait longer for the other ranks than for its bytes. Returns nothing where chunks keep their size,
+// and where larger chunks do not fit. The stages of a pipeline must have chunks of one size, and a
+// stage does not know whether larger ones fit the others, so they keep it. A trial does, too: what
+// fits with the usual chunks fits.
+std::optional<TierPlan> plan_larger_chunks(const StepModel& model,
+                                           const TierRuntimeOptions& options) {
+  constexpr std::int32_t kRanksOfChunk = 64;  // that chunks of the usual size suffice for
+  constexpr std::int32_t kTimesMost = 16;     // a collective has less than 2 GiB, MPI's limit
+  const std::int32_t times =
+      std::min(kTimesMost, (model.zero.ranks + kRanksOfChunk - 1) / kRanksOfChunk);
+  if (times == 1 || model.pipeline.stages > 1 || options.placement.is_trial) return std::nullopt;
+  StepModel larger = model;
+  larger.chunk_elements *= times;
+  TierRuntimeOptions brief = options;
+  brief.placement.explains_refusal = false;
+  brief.placement.footprints = nullptr;  // they are of the usual chunks
+  try {
+    TierPlan plan = plan_chunks(std::move(larger), brief);
+    if (fits(plan.ledger)) return plan;
+  } catch (const OutOfMemory&) {  // what fits is tried next
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
+  if (std::optional<TierPlan> plan = plan_larger_chunks(model, options)) return *std::move(plan);
+  return plan_chunks(std::move(model), options);
 }
 
 TierPlan plan_tiers(const ComputeModel& units, const TierRuntimeOptions& options) {

@@ -43,14 +43,19 @@ struct TierRuntimeOptions {
   // Takes hashes of the values of each step, and outlives the runtime. Only where the host reaches
   // the memory in which the units compute, and no step may change nothing. Null: none are made.
   HashSink* hashes = nullptr;
-  std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
-  std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
+  // The most elements of a chunk; tests make it small. With more than 64 data-parallel ranks a plan
+  // has up to 16 times as many where they fit.
+  std::int64_t chunk_elements = kChunkElements;
+  std::int32_t zero_stage = 0;  // what data-parallel ranks share out
   // The ranks of the step; by default this one alone. They include communicators of the devices
   // where the backend has an exchange. Outlive the runtime.
   StepRanks ranks;
   SharedPlans* shared_plans = nullptr;  // of ranks that are threads; used for the plan alone
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
+  // The speed of each pipeline stage relative to the others. A slower stage gets less work. Empty:
+  // all are equally fast.
+  std::vector<double> stage_speeds = {};
   // The order of a step's compute over all micro-batches, where the caller has its own
   // (runtime/step/task_order.h). Empty: forward and backward of all units in the order of the
   // description, with micro-batches in the order of the placement. With a schedule there are no

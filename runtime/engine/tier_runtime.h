@@ -74,8 +74,7 @@ class TierRuntime {
   // of each group, in parts, by several threads. After each part `progress` is told how many of all
   // parts are done. Called once before the first step, and again at any time when drained. Blocks.
   // Throws UsageError, IoError, DeviceError, and what the source throws.
-  void fill_state(
-      ElementSource source, FillProgress progress = [](std::int64_t, std::int64_t) {});
+  void fill_state(ElementSource source, FillProgress progress = [](std::int64_t, std::int64_t) {});
   // Does the same for groups that have quantised matrices, or for slots that begin with zeros.
   void fill_state(
       const FillSource& source, FillProgress progress = [](std::int64_t, std::int64_t) {});

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -52,8 +53,9 @@ enum class MachineFigure : std::uint8_t {
   kDriveWriteBytesPerS,
   kNodeWatts,
   kPricePerNodeHour,  // in any currency
+  kLinkShare,         // of their peak, that links and device memory reach
 };
-inline constexpr std::size_t kMachineFigures = 21;
+inline constexpr std::size_t kMachineFigures = 22;
 
 struct MachineFigureTraits {
   std::string_view key;  // in files
@@ -63,6 +65,7 @@ struct MachineFigureTraits {
 
 inline constexpr double kMachineBytesMost = 1e18;  // of a memory or the drives of a node
 inline constexpr double kRateLeast = 1;            // bytes or FLOPs a second
+inline constexpr double kLeastDeviceSpeed = 1e-3;
 
 // One row for each figure, in the order of MachineFigure.
 inline constexpr std::array<MachineFigureTraits, kMachineFigures> kMachineFigureTraits = {{
@@ -87,17 +90,31 @@ inline constexpr std::array<MachineFigureTraits, kMachineFigures> kMachineFigure
     {.key = "drive_write_bytes_per_s", .smallest = kRateLeast},
     {"node_watts"},
     {"price_per_node_hour"},
+    {.key = "link_share", .largest = 1},
 }};
 
 constexpr std::string_view key_of(MachineFigure figure) {
   return kMachineFigureTraits.at(static_cast<std::size_t>(figure)).key;
 }
 
+// A matrix product of `flops` FLOPs runs at `share` of the rate that large products reach.
+struct ProductSpeed {
+  double flops = 0;
+  double share = 0;
+
+  friend bool operator==(const ProductSpeed&, const ProductSpeed&) = default;
+};
+
 struct Machine {
   std::string name;
   std::string about;
   std::int32_t devices = 0;  // of a node; 0: its processors compute
+  // The speed of each device of a node, from kLeastDeviceSpeed to 1, as a share of the figures for
+  // products and for the rate of device memory. Empty: all devices have the speed 1.
+  std::vector<double> device_speeds = {};
   std::array<std::optional<Figure>, kMachineFigures> figures = {};
+  // By ascending FLOPs; empty where it is not known: all products then run at one rate.
+  std::vector<ProductSpeed> product_curve;
 
   const std::optional<Figure>& at(MachineFigure figure) const {
     return figures.at(static_cast<std::size_t>(figure));

@@ -1,10 +1,12 @@
 #include "runtime/machine/machine_toml.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -15,6 +17,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kSchema = "terrace.machine/1";
+constexpr std::string_view kProductCurve = "product_curve";
 constexpr std::string_view kNotKnown = "not known";
 
 class MachineReader {
@@ -31,9 +34,11 @@ class MachineReader {
     machine.name = text("name");
     machine.about = keys_.contains("about") ? text("about") : std::string();
     machine.devices = devices();
+    machine.device_speeds = device_speeds(machine.devices);
     for (std::size_t i = 0; i < kMachineFigures; ++i) {
       machine.figures.at(i) = figure(kMachineFigureTraits.at(i));
     }
+    machine.product_curve = product_curve();
     return machine;
   }
 
@@ -44,7 +49,8 @@ class MachineReader {
   }
 
   void check_keys() const {
-    std::vector<std::string_view> known = {"schema", "name", "about", "devices"};
+    std::vector<std::string_view> known = {"schema",  "name",          "about",
+                                           "devices", "device_speeds", kProductCurve};
     for (const MachineFigureTraits& traits : kMachineFigureTraits) known.push_back(traits.key);
     for (const auto& [key, node] : keys_) {
       if (std::ranges::find(known, key.str()) != known.end()) continue;
@@ -69,6 +75,23 @@ class MachineReader {
     if (count >= 0 && count <= kMost) return static_cast<std::int32_t>(count);
     refuse("devices", "is not the number of accelerators of a node",
            "write a whole number; 0 if the processors compute");
+  }
+
+  std::vector<double> device_speeds(std::int32_t devices) const {
+    const toml::node* const node = keys_.get("device_speeds");
+    std::vector<double> speeds;
+    if (node == nullptr) return speeds;
+    if (devices == 0) refuse("device_speeds", "is given, but devices is 0", "take it out");
+    if (const toml::array* const list = node->as_array()) {
+      for (const toml::node& entry : *list) {
+        const double speed = entry.value<double>().value_or(0);
+        if (speed >= kLeastDeviceSpeed && speed <= 1) speeds.push_back(speed);
+      }
+      if (speeds.size() == list->size() && std::cmp_equal(speeds.size(), devices)) return speeds;
+    }
+    refuse("device_speeds",
+           fmt::format("is not a list of {} numbers from {} to 1", devices, kLeastDeviceSpeed),
+           "write the speed of each of a node's devices, as a share of the profile's figures");
   }
 
   std::optional<Figure> figure(const MachineFigureTraits& traits) const {
@@ -100,9 +123,42 @@ class MachineReader {
     return figure;
   }
 
+  std::vector<ProductSpeed> product_curve() const {
+    const toml::node* const node = keys_.get(kProductCurve);
+    std::vector<ProductSpeed> curve;
+    if (node == nullptr || (node->is_string() && node->as_string()->get() == kNotKnown)) {
+      return curve;
+    }
+    const toml::array* const points = node->as_array();
+    const std::size_t count = points == nullptr ? 0 : points->size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const toml::array* const point = points->get(i)->as_array();
+      if (point == nullptr || point->size() != 2) break;
+      const double flops = point->get(0)->value<double>().value_or(0);
+      const double share = point->get(1)->value<double>().value_or(0);
+      const double least = curve.empty() ? 0 : curve.back().flops;
+      if (!std::isfinite(flops) || flops <= least || !(share > 0 && share <= 1)) break;
+      curve.push_back({flops, share});
+    }
+    if (curve.size() == count && count > 0) return curve;
+    refuse(kProductCurve, fmt::format("has no possible point {}", curve.size() + 1),
+           fmt::format("write [[FLOPs, share], ...] by ascending FLOPs, each share above 0 and at "
+                       "most 1, or \"{}\"",
+                       kNotKnown));
+  }
+
   const std::string& origin_;
   const toml::table& keys_;
 };
+
+std::string curve_text(const std::vector<ProductSpeed>& curve) {
+  if (curve.empty()) return fmt::format("{} = \"{}\"\n", kProductCurve, kNotKnown);
+  std::vector<std::string> points;
+  for (const ProductSpeed& point : curve) {
+    points.push_back(fmt::format("[{}, {}]", toml_number(point.flops), toml_number(point.share)));
+  }
+  return fmt::format("{} = [{}]\n", kProductCurve, fmt::join(points, ", "));
+}
 
 }  // namespace
 
@@ -121,6 +177,9 @@ std::string to_toml(const Machine& machine) {
   std::string text =
       fmt::format("schema = \"{}\"\nname = {}\nabout = {}\ndevices = {}\n", kSchema,
                   toml_string(machine.name), toml_string(machine.about), machine.devices);
+  if (!machine.device_speeds.empty()) {
+    text += fmt::format("device_speeds = {}\n", toml_numbers(machine.device_speeds));
+  }
   for (std::size_t i = 0; i < kMachineFigures; ++i) {
     const std::optional<Figure>& figure = machine.figures.at(i);
     const std::string_view key = kMachineFigureTraits.at(i).key;
@@ -134,7 +193,7 @@ std::string to_toml(const Machine& machine) {
                           toml_string(figure->date));
     }
   }
-  return text;
+  return text + curve_text(machine.product_curve);
 }
 
 }  // namespace terrace

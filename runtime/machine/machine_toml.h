@@ -4,8 +4,9 @@
 
 #include "runtime/machine/machine.h"
 
-// Machines as TOML files: `name`, `about`, `devices`, and a key for each figure. A figure is a
-// number, a table {value, source, date}, or the text "not known".
+// Machines as TOML files: `name`, `about`, `devices`, `device_speeds` where devices are not equally
+// fast, and a key for each figure. A figure is a number, a table {value, source, date}, or the text
+// "not known".
 namespace terrace {
 
 // Reads a machine from a text. Throws ConfigError, which names `origin` and the key, for a key that

@@ -11,14 +11,17 @@ namespace terrace {
 
 // The rates of a device's kernels.
 struct KernelRates {
-  double flops_per_s = 1;         // of large products
-  double attention_share = 1;     // of that rate, that attention reaches
+  double flops_per_s = 1;                        // of large products
+  std::vector<ProductSpeed> product_curve = {};  // as Machine has it
+  double attention_share = 1;                    // of that rate, that attention reaches
   double memory_bytes_per_s = 1;  // of kernels that only move through the device's memory
   double launch_s = 0;            // added to each kernel
+  double logits_bytes_most = 1;   // of a chunk of the head's logits
 };
 
-// Returns the rates of a rank's kernels on a machine, given the rank's profile.
-KernelRates kernel_rates(const Machine& machine, const MachineProfile& profile);
+// Returns the rates of a rank's kernels on a machine, given the rank's profile and the type that it
+// computes in.
+KernelRates kernel_rates(const Machine& machine, const MachineProfile& profile, DType type);
 
 // The kernels of the ops in which units compute, by class, and the work of the op that they are of
 // (work_of()).

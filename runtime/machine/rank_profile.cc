@@ -11,8 +11,11 @@ namespace {
 
 using enum MachineFigure;
 
-// The share of their peak that links reach.
-constexpr double kUsualLinkShare = 0.85;
+double link_share(const Machine& machine) {
+  constexpr double kUsualLinkShare = 0.85;
+  return machine.value_or(kLinkShare, kUsualLinkShare);
+}
+
 // The share of the host's memory rate that optimizer updates reach. They read and write state once.
 constexpr double kUsualUpdateShare = 0.6;
 
@@ -57,7 +60,7 @@ bool crosses_nodes(const AxisGroup& group) { return group.on_node < group.ranks;
 // Returns the rate between the ranks of a node. Without devices they copy in the node's memory: a
 // copied byte is read and written.
 double node_rate(const Machine& machine, const RankSetting& setting) {
-  if (machine.devices > 0) return machine.value_or(kNodeLinkBytesPerS, 1) * kUsualLinkShare;
+  if (machine.devices > 0) return machine.value_or(kNodeLinkBytesPerS, 1) * link_share(machine);
   return machine.value_or(kHostMemoryBytesPerS, 1) / 2 / setting.ranks_on_node;
 }
 
@@ -70,7 +73,7 @@ LinkRate link_for(MeshAxis axis, const Machine& machine, const RankSetting& sett
   const double hops = is_ring ? std::max(1, group.ranks - 1) : 1;
   if (!crosses_nodes(group)) return {within, hops * machine.value_or(kNodeLinkLatencyS, 0)};
   const double share = static_cast<double>(is_ring ? group.on_node : 1) / setting.ranks_on_node;
-  const double across = machine.value_or(kNetworkBytesPerS, 1) * kUsualLinkShare * share;
+  const double across = machine.value_or(kNetworkBytesPerS, 1) * link_share(machine) * share;
   // A byte passes each of the ring's hops but one, and of these one between any two nodes (NCCL,
   // src/graph/tuning.cc, counts the steps of a ring in the same way).
   const int nodes = (group.ranks + group.on_node - 1) / group.on_node;
@@ -111,9 +114,9 @@ MachineProfile rank_profile(const Machine& machine, const RankSetting& setting) 
     profile.ranks_meet_in_host_memory = false;
     profile.compute_cores = 0;
     profile.update_cores = profile.cores;
-    profile.compute_bytes_per_s = machine.value_or(kDeviceMemoryBytesPerS, 1) * kUsualLinkShare;
-    profile.upload_bytes_per_s = machine.value_or(kUploadBytesPerS, 1) * kUsualLinkShare;
-    profile.download_bytes_per_s = machine.value_or(kDownloadBytesPerS, 1) * kUsualLinkShare;
+    profile.compute_bytes_per_s = machine.value_or(kDeviceMemoryBytesPerS, 1) * link_share(machine);
+    profile.upload_bytes_per_s = machine.value_or(kUploadBytesPerS, 1) * link_share(machine);
+    profile.download_bytes_per_s = machine.value_or(kDownloadBytesPerS, 1) * link_share(machine);
   } else {
     profile.compute_cores = profile.cores;
     profile.update_cores = std::max(1.0, profile.cores / 2);

@@ -137,8 +137,9 @@ Op with_gradients(Op op, const UnitRun& run, const HeadTensors& t, TensorId dhid
   return op;
 }
 
-// Makes the call that computes the loss, of the whole vocabulary or a part of it.
-UnitCall loss_call(const HeadTensors& t, TensorId dhidden) {
+// Makes the call that computes the loss from this number of logits, of the whole vocabulary or a
+// part of it.
+UnitCall loss_call(const HeadTensors& t, TensorId dhidden, std::int64_t logits) {
   UnitCall call;
   call.reads = {t.hidden, t.weight, t.targets};
   if (t.sums != kNoTensor) call.reads.push_back(t.sums);
@@ -147,6 +148,8 @@ UnitCall loss_call(const HeadTensors& t, TensorId dhidden) {
   if (dhidden != kNoTensor && t.dweight != kNoTensor) call.writes.push_back(t.dweight);
   call.of_evaluation = dhidden == kNoTensor;
   call.scales_loss = !call.of_evaluation;
+  call.logits = static_cast<double>(logits);
+  if (!call.of_evaluation) call.chunk_sum = t.dweight;
   if (t.sums == kNoTensor) {
     const auto op = [=](const UnitRun& run) {
       return with_gradients(whole_loss(run, t), run, t, dhidden);
@@ -353,22 +356,21 @@ UnitGraph head_graph(const DecoderPart& part) {
       norm(site, x, norm_weights(site, ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias));
   const Branch products = enter(site, normed, "sums", "norm backward");
   HeadTensors t = head_tensors(site, part, products.all);
+  const std::int64_t logits =
+      part.batch.rows() * part.layout.front().find(ParameterKind::kTokenEmbedding)->rows;
   // The flops of one product. The backward has three products, or two where the weight is frozen.
-  const double flops =
-      2.0 * static_cast<double>(part.batch.rows()) *
-      static_cast<double>(part.layout.front().find(ParameterKind::kTokenEmbedding)->rows *
-                          config.width);
+  const double flops = 2.0 * static_cast<double>(logits) * static_cast<double>(config.width);
   const bool is_part = part.split.ranks > 1;
   if (is_part) t.sums = exchange_sums(site, t, flops);
   graph.begin_step("loss");
-  UnitCall evaluation = loss_call(t, kNoTensor);
+  UnitCall evaluation = loss_call(t, kNoTensor, logits);
   evaluation.flops = is_part ? 0 : flops;
   graph.call(std::move(evaluation));
-  graph.on_backward({products.all}, [site, t, products, flops] {
+  graph.on_backward({products.all}, [site, t, products, logits, flops] {
     site.graph.begin_step("loss");
     clear_padding(site);
     const TensorId dhidden = site.all_rows("partial", site.config.width);
-    UnitCall loss = loss_call(t, dhidden);
+    UnitCall loss = loss_call(t, dhidden, logits);
     loss.flops = (t.dweight == kNoTensor ? 2 : 3) * flops;
     site.graph.call(std::move(loss));
     site.graph.set_gradient(products.all, dhidden);

@@ -481,29 +481,32 @@ TensorId experts(const LayerSite& site, TensorId x) {
   return y;
 }
 
-void fill_route(const ExpertOptions& options, std::int64_t rows, std::string_view name,
-                std::span<std::int32_t> out) {
+std::vector<std::int32_t> even_route(const ExpertOptions& options, std::int64_t rows,
+                                     std::string_view name) {
   const std::int64_t k = options.per_row;
-  const std::int64_t count = options.count;
   std::vector<std::int32_t> index;
   for (std::int64_t slot = 0; slot < rows * k; ++slot) {
-    index.push_back(static_cast<std::int32_t>(slot % count));
+    index.push_back(static_cast<std::int32_t>(slot % options.count));
   }
   for (std::int64_t r = 0; r < rows; ++r) {
     std::sort(index.begin() + r * k, index.begin() + (r + 1) * k);
   }
-  if (name == kChosen) std::ranges::copy(index, out.begin());
-  std::size_t at = 0;
-  for (std::int64_t e = 0; e < count; ++e) {
-    if (name == kOffsets) out[static_cast<std::size_t>(e)] = static_cast<std::int32_t>(at);
+  std::vector<std::int32_t> order;
+  std::vector<std::int32_t> places(index.size());
+  std::vector<std::int32_t> offsets;
+  for (std::int64_t e = 0; e < options.count; ++e) {
+    offsets.push_back(static_cast<std::int32_t>(order.size()));
     for (std::size_t slot = 0; slot < index.size(); ++slot) {
       if (index[slot] != e) continue;
-      if (name == kOrder) out[at] = static_cast<std::int32_t>(slot);
-      if (name == kPlaces) out[slot] = static_cast<std::int32_t>(at);
-      ++at;
+      places[slot] = static_cast<std::int32_t>(order.size());
+      order.push_back(static_cast<std::int32_t>(slot));
     }
   }
-  if (name == kOffsets) out.back() = static_cast<std::int32_t>(at);
+  offsets.push_back(static_cast<std::int32_t>(order.size()));
+  if (name == kChosen) return index;
+  if (name == kOrder) return order;
+  if (name == kPlaces) return places;
+  return name == kOffsets ? offsets : std::vector<std::int32_t>();
 }
 
 }  // namespace terrace

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
+#include <vector>
 
 #include "runtime/model/layers.h"
 
@@ -12,10 +12,10 @@ namespace terrace {
 // the weighted sum of the chosen experts' results, [R,C].
 TensorId experts(const LayerSite& site, TensorId x);
 
-// Fills a buffer between the parts of such a layer (UnitModel::between), if it has numbers that
-// others are found by, as a batch of `rows` rows would whose rows are spread evenly over the
-// experts. So a part can run without those before it. A buffer of another name is left as it is.
-void fill_route(const ExpertOptions& options, std::int64_t rows, std::string_view name,
-                std::span<std::int32_t> out);
+// Returns the content of a buffer between the parts of such a layer (UnitModel::between) that says
+// which rows an expert has, as a batch of `rows` rows would have it whose rows are spread evenly
+// over the experts. So a part can run without those before it. Empty for a buffer of another name.
+std::vector<std::int32_t> even_route(const ExpertOptions& options, std::int64_t rows,
+                                     std::string_view name);
 
 }  // namespace terrace

@@ -444,8 +444,11 @@ std::vector<KernelCost> UnitGraph::kernel_costs(const Where& where) const {
     const double written = bytes_of(call.writes);
     const double read = bytes_of(call.reads);
     const bool looks_up = kind_ == UnitKind::kEmbedding;
-    costs.push_back(
-        {call.flops, written + (looks_up ? std::min(read, written) : read), call.masked_flops > 0});
+    costs.push_back({.flops = call.flops,
+                     .bytes = written + (looks_up ? std::min(read, written) : read),
+                     .is_attention = call.masked_flops > 0,
+                     .logits = call.logits,
+                     .chunk_sum_bytes = bytes_of({call.chunk_sum})});
   }
   return costs;
 }

@@ -74,8 +74,10 @@ struct UnitCall {
   // must not be touched.
   std::function<void(const UnitRun&)> prepare = {};
   double flops = 0;
-  double masked_flops = 0;   // products that a mask makes needless; not part of flops
-  bool scales_loss = false;  // reads the loss scale
+  double masked_flops = 0;         // products that a mask makes needless; not part of flops
+  double logits = 0;               // that the head computes for its loss, in chunks of rows
+  TensorId chunk_sum = kNoTensor;  // the gradient to which each of these chunks adds
+  bool scales_loss = false;        // reads the loss scale
   // How much of the tensors that are not parameters or their gradients the call touches:
   // neighbouring experts touch only their own rows.
   double share = 1;
@@ -89,6 +91,9 @@ struct KernelCost {
   double flops = 0;
   double bytes = 0;
   bool is_attention = false;
+  // The head computes its logits in chunks of rows, each of which adds to a gradient.
+  double logits = 0;
+  double chunk_sum_bytes = 0;  // of that gradient
 };
 
 // The tensors and calls of a unit while its layers write them down, in the order of the forward.

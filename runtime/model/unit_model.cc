@@ -7,7 +7,7 @@
 namespace terrace {
 namespace {
 
-bool any_touches(const std::vector<UnitStep>& pass, std::vector<UnitAccess> UnitStep::*list,
+bool any_touches(const std::vector<UnitStep>& pass, std::vector<UnitAccess> UnitStep::* list,
                  Role role) {
   return std::ranges::any_of(pass, [&](const UnitStep& step) {
     return std::ranges::find(step.*list, role, &UnitAccess::role) != (step.*list).end();

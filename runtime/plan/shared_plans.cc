@@ -11,8 +11,8 @@ StepPlan SharedPlans::get(const StepModel& model, const TierBudgets& budgets,
   bool is_first = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto [entry, is_new] =
-        plans_.try_emplace({model.pipeline.stage, model.tensor.rank, budgets});
+    const auto [entry, is_new] = plans_.try_emplace(
+        {model.pipeline.stage, model.tensor.rank, model.chunk_elements, budgets});
     if (is_new) entry->second = promise.get_future().share();
     is_first = is_new;
     result = entry->second;

@@ -46,7 +46,7 @@ std::string basis_of(const ReportRun& run) {
   const RunFacts& facts = run.facts;
   if (!predicted_step_s(facts)) {
     return paragraph(
-        "No step time was predicted: the simulator predicts steps of the CPU device only.");
+        "No step time was predicted, as is the case for several ranks with a GPU each.");
   }
   if (!facts.prediction) return "";
   const PredictedStep& predicted = *facts.prediction;

@@ -32,7 +32,15 @@ OpClass class_of(const Program& program, const Op& op) {
 
 double work_of(const Program& program, const Op& op) {
   if (op.kind == OpKind::kBackward && op.micro_batch < 0) return program.micro_batches;
-  return op.lane == Lane::kUpdate ? op.cost.bytes : 1.0;
+  switch (op.kind) {
+    case OpKind::kAccumulate:
+    case OpKind::kRoundGradient:
+    case OpKind::kNormPartials:
+    case OpKind::kUpdate:
+      return op.cost.bytes;
+    default:
+      return op.lane == Lane::kUpdate ? op.cost.bytes : 1;
+  }
 }
 
 void check_profile(const MachineProfile& profile) {

@@ -25,9 +25,9 @@ struct OpClass {
 };
 
 OpClass class_of(const Program& program, const Op& op);
-// Returns the amount of work that the time of an op grows with: its bytes on the update lane, the
-// number of micro-batches for the embedding's backward, and otherwise 1, because the time of such a
-// class is constant.
+// Returns the amount of work that the time of an op grows with. For updates, sums and norms, and
+// for everything on the update lane, it is the op's bytes; for the embedding's backward it is the
+// number of micro-batches. Otherwise it is 1, because all ops of such a class take equally long.
 double work_of(const Program& program, const Op& op);
 
 // The speed of a drive with nothing else going on.

@@ -16,10 +16,13 @@ constexpr std::array kPartOfStep = {Part::kPrologue, Part::kBody};
 
 // Returns how long the nodes take.
 std::vector<double> seconds_of_nodes(std::span<const Program* const> programs,
-                                     const MachineProfile& profile, const StageGraph& graph) {
+                                     std::span<const MachineProfile> profiles,
+                                     const StageGraph& graph) {
   std::vector<double> seconds(graph.nodes(), 0);
   std::vector<std::vector<double>> alone;  // by stage and op
-  for (const Program* program : programs) alone.push_back(seconds_alone(*program, profile));
+  for (std::size_t stage = 0; stage < programs.size(); ++stage) {
+    alone.push_back(seconds_alone(*programs[stage], profiles[stage]));
+  }
   graph.for_each_op([&](const OpOfStage& at) {
     const double alone_s =
         alone[static_cast<std::size_t>(at.stage)][static_cast<std::size_t>(at.op)];
@@ -35,11 +38,12 @@ std::vector<double> seconds_of_nodes(std::span<const Program* const> programs,
 }  // namespace
 
 StagesSimulation simulate_stages(std::span<const Program* const> programs,
-                                 const MachineProfile& profile) {
-  check_profile(profile);
+                                 std::span<const MachineProfile> profiles) {
+  TERRACE_CHECK_EQ(programs.size(), profiles.size());
+  for (const MachineProfile& profile : profiles) check_profile(profile);
   const StageGraph graph(programs, static_cast<int>(kPartOfStep.size()));
   TERRACE_CHECK(graph.problems().empty());
-  const std::vector<double> seconds = seconds_of_nodes(programs, profile, graph);
+  const std::vector<double> seconds = seconds_of_nodes(programs, profiles, graph);
   std::vector<double> start_s(graph.nodes(), 0);
   for (const std::size_t node : graph.order()) {
     const double end_s = start_s[node] + seconds[node];
@@ -64,6 +68,11 @@ StagesSimulation simulate_stages(std::span<const Program* const> programs,
   const double all_s = result.step_s * static_cast<double>(programs.size());
   if (all_s > 0) result.bubble_share = std::max(0.0, 1 - busy_s / all_s);
   return result;
+}
+
+StagesSimulation simulate_stages(std::span<const Program* const> programs,
+                                 const MachineProfile& profile) {
+  return simulate_stages(programs, std::vector<MachineProfile>(programs.size(), profile));
 }
 
 }  // namespace terrace

@@ -42,10 +42,7 @@ class DryRun {
       if (is_json_) find_least();
     }
     find_obstacles();
-    if (!setting_.machine.gpu.has_value()) {
-      prediction_ =
-          predict_step({engine_, plan_, setting_.machine, ranks_}, kPredictionSecondsMost);
-    }
+    prediction_ = predict_step({engine_, plan_, setting_.machine, ranks_}, kPredictionSecondsMost);
     if (is_json_) {
       print_document();
     } else {
@@ -197,7 +194,7 @@ class DryRun {
   TierBudgets raised_;
   std::exception_ptr refusal_;  // null: only plans of other ranks do not fit
   TierPlan plan_;
-  std::optional<StepPrediction> prediction_;  // none on a GPU
+  std::optional<StepPrediction> prediction_;
   std::vector<StartObstacle> obstacles_;
   DryRunDocument document_;
 };

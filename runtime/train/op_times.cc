@@ -5,6 +5,9 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "runtime/model/experts_layer.h"
 #include "runtime/step/homes.h"
 #include "runtime/train/seconds_of.h"
+#include "runtime/train/stream_timer.h"
 
 namespace terrace {
 namespace {
@@ -59,39 +63,43 @@ std::vector<OpOfClass> one_of_each_class(const Program& program, const MachinePr
 struct TouchedBytes {
   std::size_t begin = 0;
   std::size_t end = 0;
-  std::size_t at = 0;
+  Tier tier = Tier::kHost;
+  std::size_t at = 0;  // in the arena of the tier
 };
 
-// Returns the buffers that an op touches, side by side.
-std::map<BufferId, TouchedBytes> touched_by(const Op& op) {
-  std::map<BufferId, TouchedBytes> touched;
+// The bytes of an arena of the host and of an arena of the device.
+struct ArenaBytes {
+  std::size_t host = 0;
+  std::size_t device = 0;
+
+  std::size_t& of(Tier tier) { return tier == Tier::kDevice ? device : host; }
+};
+
+// The buffers that an op touches, side by side in an arena for each tier.
+struct TouchedMemory {
+  std::map<BufferId, TouchedBytes> buffers;
+  ArenaBytes bytes;
+};
+
+// `has_device`: the device has memory of its own. Otherwise all buffers are on the host.
+TouchedMemory touched_by(const Program& program, const Op& op, bool has_device) {
+  TouchedMemory touched;
   for (const auto* accesses : {&op.reads, &op.writes}) {
     for (const Access& access : *accesses) {
       const std::size_t end = access.offset + access.size_bytes;
+      const Tier tier = has_device ? program.buffers.at(access.buffer).tier : Tier::kHost;
       const auto [known, is_new] =
-          touched.try_emplace(access.buffer, TouchedBytes{access.offset, end});
+          touched.buffers.try_emplace(access.buffer, TouchedBytes{access.offset, end, tier});
       known->second.begin = std::min(known->second.begin, access.offset);
       known->second.end = std::max(known->second.end, end);
     }
   }
-  std::size_t at = 0;
-  for (auto& [buffer, bytes] : touched) {
-    bytes.at = at;
-    at = round_up(at + bytes.end - bytes.begin, 4096);
+  for (auto& [buffer, bytes] : touched.buffers) {
+    std::size_t& used = touched.bytes.of(bytes.tier);
+    bytes.at = round_up(used, 4096);
+    used = bytes.at + bytes.end - bytes.begin;
   }
   return touched;
-}
-
-std::size_t bytes_of(const std::map<BufferId, TouchedBytes>& touched) {
-  if (touched.empty()) return 0;
-  const TouchedBytes& last = touched.rbegin()->second;
-  return last.at + last.end - last.begin;
-}
-
-std::size_t bytes_for(const std::vector<OpOfClass>& ops) {
-  std::size_t largest = 1;
-  for (const auto& [op_class, op] : ops) largest = std::max(largest, bytes_of(touched_by(*op)));
-  return largest;
 }
 
 // The first run of an op also loads its kernels. So it only counts where the op takes longer than
@@ -100,29 +108,55 @@ constexpr double kLongS = 0.5;
 // Shorter ops are run again once, or a few times up to this time; the fastest counts.
 constexpr double kEnoughS = 0.02;
 
+// The memory and the timer of a device that has memory of its own.
+class DeviceArena {
+ public:
+  DeviceArena(Device& device, std::size_t size_bytes)
+      : memory_(device.allocate(std::max<std::size_t>(size_bytes, 1))), timer_(device) {}
+
+  std::span<std::byte> bytes() const { return memory_->bytes(); }
+  StreamTimer& timer() { return timer_; }
+
+ private:
+  const std::unique_ptr<DeviceMemory> memory_;
+  StreamTimer timer_;
+};
+
 class OpTimer {
  public:
-  OpTimer(const ModelRuntimeOptions& options, const TierPlan& plan, std::size_t arena_bytes)
-      : options_(options),
-        model_(plan.model),
-        program_(plan.training.program),
-        memory_(arena_bytes, {.numa_nodes = options.numa_nodes}),
-        executor_memory_{.device = {}, .host = memory_.bytes(), .extents = {}},
-        workers_(options.threads, options.cpus),
-        update_workers_(options.update_threads, options.cpus),
-        compute_(unit_compute_of(options)),
-        bodies_(program_, executor_memory_, nullptr,
-                {plan.model, compute_, options.optimizer, cpu_lane_kernels(), workers_,
-                 update_workers_},
-                options.ranks) {
-    input_.target_tokens = options.batch.rows() * program_.micro_batches;
+  OpTimer(const OpMeasurement& measurement, const ArenaBytes& arenas)
+      : options_(measurement.options),
+        model_(measurement.plan.model),
+        program_(measurement.plan.training.program),
+        memory_(std::max<std::size_t>(arenas.host, 1), {.numa_nodes = options_.numa_nodes}),
+        workers_(options_.threads, options_.cpus),
+        update_workers_(options_.update_threads, options_.cpus),
+        compute_(unit_compute_of(options_)) {
+    executor_memory_.host = memory_.bytes();
+    LaneKernels kernels = cpu_lane_kernels();
+    if (measurement.device != nullptr) {
+      kernels = measurement.device->kernels();
+      device_.emplace(measurement.device->device(), arenas.device);
+      executor_memory_.device = device_->bytes();
+      executor_memory_.host_reaches_device = false;
+      prepare(kernels);
+    }
+    bodies_.emplace(program_, executor_memory_, nullptr,
+                    StepComputation{measurement.plan.model, compute_, options_.optimizer, kernels,
+                                    workers_, update_workers_},
+                    options_.ranks);
+    input_.target_tokens = options_.batch.rows() * program_.micro_batches;
     input_.learning_rate = 1e-5;
   }
 
   // Returns the seconds of an op.
   double seconds(const Op& op) {
     place(op);
-    const auto run = [&] { bodies_.run(op, input_, NativeStream{}); };
+    if (device_ && op.lane == Lane::kCompute) {
+      return device_->timer().seconds_of(
+          [&](NativeStream stream) { bodies_->run(op, input_, stream); });
+    }
+    const auto run = [&] { bodies_->run(op, input_, NativeStream{}); };
     const double first_s = seconds_of(run);
     if (first_s > kLongS) return first_s;
     double least_s = std::numeric_limits<double>::infinity();
@@ -136,16 +170,26 @@ class OpTimer {
   }
 
  private:
-  // Puts what the op touches into the arena, and fills it.
+  // Loads what attention needs, as the engine does before its first step.
+  void prepare(const LaneKernels& kernels) {
+    KernelContext context;
+    context.workers = &workers_;
+    context.products = kernels.products;
+    context.attention = kernels.attention;
+    compute_.prepare(context);
+  }
+
+  // Puts what the op touches into the arenas, and fills it.
   void place(const Op& op) {
-    const std::map<BufferId, TouchedBytes> touched = touched_by(op);
-    for (const auto& [id, bytes] : touched) {
+    const TouchedMemory touched = touched_by(program_, op, device_.has_value());
+    for (const auto& [id, bytes] : touched.buffers) {
       Buffer& buffer = program_.buffers.at(id);
-      buffer.tier = Tier::kHost;
+      buffer.tier = bytes.tier;
       buffer.offset = bytes.at - bytes.begin;  // so that the first byte that is touched is at `at`
     }
     // These bytes are small positive numbers in every type.
-    std::memset(memory_.bytes().data(), 0x3c, bytes_of(touched));
+    std::memset(memory_.bytes().data(), 0x3c, touched.bytes.host);
+    if (device_) device_->timer().fill(device_->bytes().first(touched.bytes.device));
     fill_tokens(op);
     fill_scalars(op);
     fill_routes(op);
@@ -155,12 +199,22 @@ class OpTimer {
   void fill_routes(const Op& op) {
     for (const Access& read : op.reads) {
       if (read.role != Role::kBetween) continue;
-      const std::span<std::byte> target = terrace::bytes_of(program_, executor_memory_, read);
       const BetweenBuffer& buffer = model_.units.at(static_cast<std::size_t>(op.unit))
                                         .between.at(static_cast<std::size_t>(read.number));
-      fill_route(
-          options_.model.experts, options_.batch.rows(), buffer.name,
-          {reinterpret_cast<std::int32_t*>(target.data()), target.size() / sizeof(std::int32_t)});
+      const std::vector<std::int32_t> numbers =
+          even_route(options_.model.experts, options_.batch.rows(), buffer.name);
+      if (!numbers.empty()) put(read, 0, std::as_bytes(std::span(numbers)));
+    }
+  }
+
+  // Writes bytes to where the access finds them, `at` bytes behind its begin.
+  void put(const Access& access, std::size_t at, std::span<const std::byte> bytes) {
+    const std::span<std::byte> target =
+        terrace::bytes_of(program_, executor_memory_, access).subspan(at, bytes.size());
+    if (program_.buffers.at(access.buffer).tier == Tier::kDevice) {
+      device_->timer().put(target, bytes);
+    } else {
+      std::ranges::copy(bytes, target.begin());
     }
   }
 
@@ -168,23 +222,21 @@ class OpTimer {
   void fill_scalars(const Op& op) {
     const Access* access = op.find(Role::kScalars);
     if (access == nullptr) return;
-    const std::span<std::byte> target = terrace::bytes_of(program_, executor_memory_, *access);
     StepScalars scalars;
     scalars.learning_rate = 1e-5F;
     scalars.step = 1;
-    for (std::size_t at = 0; at + sizeof scalars <= target.size(); at += kScalarBytes) {
-      std::memcpy(target.data() + at, &scalars, sizeof scalars);
+    for (std::size_t at = 0; at + sizeof scalars <= access->size_bytes; at += kScalarBytes) {
+      put(*access, at, std::as_bytes(std::span(&scalars, 1)));
     }
   }
 
   void fill_tokens(const Op& op) {
     const Access* access = op.find(Role::kTokens);
     if (access == nullptr) return;
-    const std::span<std::byte> target = terrace::bytes_of(program_, executor_memory_, *access);
     const std::size_t one = compute_.tokens_bytes();
-    for (std::size_t at = 0; at + one <= target.size(); at += one) {
-      const std::vector<std::int32_t> numbers = numbers_of_micro_batch();
-      std::memcpy(target.data() + at, numbers.data(), numbers.size() * sizeof(std::int32_t));
+    const std::vector<std::int32_t> numbers = numbers_of_micro_batch();
+    for (std::size_t at = 0; at + one <= access->size_bytes; at += one) {
+      put(*access, at, std::as_bytes(std::span(numbers)));
     }
   }
 
@@ -214,11 +266,12 @@ class OpTimer {
   const StepModel& model_;
   Program program_;  // with the places of the op that is being timed
   HostMemory memory_;
-  const ExecutorMemory executor_memory_;
+  std::optional<DeviceArena> device_;
+  ExecutorMemory executor_memory_;
   WorkerArena workers_;
   WorkerArena update_workers_;
   UnitCompute compute_;
-  StepBodies bodies_;
+  std::optional<StepBodies> bodies_;
   RunInput input_;
 };
 
@@ -227,11 +280,21 @@ class OpTimer {
 bool measure_ops(const OpMeasurement& measurement, MachineProfile& profile) {
   const auto begin = std::chrono::steady_clock::now();
   const Program& program = measurement.plan.training.program;
+  const bool has_device = measurement.device != nullptr;
+  const std::size_t device_bytes_most =
+      has_device ? measurement.device->device().free_bytes() : SIZE_MAX;
   std::vector<OpOfClass> ops = one_of_each_class(program, profile);
+  ArenaBytes arenas;
   bool has_all = std::erase_if(ops, [&](const OpOfClass& one) {
-                   return bytes_of(touched_by(*one.second)) > measurement.bytes_most;
+                   const ArenaBytes bytes = touched_by(program, *one.second, has_device).bytes;
+                   if (bytes.host > measurement.bytes_most || bytes.device > device_bytes_most) {
+                     return true;
+                   }
+                   arenas.host = std::max(arenas.host, bytes.host);
+                   arenas.device = std::max(arenas.device, bytes.device);
+                   return false;
                  }) == 0;
-  OpTimer timer(measurement.options, measurement.plan, bytes_for(ops));
+  OpTimer timer(measurement, arenas);
   for (const auto& [op_class, op] : ops) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
     const double expected_s = op->cost.flops / profile.flops_per_s;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/engine/compute_backend.h"
 #include "runtime/engine/model_runtime.h"
 #include "runtime/step/machine_profile.h"
 
@@ -11,8 +12,11 @@ namespace terrace {
 struct OpMeasurement {
   const ModelRuntimeOptions& options;
   const TierPlan& plan;
-  double seconds_most = 3;  // the end of each op must be expected before
-  std::size_t bytes_most = SIZE_MAX;
+  double seconds_most = 3;            // the end of each op must be expected before
+  std::size_t bytes_most = SIZE_MAX;  // of host memory
+  // The device that the plan is for, where it has memory of its own: its free_bytes() may be used.
+  // Null: the CPU device.
+  ComputeDevice* device = nullptr;
 };
 
 // Measures how long the ops of a step take on this machine, each with nothing else of the step

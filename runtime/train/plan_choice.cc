@@ -25,6 +25,7 @@ std::vector<std::string_view> chosen_flags(const PlanOptions& options, const Pla
                                          "zero-stage", "tensor-parallel", "pipeline-parallel"};
   if (choice.schedule != PipelineSchedule::k1F1B) flags.emplace_back("pipeline-schedule");
   if (choice.virtual_stages > 1) flags.emplace_back("virtual-stages");
+  if (!choice.stage_speeds.empty()) flags.emplace_back("stage-speeds");
   if (choice.recompute != RecomputeChoice::kAuto) flags.emplace_back("recompute");
   if (choice.order != OrderChoice::kAuto) flags.emplace_back("micro-batch-order");
   for (const StateClassInfo& info : kStateClasses) {
@@ -50,6 +51,7 @@ PlanOptions with_choice(const PlanOptions& options, const PlanChoice& choice) {
   const bool is_interleaved = choice.schedule == PipelineSchedule::kInterleaved;
   train.step.virtual_stages.reset();
   if (is_interleaved) train.step.virtual_stages = choice.virtual_stages;
+  train.step.stage_speeds = choice.stage_speeds;
   train.step.recompute = choice.recompute;
   train.step.micro_batch_order = choice.order;
   train.tiers.places = choice.places;
@@ -82,6 +84,10 @@ std::string choice_toml(const PlanOptions& options, const PlanChoice& choice,
   PlanOptions chosen = with_choice(options, choice);
   if (choice.ranks_are_threads) chosen.train.ranks.local_ranks = choice.ranks_per_node;
   std::vector<std::string_view> flags = chosen_flags(chosen, choice);
+  if (chosen.train.precision == Precision::kFp16) {  // a training has it on GPUs only
+    chosen.train.tiers.device.kind = DeviceKind::kCuda;
+    flags.emplace_back("device");
+  }
   for (const std::string_view flag : options.given) {
     if (std::ranges::count(kOfPlan, flag) == 0) flags.push_back(flag);
   }

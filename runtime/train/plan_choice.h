@@ -22,6 +22,7 @@ struct PlanChoice {
   std::int64_t micro_batches = 1;  // gradient accumulation steps
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   std::int32_t virtual_stages = 1;
+  std::vector<double> stage_speeds;  // that layers are divided by; follow from the machine
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   OrderChoice order = OrderChoice::kAuto;
   ByStateClass<Placement> places;  // auto where the planner chooses

@@ -4,6 +4,7 @@
 
 #include "runtime/config/train_config.h"
 #include "runtime/config/train_flags.h"
+#include "runtime/machine/device_speeds.h"
 #include "runtime/train/plan_forecast.h"
 #include "runtime/train/train_setup.h"
 
@@ -89,7 +90,8 @@ void PlanChoices::add_meshes(const PlanChoice& of_nodes, std::vector<PlanChoice>
   const StepOptions& step = options_.train.step;
   PlanChoice choice = of_nodes;
   const bool has_tensor = is_given("tensor-parallel");
-  const bool has_pipeline = is_given("pipeline-parallel");
+  // One speed is given for each stage, so the number of stages is given, too.
+  const bool has_pipeline = is_given("pipeline-parallel") || is_given("stage-speeds");
   for (const std::int32_t tensor : divisors(ranks, has_tensor ? ranks : of_nodes.ranks_per_node)) {
     const bool fits_nodes = of_nodes.ranks_per_node % tensor == 0;
     const bool is_wanted = has_tensor ? tensor == step.tensor_parallel : fits_nodes;
@@ -100,9 +102,16 @@ void PlanChoices::add_meshes(const PlanChoice& of_nodes, std::vector<PlanChoice>
       choice.tensor = tensor;
       choice.pipeline = pipeline;
       choice.data = ranks / tensor / pipeline;
+      choice.stage_speeds = stage_speeds_of(choice);
       if (global_samples_ % choice.data == 0) add_batches(choice, choices);
     }
   }
+}
+
+std::vector<double> PlanChoices::stage_speeds_of(const PlanChoice& mesh) const {
+  if (is_given("stage-speeds")) return options_.train.step.stage_speeds;
+  const MeshShape shape{mesh.data, mesh.tensor, mesh.pipeline};
+  return unequal_stage_speeds(machine_, {.mesh = shape, .ranks_on_node = mesh.ranks_per_node});
 }
 
 void PlanChoices::add_batches(const PlanChoice& mesh, std::vector<PlanChoice>& choices) const {

@@ -43,6 +43,8 @@ class PlanChoices {
   bool has_given_place() const;
   std::vector<std::int32_t> ranks_of_nodes() const;
   void add_meshes(const PlanChoice& of_nodes, std::vector<PlanChoice>& choices) const;
+  // Returns the speeds by which layers are divided among the stages of a mesh.
+  std::vector<double> stage_speeds_of(const PlanChoice& mesh) const;
   void add_batches(const PlanChoice& mesh, std::vector<PlanChoice>& choices) const;
   std::vector<std::int32_t> zero_stages(const PlanChoice& choice) const;
   void add_memory_neighbours(const PlanChoice& choice, std::vector<PlanChoice>& choices) const;

@@ -56,6 +56,7 @@ UnitCost cost_of_unit(const StepModel& model, const UnitModel& unit) {
 
 // The work of one micro-batch on a pipeline stage, and the state that the stage has.
 struct StageCost {
+  double speed = 1;
   double seconds = 0;            // without computing forwards again
   double recompute_seconds = 0;  // that this adds
   double saved_bytes = 0;
@@ -95,8 +96,11 @@ class Estimate {
       costs.push_back(unit.forward_flops + unit.backward_flops);
     }
     const int pieces = choice_.pipeline * choice_.virtual_stages;
-    const std::vector<int> begins = balance_stages(costs, pieces);
+    const std::vector<int> begins = balance_stages(costs, pieces, choice_.stage_speeds);
     std::vector<StageCost> stages(static_cast<std::size_t>(choice_.pipeline));
+    for (std::size_t s = 0; s < means_.stage_speeds.size(); ++s) {
+      stages.at(s).speed = means_.stage_speeds[s];
+    }
     for (int piece = 0; piece < pieces; ++piece) {
       StageCost& stage = stages[static_cast<std::size_t>(piece % choice_.pipeline)];
       const auto begin = static_cast<std::size_t>(piece);
@@ -109,10 +113,11 @@ class Estimate {
 
   void add(const UnitCost& unit, StageCost& stage) const {
     stage.seconds +=
-        compute_s(unit.forward_flops, unit.forward_ops, unit.forward_exchange_bytes) +
-        compute_s(unit.backward_flops, unit.backward_ops, unit.backward_exchange_bytes);
-    stage.recompute_seconds +=
-        compute_s(unit.recompute_flops, unit.recompute_ops, unit.recompute_exchange_bytes);
+        compute_s(unit.forward_flops / stage.speed, unit.forward_ops, unit.forward_exchange_bytes) +
+        compute_s(unit.backward_flops / stage.speed, unit.backward_ops,
+                  unit.backward_exchange_bytes);
+    stage.recompute_seconds += compute_s(unit.recompute_flops / stage.speed, unit.recompute_ops,
+                                         unit.recompute_exchange_bytes);
     stage.saved_bytes += unit.saved_bytes;
     stage.hidden_bytes += model_.hidden_bytes;
     stage.elements += unit.elements;
@@ -203,7 +208,7 @@ class Estimate {
   double update_s(const StageCost& stage, double away) const {
     const double bytes = divided(stage.elements * (model_.bytes_of_optimizer + kGradientBytes), 1);
     const double on_host = away > 0 ? bytes / means_.profile.update_bytes_per_s : 0;
-    return bytes / means_.profile.compute_bytes_per_s + on_host;
+    return bytes / (means_.profile.compute_bytes_per_s * stage.speed) + on_host;
   }
 
   const ModelCost& model_;

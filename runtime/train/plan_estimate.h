@@ -41,6 +41,9 @@ struct RankMeans {
   MachineProfile profile;
   double fast_bytes = 0;   // the budget of the tier in which units compute
   double other_bytes = 0;  // of the other tiers
+  // The speed of each pipeline stage, by which the profile's rates for products and for memory in
+  // which units compute are multiplied. Empty: all have the speed 1.
+  std::vector<double> stage_speeds = {};
 };
 
 // Returns about how long a step takes: no plan has been made, and the sizes of buffers are rough.

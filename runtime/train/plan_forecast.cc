@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "runtime/config/train_config.h"
+#include "runtime/machine/device_speeds.h"
 #include "runtime/machine/power_cap.h"
 #include "runtime/machine/remembered_machine.h"
 #include "runtime/machine/shipped_machines.h"
@@ -48,10 +49,13 @@ MachineShare share_of(const Machine& machine, std::int32_t ranks, const TrainOpt
 TrainOptions options_on(const PlanOptions& options, const Machine& machine) {
   TrainOptions train = options.train;
   train.run.dry_run = true;  // the machine's limits are not this one's
-  if (machine.devices == 0) return train;
-  if (train.precision == Precision::kFp16) {
-    throw ConfigError("--precision fp16 is not built for plans", "plan with --precision bf16");
+  if (machine.devices == 0 && train.precision == Precision::kFp16) {
+    throw ConfigError(fmt::format("--precision fp16 computes on GPUs only, and the machine {} has "
+                                  "none",
+                                  machine.name),
+                      "plan with --precision bf16");
   }
+  if (machine.devices == 0) return train;
   train.tiers.device.kind = DeviceKind::kCuda;
   return train;
 }
@@ -109,6 +113,9 @@ PlannedRun::PlannedRun(const PlanOptions& options, const Machine& machine, PlanE
   engine_ = engine_options_for(train_, model, share_of(machine_, ranks_per_node_, train_));
   engine_.ranks.shape = mesh_;
   engine_.zero_stage = zero_stage_for(train_, mesh_);
+  if (engine_.stage_speeds.empty()) {
+    engine_.stage_speeds = unequal_stage_speeds(machine_, rank_setting());
+  }
   engine_.placement.explains_refusal = effort == PlanEffort::kExplained;
   if (effort != PlanEffort::kQuick) return;
   engine_.evaluates = false;
@@ -148,6 +155,9 @@ PlannedStages PlannedRun::plan_stages() const {
     PlannedStage planned;
     planned.flops = flops_of_step(plan.training.program, plan.model);
     planned.ledger = plan.ledger;
+    for (std::int32_t u = 0; u <= plan.model.last_unit(); ++u) {
+      planned.units += plan.model.has_unit(u) ? 1 : 0;
+    }
     planned.program = std::move(plan.training.program);
     add_kernels(engine_of(stage), planned.program, planned.kernels);
     stages.push_back(std::move(planned));

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/machine/device_speeds.h"
 #include "runtime/machine/rank_profile.h"
 #include "runtime/train/plan_choices.h"
 #include "runtime/train/plan_estimate.h"
@@ -116,7 +117,9 @@ class Search {
     };
     const MeshShape mesh{choice.data, choice.tensor, choice.pipeline};
     RankMeans means;
-    means.profile = rank_profile(capped_, {compute_type_, mesh, choice.ranks_per_node});
+    const RankSetting setting{compute_type_, mesh, choice.ranks_per_node};
+    means.profile = rank_profile(capped_, setting);
+    means.stage_speeds = stage_speeds(capped_, setting);
     const double host = bytes_of(Tier::kHost, INFINITY);
     const double nvme = options_.train.tiers.nvme.empty() ? 0 : bytes_of(Tier::kNvme, INFINITY);
     const bool is_unified = !budgets.front().has_value();

@@ -1,6 +1,7 @@
 #include "runtime/train/run_forecast.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include "base/bytes.h"
 #include "runtime/config/host_facts.h"
 #include "runtime/config/version.h"
+#include "runtime/machine/device_speeds.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/simulate_stages.h"
 
@@ -18,8 +20,23 @@ using nlohmann::ordered_json;
 
 constexpr int kSteps = 4;  // simulated: the last ones are in the steady state
 
+// Returns the profile of a rank of each stage.
+std::vector<MachineProfile> profiles_of(const PlannedStages& stages, const Machine& machine,
+                                        const RankSetting& setting) {
+  const std::vector<double> speeds = stage_speeds(machine, setting);
+  std::vector<MachineProfile> profiles;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const Machine slowed = at_speed(machine, speeds.at(stage));
+    profiles.push_back(rank_profile(slowed, setting));
+    estimate_ops(stages[stage].kernels, kernel_rates(slowed, profiles.back(), setting.compute_type),
+                 profiles.back());
+  }
+  return profiles;
+}
+
 StageForecast forecast_stage(const PlannedStage& planned, const MachineProfile& profile) {
   StageForecast stage;
+  stage.units = planned.units;
   stage.ledger = planned.ledger;
   stage.flops = planned.flops;
   for (std::size_t l = 0; l < kLaneCount; ++l) {
@@ -51,6 +68,20 @@ std::string describe_mesh(const RunForecast& forecast) {
                      mesh.pipeline == 1 ? "" : "s");
 }
 
+// Returns a number of each stage.
+template <typename Number>
+std::vector<Number> of_stages(const RunForecast& forecast, Number StageForecast::* number) {
+  std::vector<Number> numbers;
+  for (const StageForecast& stage : forecast.stages) numbers.push_back(stage.*number);
+  return numbers;
+}
+
+std::string describe_stages(const RunForecast& forecast) {
+  return fmt::format("stages run at speeds {} and have {} units",
+                     fmt::join(of_stages(forecast, &StageForecast::speed), ", "),
+                     fmt::join(of_stages(forecast, &StageForecast::units), ", "));
+}
+
 ordered_json figure_or_null(const std::optional<double>& figure) {
   return figure ? ordered_json(*figure) : ordered_json(nullptr);
 }
@@ -75,19 +106,24 @@ double RunForecast::bytes_of(Lane lane) const {
   return bytes * mesh.data * mesh.tensor;
 }
 
+bool RunForecast::has_unequal_stages() const {
+  return std::ranges::any_of(
+      stages, [&](const StageForecast& stage) { return stage.speed != stages.front().speed; });
+}
+
 RunForecast forecast_run(const PlannedStages& stages, const Machine& machine,
                          const RankSetting& setting) {
-  MachineProfile profile = rank_profile(machine, setting);
-  for (const PlannedStage& planned : stages) {
-    estimate_ops(planned.kernels, kernel_rates(machine, profile), profile);
-  }
+  const std::vector<double> speeds = stage_speeds(machine, setting);
+  const std::vector<MachineProfile> profiles = profiles_of(stages, machine, setting);
   RunForecast forecast;
   forecast.mesh = setting.mesh;
   forecast.ranks_per_node = setting.ranks_on_node;
-  forecast.peak_flops_per_s = peak_flops_per_s(machine, setting) * setting.mesh.ranks();
-  for (const PlannedStage& planned : stages) {
+  forecast.peak_flops_per_s = peak_of_all_ranks(machine, setting);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const PlannedStage& planned = stages[s];
     check_known(machine, setting, planned.program);
-    forecast.stages.push_back(forecast_stage(planned, profile));
+    forecast.stages.push_back(forecast_stage(planned, profiles[s]));
+    forecast.stages.back().speed = speeds[s];
     forecast.model_flops += planned.flops.necessary * setting.mesh.tensor;
   }
   forecast.model_flops += stages.front().flops.masked_halves;
@@ -98,7 +134,7 @@ RunForecast forecast_run(const PlannedStages& stages, const Machine& machine,
   if (stages.size() > 1) {
     std::vector<const Program*> programs;
     for (const PlannedStage& planned : stages) programs.push_back(&planned.program);
-    forecast.step_s = std::max(forecast.step_s, simulate_stages(programs, profile).step_s);
+    forecast.step_s = std::max(forecast.step_s, simulate_stages(programs, profiles).step_s);
   }
   for (StageForecast& stage : forecast.stages) {  // which waits for the other stages
     for (double& share : stage.busy_share) share *= stage.step_s / forecast.step_s;
@@ -156,6 +192,7 @@ std::string describe_forecast(const RunForecast& forecast, const RunCost& cost,
         fmt::format("\n  {:<12} {:>10} a step and rank, busy for {}", name_of(lane),
                     format_size(static_cast<std::size_t>(bytes)), percent(slowest.busy_share[l]));
   }
+  if (forecast.has_unequal_stages()) text += '\n' + describe_stages(forecast);
   if (forecast.power_cap) text += '\n' + describe_power_cap(*forecast.power_cap);
   if (cost.tokens == 0) return text;
   text += fmt::format("\nthe run: {:.4g} tokens in {}", cost.tokens, in_days(cost.seconds));
@@ -199,6 +236,11 @@ std::string forecast_json(const RunForecast& forecast, const RunCost& cost,
                                          {"busy_share", slowest.busy_share[l]}};
   }
   results.push_back(std::move(links));
+  if (forecast.has_unequal_stages()) {
+    results.push_back({{"name", "stages"},
+                       {"speeds", of_stages(forecast, &StageForecast::speed)},
+                       {"units", of_stages(forecast, &StageForecast::units)}});
+  }
   if (const std::optional<PowerCap>& cap = forecast.power_cap) {
     results.push_back({{"name", "power_cap"},
                        {"watts", cap->watts},

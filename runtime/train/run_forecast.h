@@ -18,6 +18,8 @@ namespace terrace {
 
 // One rank of a pipeline stage. All ranks of a stage have programs of this form.
 struct StageForecast {
+  double speed = 1;        // of its slowest device, as a share of the machine's figures
+  std::int32_t units = 0;  // embedding, layers and head
   Ledger ledger;
   StepFlops flops;
   std::array<double, kLaneCount> bytes{};       // that each lane moves in a step
@@ -45,6 +47,8 @@ struct RunForecast {
   Ledger ledger() const;
   // Returns the bytes of a lane over all ranks.
   double bytes_of(Lane lane) const;
+  // Returns whether some stages run at a lower speed than others.
+  bool has_unequal_stages() const;
 };
 
 // The plan of one rank of a pipeline stage, as far as a forecast needs it.
@@ -53,12 +57,14 @@ struct PlannedStage {
   KernelsOfOps kernels;
   Ledger ledger;
   StepFlops flops;
+  std::int32_t units = 0;  // that the stage has
 };
 
 // The plans of one rank of every pipeline stage.
 using PlannedStages = std::vector<PlannedStage>;
 
-// Simulates a step of all stages. `nodes` and the tokens are for the result alone.
+// Simulates a step of all stages, each at the speed of its slowest device. `nodes` and the tokens
+// are for the result alone.
 RunForecast forecast_run(const PlannedStages& stages, const Machine& machine,
                          const RankSetting& setting);
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "base/bytes.h"
@@ -14,6 +16,7 @@
 #include "runtime/step/simulate.h"
 #include "runtime/step/simulate_stages.h"
 #include "runtime/step/stage_graph.h"
+#include "runtime/train/device_rates.h"
 #include "runtime/train/link_times.h"
 #include "runtime/train/op_times.h"
 #include "runtime/train/product_rate.h"
@@ -22,6 +25,9 @@ namespace terrace {
 namespace {
 
 constexpr int kSteps = 4;  // simulated steps: the last ones are in the steady state
+
+// The gap between two ops of a device, as in runtime/machine/rank_profile.cc.
+constexpr double kDeviceOverheadS = 5e-6;
 
 // Takes the rates of the drives from their records, if all have one.
 void remember_drives(const NvmeStoreOptions& nvme, StepPrediction& prediction) {
@@ -40,7 +46,7 @@ void remember_drives(const NvmeStoreOptions& nvme, StepPrediction& prediction) {
   prediction.drive_is_remembered = true;
 }
 
-// Returns the rate of the products alone, which takes some hundredths of a second.
+// Returns the rate of the CPU device's products alone, which takes some hundredths of a second.
 double product_rate_of(const ModelRuntimeOptions& options) {
   constexpr std::int64_t kRowsMost = 512;
   constexpr std::int64_t kWidthMost = 2048;
@@ -51,14 +57,27 @@ double product_rate_of(const ModelRuntimeOptions& options) {
                               .cpus = options.cpus});
 }
 
+// Makes the device that the rank's engine will compute on, if it has memory of its own. It has the
+// memory that the engine may take, as far as that is free now.
+std::unique_ptr<ComputeDevice> device_of(const PredictedRank& rank) {
+  if (exchange_of(rank.options.backend) == nullptr) return nullptr;
+  const std::optional<GpuChoice>& gpu = rank.machine.gpu;
+  const std::optional<std::size_t> budget =
+      rank.options.budgets.at(static_cast<std::size_t>(Tier::kDevice));
+  return rank.options.backend->make(std::min(
+      budget.value_or(SIZE_MAX), gpu.has_value() ? gpu->capacity_bytes : std::size_t{SIZE_MAX}));
+}
+
 // The figures of this machine that a rank's step needs.
 class MeasuredRank {
  public:
   MeasuredRank(const PredictedRank& rank, double seconds_most)
       : rank_(rank),
+        device_(device_of(rank)),
         end_(std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_most)) {
     const std::int32_t ranks = rank.machine.ranks_on_host;
-    profile_.compute_cores = rank.options.threads;
+    profile_.compute_cores = device_ != nullptr ? 0 : rank.options.threads;
+    if (device_ != nullptr) profile_.op_overhead_s = kDeviceOverheadS;
     profile_.update_cores = rank.options.update_threads;
     profile_.cores = std::max<double>(
         rank.options.threads, static_cast<double>(rank.machine.threads.usable_cpus) / ranks);
@@ -69,11 +88,14 @@ class MeasuredRank {
   // together.
   void measure(StepPrediction& prediction) {
     profile_.drive = prediction.drive;
-    prediction.flops_per_s = profile_.flops_per_s = product_rate_of(rank_.options);
+    prediction.flops_per_s = profile_.flops_per_s =
+        device_ != nullptr ? device_product_flops_per_s(*device_, rank_.options)
+                           : product_rate_of(rank_.options);
     measure_links(rank_.ranks.steps(), profile_);
     prediction.collective_bytes_per_s = collective_bytes_per_s();
     try {
       measure_copies(rank_.options, profile_);
+      if (device_ != nullptr) measure_device_copies(*device_, rank_.options, profile_);
       prediction.upload_bytes_per_s = profile_.upload_bytes_per_s;
       prediction.download_bytes_per_s = profile_.download_bytes_per_s;
       prediction.ops_are_measured = measure(rank_.options, rank_.plan);
@@ -103,7 +125,8 @@ class MeasuredRank {
 
   bool measure(const ModelRuntimeOptions& options, const TierPlan& plan) {
     const std::chrono::duration<double> left = end_ - std::chrono::steady_clock::now();
-    return measure_ops({options, plan, std::max(0.0, left.count()), bytes_most_}, profile_);
+    return measure_ops({options, plan, std::max(0.0, left.count()), bytes_most_, device_.get()},
+                       profile_);
   }
 
   // Returns the time of a step of all pipeline stages together. The ops of the other stages are
@@ -122,21 +145,34 @@ class MeasuredRank {
   }
 
   const PredictedRank& rank_;
+  const std::unique_ptr<ComputeDevice> device_;  // null: the CPU device
   const std::chrono::time_point<std::chrono::steady_clock, std::chrono::duration<double>> end_;
   std::size_t bytes_most_ = 0;
   MachineProfile profile_;
 };
 
+std::string product_rate_text(double flops_per_s) {
+  return flops_per_s < 1e12 ? fmt::format("{:.3g} GFLOP/s", flops_per_s * 1e-9)
+                            : fmt::format("{:.3g} TFLOP/s", flops_per_s * 1e-12);
+}
+
 }  // namespace
 
-StepPrediction predict_step(const PredictedRank& rank, double seconds_most) {
+std::optional<StepPrediction> predict_step(const PredictedRank& rank, double seconds_most) {
+  const bool has_device = exchange_of(rank.options.backend) != nullptr;
+  if (has_device && rank.ranks.count() > 1) return std::nullopt;
   StepPrediction prediction;
   remember_drives(rank.options.nvme, prediction);
-  MeasuredRank measured(rank, seconds_most);
-  rank.ranks.wait_for_all();
-  measured.measure(prediction);
-  measured.predict(prediction);
-  rank.ranks.wait_for_all();
+  try {
+    MeasuredRank measured(rank, seconds_most);
+    rank.ranks.wait_for_all();
+    measured.measure(prediction);
+    measured.predict(prediction);
+    rank.ranks.wait_for_all();
+  } catch (const OutOfMemory&) {
+    if (!has_device) throw;
+    return std::nullopt;
+  }
   return prediction;
 }
 
@@ -145,9 +181,9 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
   const double tokens_per_s = static_cast<double>(tokens) / prediction.step_s;
   std::string text = fmt::format(
       "predicted: about {:.3g} s a step here, {:.{}f} tokens/s, limited by the {} lane; matrix "
-      "products run at {:.3g} GFLOP/s, measured now{}",
+      "products run at {}, measured now{}",
       prediction.step_s, tokens_per_s, tokens_per_s < 10 ? 1 : 0, name_of(prediction.limit),
-      prediction.flops_per_s * 1e-9,
+      product_rate_text(prediction.flops_per_s),
       prediction.ops_are_measured ? ", as was an op of each kind"
                                   : "; some ops are too slow or too large to time");
   const double written = lane_bytes(program, Lane::kWrite);
@@ -162,10 +198,12 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
                             written / prediction.step_s * 86400e-12);
 }
 
-StepPrediction tell_prediction(const PredictedRank& rank, std::int64_t tokens,
-                               TrainConsole& console) {
-  const StepPrediction prediction = predict_step(rank, kPredictionSecondsMost);
-  console.say(describe_prediction(prediction, rank.plan.training.program, tokens));
+std::optional<StepPrediction> tell_prediction(const PredictedRank& rank, std::int64_t tokens,
+                                              TrainConsole& console) {
+  const std::optional<StepPrediction> prediction = predict_step(rank, kPredictionSecondsMost);
+  if (prediction.has_value()) {
+    console.say(describe_prediction(*prediction, rank.plan.training.program, tokens));
+  }
   return prediction;
 }
 

@@ -23,7 +23,8 @@ struct StepPrediction {
   bool ops_are_measured = false;  // false: too slow or too large to time; products stand for them
   DriveRates drive;               // of all drives together
   bool drive_is_remembered = false;
-  // Rates of links, measured with nothing else going on; 0 where they were not. Collectives are
+  // Rates of links, measured with nothing else going on; 0 where they were not. On a GPU, uploads
+  // and downloads are copies between the GPU and page-locked memory of the host. Collectives are
   // measured between data-parallel ranks or, if there is only one, between tensor-parallel ranks.
   double upload_bytes_per_s = 0;
   double download_bytes_per_s = 0;
@@ -41,19 +42,22 @@ struct PredictedRank {
   const RankGroup& ranks;
 };
 
-// Predicts a step of an engine on the CPU device. All ranks call it, and measure at the same time:
-// together they take as much of the machine as in a step. In a dry run only some of them are there,
-// so the others' load is missing. No op is begun after `seconds_most`; most predictions take some
-// tenths of a second.
-StepPrediction predict_step(const PredictedRank& rank, double seconds_most);
+// Predicts a step of an engine. All ranks call it, and measure at the same time: together they take
+// as much of the machine as in a step. In a dry run only some of them are there, so the others'
+// load is missing. No op is begun after `seconds_most`; most predictions take some tenths of a
+// second. The memory of the device that ops run in is given back at the end.
+//
+// Returns none for several ranks with a GPU each, because nothing measures the links between GPUs
+// before the engine exists, and where a GPU has no memory free. Throws DeviceError.
+std::optional<StepPrediction> predict_step(const PredictedRank& rank, double seconds_most);
 
 // Returns one line for people about a step of `tokens` tokens, counted over all ranks.
 std::string describe_prediction(const StepPrediction& prediction, const Program& program,
                                 std::int64_t tokens);
 
-// Predicts a step as a start does, and prints the prediction, which it returns.
-StepPrediction tell_prediction(const PredictedRank& rank, std::int64_t tokens,
-                               TrainConsole& console);
+// Predicts a step as a start does, and prints the prediction, which it returns, if there is one.
+std::optional<StepPrediction> tell_prediction(const PredictedRank& rank, std::int64_t tokens,
+                                              TrainConsole& console);
 
 // The memory of the process that was resident before the engine was made, and the most until then.
 struct ResidentBefore {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -146,6 +147,12 @@ void check_pipeline(const TrainOptions& options) {
   check_pipeline_shape({step.pipeline_schedule, step.pipeline_parallel,
                         static_cast<int>(options.batch.gradient_accumulation_steps),
                         virtual_stages_for(step)});
+  const std::size_t speeds = step.stage_speeds.size();
+  if (speeds > 0 && std::cmp_not_equal(speeds, step.pipeline_parallel)) {
+    throw ConfigError(fmt::format("--stage-speeds has {} numbers, but --pipeline-parallel is {}",
+                                  speeds, step.pipeline_parallel),
+                      "give one number for each pipeline stage, or leave --stage-speeds out");
+  }
 }
 
 }  // namespace
@@ -342,6 +349,7 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
                   engine.budgets[static_cast<std::size_t>(Tier::kHost)].value_or(0), threads.nodes);
   engine.pipeline_schedule = options.step.pipeline_schedule;
   engine.virtual_stages = virtual_stages_for(options.step);
+  engine.stage_speeds = options.step.stage_speeds;
   engine.sequence_parallel = options.step.sequence_parallel.value_or(true);
   return engine;
 }

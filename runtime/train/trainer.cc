@@ -165,10 +165,8 @@ class Trainer {
       check_plans_of_ranks(engine_options_, plan_, ranks_);
     }
     console_.say(describe_plan(engine_options_, plan_));
-    if (!machine_.gpu.has_value()) {
-      prediction_ =
-          tell_prediction({engine_options_, plan_, machine_, ranks_}, tokens_per_step(), console_);
-    }
+    prediction_ =
+        tell_prediction({engine_options_, plan_, machine_, ranks_}, tokens_per_step(), console_);
     console_.say(data_summary());
   }
 
@@ -565,7 +563,7 @@ class Trainer {
   std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;
   std::unique_ptr<RunDirectory> directory_;   // of the first rank
-  std::optional<StepPrediction> prediction_;  // of this rank, for the CPU device
+  std::optional<StepPrediction> prediction_;  // of this rank
   TierPlan plan_;  // before the engine, whose lanes may still run after a failed step
   std::unique_ptr<HashFile> hashes_;  // before the engine; null: none are recorded
   std::unique_ptr<ModelRuntime> engine_;

@@ -15,6 +15,7 @@
 #include "bench/bench_report.h"
 #include "bench/device_limits.h"
 #include "bench/lane_copies.h"
+#include "bench/machine_measure.h"
 #include "bench/update_forms.h"
 #include "runtime/engine/model_runtime.h"
 #include "runtime/plan/step_flops.h"
@@ -106,6 +107,33 @@ TEST(FakeGpuBench, CopiesHaveTheNamesOfNvbandwidth) {
     EXPECT_EQ(result.details.size(), 2U) << result.name;
     EXPECT_THAT(result.limit_is, testing::AnyOf("one memory", "another memory"));
   }
+}
+
+// A profile of a machine with GPUs has the figures that a plan for one of them needs.
+TEST(FakeGpuBench, AProfileHasTheRatesOfTheDevice) {
+  using enum MachineFigure;
+  const BenchDevice device = fake_device();
+  MachineMeasurement measurement;
+  measurement.name = "here";
+  measurement.device = &device;
+  measurement.devices = 2;
+  measurement.types = {DType::kBF16, DType::kF32};  // the fake GPU has no products in fp16
+  measurement.widest_product = 128;
+  SilentLog log;
+  const Machine machine = measure_machine(measurement, log);
+  EXPECT_EQ(machine.devices, 2);
+  EXPECT_THAT(machine.about, testing::StartsWith("2 x a fake GPU; "));
+  EXPECT_EQ(machine.value(kDeviceMemoryBytes),
+            static_cast<double>(2 * kGiB));  // 1 GiB is kept free
+  for (const MachineFigure figure :
+       {kBf16FlopsPerS, kFp32FlopsPerS, kUploadBytesPerS, kDownloadBytesPerS,
+        kDeviceMemoryBytesPerS, kHostMemoryBytesPerS, kUpdateBytesPerS, kCores}) {
+    EXPECT_GT(machine.value_or(figure, 0), 0) << key_of(figure);
+  }
+  EXPECT_EQ(machine.value(kLinkShare), 1);
+  ASSERT_EQ(machine.product_curve.size(), 2U);
+  EXPECT_EQ(machine.product_curve[0].flops, 2.0 * 64 * 64 * 64);
+  EXPECT_EQ(std::ranges::max(machine.product_curve, {}, &ProductSpeed::share).share, 1);
 }
 
 // Copies that say how long they took, and do nothing.

@@ -96,6 +96,10 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
       {"--local-ranks", "2", "--pipeline-parallel", "2", "--micro-batch-order", "layer-major"},
       {"--micro-batch-order layer-major", "--pipeline-parallel"});
   expect_usage_error(training, {"--pipeline-schedule", "interleaved"}, {"--pipeline-parallel N"});
+  expect_usage_error(training,
+                     {"--local-ranks", "2", "--pipeline-parallel", "2", "--stage-speeds", "1"},
+                     {"--stage-speeds has 1 numbers, but --pipeline-parallel is 2"});
+  expect_usage_error(training, {"--stage-speeds", "1", "0"}, {"--stage-speeds 0"});
   expect_usage_error(training, {"--virtual-stages", "2"}, {"use the interleaved schedule"});
   const Arguments interleaved = {"--local-ranks",       "2",          "--pipeline-parallel", "2",
                                  "--pipeline-schedule", "interleaved"};

@@ -94,6 +94,32 @@ TEST(LocalRanks, PipelinesHaveTheBitsOfOneStage) {
   training.expect_same("again", "alone", "final");
 }
 
+// The division of layers between stages changes no bit, and a run may go on with another division.
+TEST(LocalRanks, StagesOfUnequalSpeedHaveTheBitsOfEqualOnes) {
+  const TinyTraining training(4);
+  const Arguments stages =
+      kSteps +
+      Arguments{
+          "--local-ranks", "2", "--pipeline-parallel", "2", "--gradient-accumulation-steps", "4"};
+  const Arguments slow_first = stages + Arguments{"--stage-speeds", "0.3", "1"};
+  const Arguments slow_last = stages + Arguments{"--stage-speeds", "1", "0.3"};
+  training.train("equal", stages);
+  training.train("slow-first", slow_first);
+  training.expect_same("slow-first", "equal", "final");
+  training.train("other", slow_first + Arguments{"--stop-after-step", "4"});
+  training.train("other", slow_last + Arguments{"--resume", "auto"});
+  training.expect_same("other", "equal", "final");
+  const auto units_line = [&](const Arguments& more) {
+    ProgramRun run(training.command("dry", more + Arguments{"--dry-run"}));
+    const std::string text = run.wait().output;
+    const std::size_t begin = text.find("2 pipeline stages, from units");
+    return begin == std::string::npos ? text : text.substr(begin, text.find(';', begin) - begin);
+  };
+  EXPECT_EQ(units_line(slow_first), "2 pipeline stages, from units 0, 2 on");
+  EXPECT_EQ(units_line(stages), "2 pipeline stages, from units 0, 3 on");
+  EXPECT_EQ(units_line(slow_last), "2 pipeline stages, from units 0, 5 on");
+}
+
 // A run with two pieces in each of two stages is saved in the middle. It goes on as four
 // data-parallel ranks and as one. It has the bits of two ranks up to there, and nearly the same
 // values after that.

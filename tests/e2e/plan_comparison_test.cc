@@ -215,5 +215,32 @@ TEST_F(PlanComparison, WritesAConfigurationForTrainings) {
   }
 }
 
+// Stages on devices of unequal speed get unequal work, in the plan and in a training that takes the
+// file.
+TEST_F(PlanComparison, WritesTheSpeedsOfStages) {
+  const TinyTraining training;
+  std::string unequal = kNode;
+  const std::string devices = "devices = 2\n";
+  unequal.replace(unequal.find(devices), devices.size(), devices + "device_speeds = [1, 0.5]\n");
+  directory_.write("small.toml", unequal);
+  const std::string chosen = directory_.path("chosen.toml");
+  const json search = document({"--auto", chosen, "--pipeline-parallel", "2", "--pipeline-schedule",
+                                "1f1b", "--gradient-accumulation-steps", "8"});
+  const double step_s = search["results"][0]["step_s"];
+  const json plan =
+      json::parse(run_program({"plan", "--profile", file_, "--config", chosen, "--json"}).output);
+  EXPECT_DOUBLE_EQ(result_of(plan, "step").value("step_s", 0.0), step_s);
+  const json stages = result_of(plan, "stages");
+  EXPECT_EQ(stages["speeds"], json({1.0, 0.5}));
+  EXPECT_GT(stages["units"][0], stages["units"][1]);
+  const Outcome text = run_program({"plan", "--profile", file_, "--config", chosen});
+  EXPECT_THAT(text.output, HasSubstr("stages run at speeds 1, 0.5 and have "));
+  const Outcome dry =
+      run_program({"train", "--config", chosen, "--data", training.path("text.txt"), "--dry-run"});
+  EXPECT_EQ(dry.code, 0) << dry;
+  const std::string second = stages["units"][0].dump();
+  EXPECT_THAT(dry.output, HasSubstr("2 pipeline stages, from units 0, " + second + " on"));
+}
+
 }  // namespace
 }  // namespace terrace

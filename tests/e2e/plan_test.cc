@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tests/e2e/tiny_training.h"
@@ -115,6 +117,33 @@ TEST_F(Plan, SimulatesTheStagesOfAPipeline) {
   const Outcome text = run({"--max-steps", "1", "--tensor-parallel", "2"});
   EXPECT_THAT(text.output, HasSubstr("1 data-parallel x 2 tensor-parallel x 1 stage"));
   EXPECT_THAT(text.output, HasSubstr("tensor"));
+}
+
+// fp16 has a rate of its own, and fp32 masters of 4 bytes where bf16 has 2 more bytes.
+TEST_F(Plan, Fp16) {
+  const Arguments common = {"--max-steps", "1", "--micro-batch-size", "8"};
+  const Arguments fp16 = common + Arguments{"--precision", "fp16"};
+  const Outcome unknown = run(fp16);
+  EXPECT_EQ(unknown.code, 2) << unknown;
+  EXPECT_THAT(unknown.errors, HasSubstr("fp16_flops_per_s of the machine small is not known"));
+  directory_.write("small.toml", std::string(kSmallNode) + "fp16_flops_per_s = 4e12\n");
+  EXPECT_LT(step_s(fp16), 0.6 * step_s(common));
+  const auto bytes_of_optimizer = [&](const Arguments& flags) {
+    return result_of(document(flags), "device")["accounts"].value("optimizer_state", 0.0);
+  };
+  EXPECT_NEAR(bytes_of_optimizer(fp16) / bytes_of_optimizer(common), 12.0 / 10, 0.05);
+  const std::string chosen = directory_.path("chosen.toml");
+  EXPECT_EQ(run(fp16 + Arguments{"--auto", chosen}).code, 0);
+  // A training has fp16 only if its device is a GPU, so the file says so.
+  const Outcome again = run_program({"plan", "--profile", file_, "--config", chosen});
+  EXPECT_EQ(again.code, 0) << again;
+  std::ifstream file(chosen);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(text, HasSubstr("device = \"cuda\"\n"));
+  const Outcome processors =
+      run_program({"plan", "--model", "nano", "--profile", "laptop", "--precision", "fp16"});
+  EXPECT_EQ(processors.code, 2) << processors;
+  EXPECT_THAT(processors.errors, HasSubstr("--precision fp16 computes on GPUs only"));
 }
 
 TEST_F(Plan, RefusesWhatDoesNotFitOrIsNotKnown) {

@@ -154,7 +154,8 @@ OpCase product_case(DType compute, const ExpertShape& s, bool is_forward, bool i
   return c;
 }
 
-// Which side of a weight's gradient is by row.
+// The gradient of the experts' weights, written twice: side by side, as the gradients of an
+// expert's several matrices lie.
 OpCase weight_case(DType compute, const ExpertShape& s, bool dy_is_by_row, Random& random) {
   const Slots slots(s, random);
   OpCase c;
@@ -163,26 +164,37 @@ OpCase weight_case(DType compute, const ExpertShape& s, bool dy_is_by_row, Rando
       HostTensors{slots.order, slots.offsets,
                   HostTensor::random(compute, shape(dy_is_by_row ? s.R : s.slots(), s.N), random),
                   HostTensor::random(compute, shape(dy_is_by_row ? s.slots() : s.R, s.K), random)};
+  const std::int64_t elements = s.N * s.K;
   c.outputs = {
-      {.dtype = DType::kF32, .shape = shape(s.E, s.N * s.K), .kind = OutputKind::kGradient}};
+      {.dtype = DType::kF32, .shape = shape(s.E, 2 * elements), .kind = OutputKind::kGradient}};
+  const auto op_of = [=](const Views& in, const Views& out, GradientMode mode, std::int64_t first) {
+    return ExpertBackwardWeight{rows_of(in, s),
+                                {in[2], dy_is_by_row},
+                                {in[3], !dy_is_by_row},
+                                columns_of(out[0], first, elements),
+                                mode};
+  };
   set_op(c, &KernelTable::expert_backward_weight, &KernelTable::expert_backward_weight_workspace,
          [=](const Views& in, const Views& out, GradientMode mode) {
-           return ExpertBackwardWeight{rows_of(in, s),
-                                       {in[2], dy_is_by_row},
-                                       {in[3], !dy_is_by_row},
-                                       weights_of(out[0], s),
-                                       mode};
+           return op_of(in, out, mode, 0);
          });
+  c.run = [=](const KernelTable& table, const KernelContext& context, const Views& in,
+              const Views& out, GradientMode mode) {
+    for (const std::int64_t first : {elements, std::int64_t{0}}) {
+      table.expert_backward_weight(context, op_of(in, out, mode, first));
+    }
+  };
   c.bounds = [=](const Values& in, const Values&) {
     Values bounds(1);
-    for (std::size_t e = 0; e < static_cast<std::size_t>(s.E); ++e) {
+    for (std::size_t e = 0; e < at(s.E); ++e) {
       const std::size_t begin = at(in[1][e]);
       const std::size_t end = at(in[1][e + 1]);
-      for (std::int64_t o = 0; o < s.N * s.K; ++o) {
+      for (std::int64_t i = 0; i < 2 * elements; ++i) {
+        const std::int64_t o = i % elements;
         double size = 0;
-        for (std::size_t i = begin; i < end; ++i) {
-          const double dy = in[2][row_of(in, s, dy_is_by_row, i) * at(s.N) + at(o / s.K)];
-          const double x = in[3][row_of(in, s, !dy_is_by_row, i) * at(s.K) + at(o % s.K)];
+        for (std::size_t row = begin; row < end; ++row) {
+          const double dy = in[2][row_of(in, s, dy_is_by_row, row) * at(s.N) + at(o / s.K)];
+          const double x = in[3][row_of(in, s, !dy_is_by_row, row) * at(s.K) + at(o % s.K)];
           size += std::abs(dy * x);
         }
         bounds[0].push_back(expert_sum_bound(static_cast<std::int64_t>(end - begin), size));

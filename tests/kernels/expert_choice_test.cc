@@ -65,6 +65,30 @@ TEST_P(ExpertChoice, IsOfTheLargestLogitsAndInRange) {
   }
 }
 
+// The bounds of the conformance tests leave room for a rounding, so they do not notice one.
+TEST_P(ExpertChoice, RoundsWeightsWhereTheRuleSaysSo) {
+  const auto [table, type, normalizes] = GetParam();
+  Random random(5);
+  const HostTensor logits = HostTensor::random(type, shape(9, 5), random, 3.0);
+  const HostTensor index(DType::kI32, shape(9, 3));
+  const HostTensor weight(DType::kF32, shape(9, 3));
+  WorkerArena workers(1);
+  KernelContext context;
+  context.workers = &workers;
+  for (const bool rounds : {false, true}) {
+    table().choose_experts(context,
+                           {logits.view(), index.view(), weight.view(), {normalizes, rounds}});
+    int rounded = 0;
+    for (std::int64_t i = 0; i < 27; ++i) {
+      HostTensor narrow(DType::kBF16, shape(1));
+      narrow.set(0, weight.at(i));
+      rounded += narrow.at(0) == weight.at(i) ? 1 : 0;
+    }
+    const bool is_rounded = rounds && type == DType::kBF16;
+    EXPECT_TRUE(is_rounded ? rounded == 27 : rounded < 9) << rounded;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Tables, ExpertChoice,
     testing::Combine(testing::Values(reference_kernels, cpu_kernels, shared_kernels),

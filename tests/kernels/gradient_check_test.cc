@@ -539,7 +539,6 @@ struct ExpertCheck {
         dy(random_f64(shape(kRows, kOut), random)) {}
 
   ExpertRows rows() const { return {order.view(), offsets.view(), kChosen}; }
-
   double loss() const {
     kernels().choose_experts({}, {logits.view(), index.view(), weight.view(), rule});
     kernels().sort_slots({}, {index.view(), order.view(), place.view(), offsets.view()});
@@ -558,35 +557,29 @@ struct ExpertCheck {
 };
 
 TEST_P(GradientCheck, Experts) {
-  using Check = ExpertCheck;
   for (const bool normalizes : {false, true}) {
-    SCOPED_TRACE(normalizes);
     Random random(23);
-    Check check({.normalizes = normalizes}, random);
+    ExpertCheck check({.normalizes = normalizes}, random);
     check.loss();
-    Gradient dact(shape(Check::kSlots, Check::kIn), random);
-    Gradient dlogits(shape(Check::kRows, Check::kExperts), random);
-    Gradient dweights(shape(Check::kExperts, Check::kOut * Check::kIn), GetParam(), random);
-    const HostTensor dweight(DType::kF64, shape(Check::kRows, Check::kChosen));
-    const HostTensor weighted(DType::kF64, shape(Check::kSlots, Check::kIn));
-    kernels().expert_backward_input({}, {check.rows(),
-                                         {check.dy.view(), true},
-                                         whole_rows(check.weights.view()),
-                                         dact.value.view()});
+    Gradient dact(check.act.view().shape, random);
+    Gradient dlogits(check.logits.view().shape, random);
+    Gradient dweights(check.weights.view().shape, GetParam(), random);
+    const HostTensor dweight(check.weight);
+    const HostTensor weighted(check.act);
+    const StridedRows from = whole_rows(check.weights.view());
+    const ExpertSide dy = {check.dy.view(), true};
+    kernels().expert_backward_input({}, {check.rows(), dy, from, dact.value.view()});
     kernels().weigh_expert_rows(
         {}, {check.order.view(), check.weight.view(), dact.value.view(), check.act.view(),
              dweight.view(), dact.value.view(), weighted.view()});
-    kernels().expert_backward_weight({}, {check.rows(),
-                                          {check.dy.view(), true},
-                                          {weighted.view(), false},
-                                          whole_rows(dweights.value.view()),
-                                          GetParam()});
+    const StridedRows to = whole_rows(dweights.value.view());
+    const ExpertSide act = {weighted.view(), false};
+    kernels().expert_backward_weight({}, {check.rows(), dy, act, to, GetParam()});
     kernels().choose_experts_backward({}, {check.logits.view(), check.index.view(), dweight.view(),
                                            dlogits.value.view(), check.rule});
-    const auto loss = [&] { return check.loss(); };
-    expect_gradient(check.act, dact, loss);
-    expect_gradient(check.weights, dweights, loss);
-    expect_gradient(check.logits, dlogits, loss);
+    expect_gradient(check.act, dact, [&] { return check.loss(); });
+    expect_gradient(check.weights, dweights, [&] { return check.loss(); });
+    expect_gradient(check.logits, dlogits, [&] { return check.loss(); });
   }
 }
 

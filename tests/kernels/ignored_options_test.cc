@@ -257,6 +257,28 @@ TEST_P(IgnoredOptions, OfHeads) {
       "head_part_loss");
 }
 
+TEST_P(IgnoredOptions, OfExperts) {
+  using T = KernelTable;
+  using Choose = ChooseExperts;
+  using Backward = ChooseExpertsBackward;
+  const std::vector<OpCase> cases = expert_cases(GetParam());
+  const auto expect = [&](const KernelTable& table, std::string_view name, const char* what) {
+    expect_noticed(cases, table, name, what);
+  };
+  expect(without<Choose, &T::choose_experts, [](Choose& op) { op.rule.normalizes = false; }>(),
+         "choose_experts R", "normalised weights");
+  expect(without<Choose, &T::choose_experts, [](Choose& op) { op.rule.normalizes = true; }>(),
+         "choose_experts R", "the probabilities of all experts");
+  expect(without<Backward, &T::choose_experts_backward,
+                 [](Backward& op) { op.rule.normalizes = false; }>(),
+         "choose_experts_backward", "normalised weights");
+  expect(without<SumExpertRows, &T::sum_expert_rows, [](SumExpertRows& op) { op.weight = {}; }>(),
+         "sum_expert_rows", "weights");
+  expect(without<ExpertBackwardWeight, &T::expert_backward_weight,
+                 [](ExpertBackwardWeight& op) { op.dweights.stride = op.dweights.width; }>(),
+         "expert_backward_weight", "the distance of the experts");
+}
+
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, IgnoredOptions, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 

@@ -184,27 +184,34 @@ TEST(PipelineSlotsTest, ShapesWithoutAScheduleAreRefused) {
   EXPECT_THROW(pipeline_slots({PipelineSchedule::kInterleaved, 4, 6, 2}, 0), ConfigError);
 }
 
-double largest_run(const std::vector<double>& costs, const std::vector<int>& firsts) {
+// Each stage has a speed. Stage n has the pieces n, n + stages, ...
+double largest_run(const std::vector<double>& costs, const std::vector<int>& firsts,
+                   const std::vector<double>& speeds) {
   double largest = 0;
   for (std::size_t k = 0; k + 1 < firsts.size(); ++k) {
     EXPECT_LT(firsts[k], firsts[k + 1]);
-    largest = std::max(
-        largest, std::accumulate(costs.begin() + firsts[k], costs.begin() + firsts[k + 1], 0.0));
+    const double sum =
+        std::accumulate(costs.begin() + firsts[k], costs.begin() + firsts[k + 1], 0.0);
+    largest = std::max(largest, sum / speeds[k % speeds.size()]);
   }
   return largest;
 }
 
 // Finds the smallest possible largest run by trying every cut.
-double least_by_trying(const std::vector<double>& costs, int stages, std::size_t begin = 0) {
-  if (stages == 1) {
-    return std::accumulate(costs.begin() + static_cast<std::ptrdiff_t>(begin), costs.end(), 0.0);
+double least_by_trying(const std::vector<double>& costs, std::size_t pieces,
+                       const std::vector<double>& speeds, std::size_t piece = 0,
+                       std::size_t begin = 0) {
+  const double speed = speeds[piece % speeds.size()];
+  if (piece + 1 == pieces) {
+    return std::accumulate(costs.begin() + static_cast<std::ptrdiff_t>(begin), costs.end(), 0.0) /
+           speed;
   }
   double least = 1e300;
   double run = 0;
-  for (std::size_t end = begin + 1; end + static_cast<std::size_t>(stages) - 1 <= costs.size();
-       ++end) {
+  for (std::size_t end = begin + 1; end + pieces - piece - 1 <= costs.size(); ++end) {
     run += costs[end - 1];
-    least = std::min(least, std::max(run, least_by_trying(costs, stages - 1, end)));
+    const double others = least_by_trying(costs, pieces, speeds, piece + 1, end);
+    least = std::min(least, std::max(run / speed, others));
   }
   return least;
 }
@@ -216,14 +223,32 @@ TEST(BalanceStagesTest, NoCutHasASmallerLargestStage) {
     for (std::size_t unit = 0; unit < units; ++unit) {
       costs.push_back(1 + philox({6}, {round, static_cast<std::uint32_t>(unit), 0})[0] % 9);
     }
-    for (int stages = 1; stages <= static_cast<int>(units); ++stages) {
-      const std::vector<int> firsts = balance_stages(costs, stages);
-      ASSERT_EQ(firsts.size(), static_cast<std::size_t>(stages) + 1);
-      EXPECT_EQ(firsts.front(), 0);
-      EXPECT_EQ(firsts.back(), static_cast<int>(units));
-      EXPECT_EQ(largest_run(costs, firsts), least_by_trying(costs, stages)) << "round " << round;
+    for (std::size_t pieces = 1; pieces <= units; ++pieces) {
+      for (const std::vector<double>& speeds :
+           {std::vector<double>{1}, std::vector<double>{1, 0.5}, std::vector<double>{0.25, 4, 1}}) {
+        const std::vector<int> firsts = balance_stages(costs, static_cast<int>(pieces), speeds);
+        ASSERT_EQ(firsts.size(), pieces + 1);
+        EXPECT_EQ(firsts.front(), 0);
+        EXPECT_EQ(firsts.back(), static_cast<int>(units));
+        EXPECT_EQ(largest_run(costs, firsts, speeds), least_by_trying(costs, pieces, speeds))
+            << "round " << round;
+      }
     }
   }
+}
+
+TEST(BalanceStagesTest, AStageOfHalfTheSpeedGetsHalfTheUnits) {
+  const std::vector<double> costs(30, 1.0);
+  const std::vector<double> halves = {1, 0.5};
+  EXPECT_EQ(balance_stages(costs, 2, halves), (std::vector<int>{0, 20, 30}));
+  EXPECT_EQ(balance_stages(costs, 4, halves), (std::vector<int>{0, 10, 15, 25, 30}))
+      << "two interleaved pieces in each stage";
+  EXPECT_EQ(balance_stages(costs, 2, std::vector<double>{3, 3}), balance_stages(costs, 2));
+}
+
+TEST(BalanceStagesTest, ASlowStageKeepsAUnit) {
+  EXPECT_EQ(balance_stages(std::vector<double>(4, 1.0), 2, std::vector<double>{1, 1e-3}),
+            (std::vector<int>{0, 3, 4}));
 }
 
 TEST(BalanceStagesTest, FewerUnitsThanStagesAreRefused) {

@@ -178,7 +178,7 @@ Arguments every_flag() {
       "--eval-samples 7 "
       "--save-dtype float16 "
       "--keep-best --early-stopping-patience 3 --ignore-config-keys mup rope_scaling.x --dry-run "
-      "--json");
+      "--json --stage-speeds 1 0.5");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
 }
@@ -253,6 +253,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.pipeline_parallel, 2);
   EXPECT_EQ(options.step.pipeline_schedule, PipelineSchedule::kGpipe);
   EXPECT_EQ(options.step.virtual_stages, 1);
+  EXPECT_EQ(options.step.stage_speeds, (std::vector<double>{1, 0.5}));
   EXPECT_EQ(options.ranks.local_ranks, 4);
   EXPECT_EQ(options.ranks.collective_timeout_s, 12.5);
   EXPECT_EQ(options.run.run_dir, "run");
@@ -568,8 +569,8 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
       "io-engine lookahead threads recompute micro-batch-order experts-per-group zero-stage "
       "gradient-reduction "
       "tensor-parallel sequence-parallel pipeline-parallel pipeline-schedule virtual-stages "
-      "local-ranks collective-timeout run-dir eval-every log-every checkpoint-every keep-last "
-      "resume progress trace-steps record-hashes live dry-run json config help";
+      "stage-speeds local-ranks collective-timeout run-dir eval-every log-every checkpoint-every "
+      "keep-last resume progress trace-steps record-hashes live dry-run json config help";
   std::istringstream names(kNames);
   for (std::string name; names >> name;) {
     EXPECT_THAT(help, testing::ContainsRegex("--" + std::string(name) + "[ \n]")) << name;

@@ -149,6 +149,38 @@ void visit(NormPartials& op, Move&& move) {
   move(op.gradient, op.partials);
 }
 template <typename Move>
+void visit(ChooseExperts& op, Move&& move) {
+  move(op.logits, op.index, op.weight);
+}
+template <typename Move>
+void visit(ChooseExpertsBackward& op, Move&& move) {
+  move(op.logits, op.index, op.dweight, op.dlogits);
+}
+template <typename Move>
+void visit(SortSlots& op, Move&& move) {
+  move(op.index, op.order, op.place, op.offsets);
+}
+template <typename Move>
+void visit(ExpertForward& op, Move&& move) {
+  move(op.rows.order, op.rows.offsets, op.x.matrix, op.weights, op.y);
+}
+template <typename Move>
+void visit(ExpertBackwardInput& op, Move&& move) {
+  move(op.rows.order, op.rows.offsets, op.dy.matrix, op.weights, op.dx);
+}
+template <typename Move>
+void visit(ExpertBackwardWeight& op, Move&& move) {
+  move(op.rows.order, op.rows.offsets, op.dy.matrix, op.x.matrix, op.dweights);
+}
+template <typename Move>
+void visit(SumExpertRows& op, Move&& move) {
+  move(op.rows, op.place, op.weight, op.y);
+}
+template <typename Move>
+void visit(WeighExpertRows& op, Move&& move) {
+  move(op.order, op.weight, op.dh, op.act, op.dweight, op.dact, op.weighted, op.row_range);
+}
+template <typename Move>
 void visit(ParameterUpdate& op, Move&& move) {
   move(op.gradient, op.master, op.slots[0], op.slots[1], op.exponents[0], op.exponents[1],
        op.parameter);
@@ -289,6 +321,14 @@ KernelTable make_table(const KernelTable& host_kernels) {
       .head_sums = queued<HeadSums, &T::head_sums>,
       .head_part_loss = queued<HeadPartLoss, &T::head_part_loss>,
       .norm_partials = queued<NormPartials, &T::norm_partials>,
+      .choose_experts = queued<ChooseExperts, &T::choose_experts>,
+      .choose_experts_backward = queued<ChooseExpertsBackward, &T::choose_experts_backward>,
+      .sort_slots = queued<SortSlots, &T::sort_slots>,
+      .expert_forward = queued<ExpertForward, &T::expert_forward>,
+      .expert_backward_input = queued<ExpertBackwardInput, &T::expert_backward_input>,
+      .expert_backward_weight = queued<ExpertBackwardWeight, &T::expert_backward_weight>,
+      .sum_expert_rows = queued<SumExpertRows, &T::sum_expert_rows>,
+      .weigh_expert_rows = queued<WeighExpertRows, &T::weigh_expert_rows>,
       .prepare_attention = prepare_attention,
       .matmul_forward_workspace = host_kernels.matmul_forward_workspace,
       .matmul_backward_input_workspace = host_kernels.matmul_backward_input_workspace,
@@ -300,6 +340,10 @@ KernelTable make_table(const KernelTable& host_kernels) {
       .head_loss_workspace = host_kernels.head_loss_workspace,
       .head_sums_workspace = host_kernels.head_sums_workspace,
       .head_part_loss_workspace = host_kernels.head_part_loss_workspace,
+      .sort_slots_workspace = host_kernels.sort_slots_workspace,
+      .expert_forward_workspace = host_kernels.expert_forward_workspace,
+      .expert_backward_input_workspace = host_kernels.expert_backward_input_workspace,
+      .expert_backward_weight_workspace = host_kernels.expert_backward_weight_workspace,
   };
 }
 

@@ -161,6 +161,28 @@ TEST(ZeroTraining, SendsTheBytesOfItsProgram) {
   }
 }
 
+// With more than 64 ranks chunks are larger than asked for. Where they end changes no bit.
+TEST(ZeroTraining, LargerChunksOfManyRanksHaveTheSameBits) {
+  constexpr std::int32_t kManyRanks = 65;
+  SmallModel sizes;
+  sizes.layers = 1;
+  sizes.width = 256;
+  sizes.intermediate = 512;
+  ModelRuntimeOptions options = tiny_options(small_model("llama", sizes), DType::kBF16);
+  options.batch = {1, 8};
+  options.placement.micro_batches = 1;
+  options.threads = 1;
+  const auto train = [&](std::int64_t chunks) {
+    options.chunk_elements = chunks * kManyRanks * kBlockElements;
+    return train_ranks(options, kManyRanks, 3);
+  };
+  const RankedRun small = train(1);
+  const RankedRun large = train(8);
+  EXPECT_GT(small.run.traffic.of(Lane::kCollective), 0);
+  for (const Curve& curve : large.curves) EXPECT_EQ(curve, small.curves[0]);
+  EXPECT_EQ(large.state, small.state);
+}
+
 // Pipeline stages. Whatever the schedule and the tiers, they give the bits of one rank with the
 // same micro-batches. If each stage is also divided among data-parallel ranks, they give the bits
 // of as many data-parallel ranks without stages.
@@ -175,6 +197,7 @@ struct PipelineCase {
   PipelineSchedule schedule;
   std::size_t placed;
   std::int32_t virtual_stages = 1;
+  std::vector<double> stage_speeds = {};
 };
 
 class PipelineStages : public testing::TestWithParam<PipelineCase> {};
@@ -193,6 +216,7 @@ TEST_P(PipelineStages, HaveTheBitsOfOneRank) {
     if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
     options.pipeline_schedule = tested.schedule;
     options.virtual_stages = tested.virtual_stages;
+    options.stage_speeds = tested.stage_speeds;
     const RankedRun run = train_ranks(options, tested.shape, tested.zero_stage);
     for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
     EXPECT_EQ(run.state, plain.state);
@@ -260,6 +284,9 @@ const PipelineCase kPipelineCases[] = {
      2},
     {"interleaved_zero_3_nvme", {2, 1, 2}, kLlama, true, DType::kBF16, 4, 3, kInterleaved, 4, 3},
     {"interleaved_zero_0_on_host", {2, 1, 2}, kGpt2, true, DType::kF32, 2, 0, kInterleaved, 3, 2},
+    {"slow_first_stage", {1, 1, 2}, kLlama, true, DType::kBF16, 4, 0, k1F1B, 0, 1, {0.25, 1}},
+    {"slow_last_stage_zero_3", {2, 1, 2}, kGpt2, true, DType::kF32, 3, 3, k1F1B, 4, 1, {3, 1}},
+    {"slow_interleaved", {1, 1, 2}, kLlama, false, DType::kBF16, 4, 0, kInterleaved, 0, 2, {1, 9}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Meshes, PipelineStages, testing::ValuesIn(kPipelineCases),

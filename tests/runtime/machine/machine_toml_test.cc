@@ -30,6 +30,14 @@ TEST(MachineFiles, MayGiveAFigureInThreeWays) {
                             "fp32_flops_per_s of the machine m is not known");
 }
 
+TEST(MachineFiles, MayGiveTheSpeedOfProductsBySize) {
+  const Machine machine = parsed("product_curve = [[1000, 0.25], [2e6, 1]]\n");
+  const std::vector<ProductSpeed> curve = {{1000, 0.25}, {2e6, 1}};
+  EXPECT_EQ(machine.product_curve, curve);
+  EXPECT_EQ(parse_machine(to_toml(machine), "again"), machine);
+  EXPECT_TRUE(parsed("product_curve = \"not known\"\n").product_curve.empty());
+}
+
 TEST(MachineFiles, AreRefusedByTheKeyThatIsWrong) {
   for (const auto& [text, why] :
        {std::pair{"coress = 8\n", "coress is not a key"},
@@ -40,6 +48,12 @@ TEST(MachineFiles, AreRefusedByTheKeyThatIsWrong) {
         {"cores = { source = \"x\" }\n", "cores is not a possible figure"},
         {"cores = { value = 8, page = 3 }\n", "cores has page"},
         {"product_share = 1.5\n", "product_share is not a possible figure"},
+        {"product_curve = 3\n", "product_curve has no possible point 1"},
+        {"product_curve = []\n", "product_curve has no possible point 1"},
+        {"product_curve = [[1e3, 0.5], [1e3, 1]]\n", "product_curve has no possible point 2"},
+        {"product_curve = [[1e3, 1.5]]\n", "product_curve has no possible point 1"},
+        {"product_curve = [[1e3, 0]]\n", "product_curve has no possible point 1"},
+        {"product_curve = [[1e3]]\n", "product_curve has no possible point 1"},
         {"cores = \n", "m.toml, line 4"}}) {
     TERRACE_EXPECT_THROW_WITH(parsed(text), ConfigError, why);
   }
@@ -47,6 +61,25 @@ TEST(MachineFiles, AreRefusedByTheKeyThatIsWrong) {
   TERRACE_EXPECT_THROW_WITH(
       parse_machine("schema = \"terrace.machine/1\"\nname = \"m\"\ndevices = -1\n", "x"),
       ConfigError, "devices is not");
+}
+
+TEST(MachineFiles, MayGiveTheSpeedOfEachDevice) {
+  const Machine machine = parsed("device_speeds = [1, 0.5]\ncores = 8\n");
+  EXPECT_EQ(machine.device_speeds, (std::vector<double>{1, 0.5}));
+  EXPECT_EQ(parse_machine(to_toml(machine), "again"), machine);
+  const Machine equal = parsed("cores = 8\n");
+  EXPECT_TRUE(equal.device_speeds.empty());
+  EXPECT_EQ(to_toml(equal).find("device_speeds"), std::string::npos);
+  for (const char* wrong : {"[1]", "[1, 1, 1]", "[1, 0]", "[1, -0.5]", "[1, 1.5]", "[1, nan]",
+                            "[1, \"half\"]", "0.5", "\"not known\""}) {
+    TERRACE_EXPECT_THROW_WITH(parsed(std::string("device_speeds = ") + wrong + "\n"), ConfigError,
+                              "device_speeds is not a list of 2 numbers from 0.001 to 1");
+  }
+  TERRACE_EXPECT_THROW_WITH(
+      parse_machine("schema = \"terrace.machine/1\"\nname = \"m\"\ndevices = 0\n"
+                    "device_speeds = []\n",
+                    "x"),
+      ConfigError, "device_speeds is given, but devices is 0; take it out");
 }
 
 // Each shipped figure says which document states it.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "runtime/machine/machine_toml.h"
+#include "runtime/machine/op_estimates.h"
 #include "runtime/step/simulate.h"
 #include "tests/runtime/step/simulate_fixture.h"
 #include "tests/runtime/temporary_directory.h"
@@ -56,6 +57,32 @@ TEST(RankProfiles, ShareTheNetworkAmongTheGroupsOfANode) {
   EXPECT_DOUBLE_EQ(rate({.data = 2, .tensor = 4}, MeshAxis::kData), 10e9);
   EXPECT_DOUBLE_EQ(rate({.data = 1, .tensor = 2, .pipeline = 2}, MeshAxis::kPipeline), 100e9);
   EXPECT_DOUBLE_EQ(rate({.data = 2, .tensor = 2, .pipeline = 2}, MeshAxis::kPipeline), 10e9);
+}
+
+TEST(RankProfiles, TakeMeasuredLinksAsTheyAre) {
+  Machine machine = two_devices();
+  machine.at(MachineFigure::kLinkShare).emplace().value = 1;
+  const MachineProfile profile = rank_profile(machine, {DType::kBF16, {.data = 4}, 4});
+  EXPECT_DOUBLE_EQ(profile.compute_bytes_per_s, 1e12);
+  EXPECT_DOUBLE_EQ(link_of(profile, MeshAxis::kData).bytes_per_s, 100e9);
+}
+
+// Products of 1e6 FLOPs run at a quarter of the rate of those of 1e8, and those in between lie on a
+// line over the logarithm.
+TEST(RankProfiles, SlowDownSmallProductsByTheCurve) {
+  Machine machine = two_devices();
+  machine.product_curve = {{1e6, 0.25}, {1e8, 1}};
+  const KernelRates rates = kernel_rates(machine, profile_of({}), DType::kBF16);
+  const auto product_s = [&](const KernelCost& kernel) {
+    MachineProfile profile;
+    estimate_ops({{OpClass{}, {{kernel}, 1}}}, rates, profile);
+    return profile.seconds_per_work.at(OpClass{}) - rates.launch_s;
+  };
+  for (const auto& [flops, share] :
+       {std::pair(1e5, 0.25), {1e6, 0.25}, {1e7, 0.625}, {1e8, 1.0}, {1e9, 1.0}}) {
+    const double expected_s = flops / (rates.flops_per_s * share);
+    EXPECT_NEAR(product_s({.flops = flops}), expected_s, 1e-9 * expected_s) << flops;
+  }
 }
 
 // Pairs of ranks on nodes of three: the second pair has one rank on each of two nodes.

@@ -365,12 +365,15 @@ TEST(AdapterTargets, ThatAreNoLayersAreRefused) {
   }
 }
 
-// The expected answers are those of PEFT's get_pattern_key().
 TEST(AdapterTargets, OfModelsWithExpertsAreRefused) {
-  TERRACE_EXPECT_THROW_WITH(with_adapter(small_model("mixtral", {}), {.rank = 4, .alpha = 8}, {}),
-                            ConfigError, "layers of experts");
+  AdapterOptions adapter;
+  adapter.rank = 4;
+  adapter.alpha = 8;
+  TERRACE_EXPECT_THROW_WITH(with_adapter(small_model("mixtral", {}), adapter, {}), ConfigError,
+                            "layers of experts");
 }
 
+// The expected answers are those of PEFT's get_pattern_key().
 TEST(AdapterPatterns, MatchTheEndsOfNamesAfterDots) {
   const char* const name = "model.layers.10.self_attn.q_proj";
   const auto matches = [&](const std::string& pattern) {

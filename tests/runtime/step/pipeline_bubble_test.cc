@@ -128,6 +128,19 @@ TEST(PipelineSimulation, MessagesTakeTheTimeOfTheNetwork) {
   EXPECT_GT(slower.bubble_share, bubble_of(shape));
 }
 
+// A stage of half the speed is at work from the first hidden state to the last gradient. The fast
+// stage computes before and after that.
+TEST(PipelineSimulation, EachStageHasTheSpeedOfItsOwnMachine) {
+  const PipelineShape shape{k1F1B, 2, 8, 1};
+  const std::vector<Program> programs = programs_of(shape, false);
+  std::vector<MachineProfile> profiles(2, free_transfers());
+  profiles[1].flops_per_s = 0.5;
+  const StagesSimulation simulated = simulate_stages(pointers_to(programs), profiles);
+  const double slot_s = kForwardS + kBackwardS;
+  EXPECT_THAT(simulated.compute_busy_s, testing::ElementsAre(8 * slot_s, 16 * slot_s));
+  EXPECT_NEAR(simulated.step_s, 16 * slot_s + kForwardS + kBackwardS, 1e-9);
+}
+
 TEST(PipelineSimulation, RefusesImpossibleProfiles) {
   MachineProfile profile;
   link_of(profile, MeshAxis::kTensor).bytes_per_s = 0;

@@ -9,27 +9,17 @@
 #include "runtime/machine/op_estimates.h"
 #include "runtime/train/link_times.h"
 #include "tests/runtime/engine/engine_fixture.h"
+#include "tests/runtime/train/timed_ops.h"
 
 namespace terrace {
 namespace {
 
-bool computes(const Op& op) {
-  return op.kind == OpKind::kForward || op.kind == OpKind::kRecompute ||
-         op.kind == OpKind::kBackward;
-}
-
-// Expects that every op that computes or updates has a time.
+// Expects that every op of the step that computes or updates gets a time.
 void expect_timed(const ModelRuntimeOptions& options) {
   const TierPlan plan = plan_model(options);
   MachineProfile profile;
   ASSERT_TRUE(measure_ops({options, plan, 10}, profile));
-  for (const Op& op : plan.training.program.ops) {
-    if (!computes(op) && op.kind != OpKind::kUpdate && op.kind != OpKind::kAccumulate) continue;
-    const auto found = profile.seconds_per_work.find(class_of(plan.training.program, op));
-    ASSERT_NE(found, profile.seconds_per_work.end()) << describe(plan.training.program, op);
-    EXPECT_GT(found->second, 0) << describe(plan.training.program, op);
-    EXPECT_LT(found->second * work_of(plan.training.program, op), 1);
-  }
+  expect_all_timed(plan.training.program, profile);
 }
 
 TEST(OpTimes, CoverEveryOpOfAStep) {
@@ -167,6 +157,29 @@ TEST(OpEstimates, FollowTheProductsOrTheBytes) {
         << describe(program, op);
     EXPECT_GT(by_bytes.seconds_per_work.at(op_class), 0) << describe(program, op);
   }
+}
+
+// The head's logits pass through memory, and so does the sum of its weight gradient, twice for each
+// chunk of logits.
+TEST(OpEstimates, OfTheHeadPassItsLogits) {
+  const ModelRuntimeOptions options = tiny_options(tiny_model("llama", false, false), DType::kBF16);
+  const Program program = plan_model(options).training.program;
+  const auto logits = static_cast<double>(options.batch.rows() * options.model.vocabulary);
+  const auto gradient =
+      static_cast<double>(options.model.vocabulary * options.model.width) * sizeof(float);
+  const auto head_s = [&](double chunks) {
+    MachineProfile profile;
+    estimate_ops(kernels_of(options, program),
+                 {.flops_per_s = 1e30,
+                  .memory_bytes_per_s = 1,
+                  .logits_bytes_most = logits * sizeof(float) / chunks},
+                 profile);
+    const auto is_head = [](const Op& op) { return op.kind == OpKind::kBackward; };
+    return profile.seconds_per_work.at(
+        class_of(program, *std::ranges::find_if(program.ops, is_head)));
+  };
+  EXPECT_GT(head_s(1), 6 * logits + 2 * gradient);
+  EXPECT_NEAR(head_s(3) - head_s(1), 4 * gradient, 1e-6 * gradient);
 }
 
 TEST(OpEstimates, AddTheStartOfEachKernel) {

@@ -195,6 +195,37 @@ TEST(Search, WritesAFileThatReadsBack) {
   EXPECT_EQ(to_toml(read), to_toml(expected));
 }
 
+// Layers are divided by the speeds of the stages, and the estimate knows them, too.
+TEST(Search, DividesLayersByTheSpeedOfDevices) {
+  const PlanOptions options = options_of(
+      {"--pipeline-parallel", "2", "--tensor-parallel", "2", "--gradient-accumulation-steps", "8"},
+      1);
+  Machine machine = machine_of(kSmallDevices);
+  machine.at(MachineFigure::kDeviceMemoryBytes)->value = 1e9;
+  const SearchedPlan equal = search_plans(options, machine).best.front();
+  EXPECT_TRUE(equal.choice.stage_speeds.empty());
+  machine.device_speeds = {1, 1, 0.5, 0.5};
+  const SearchedPlan unequal = search_plans(options, machine).best.front();
+  EXPECT_EQ(unequal.choice.stage_speeds, (std::vector<double>{1, 0.5}));
+  const double step_s = unequal.outcome.forecast->step_s;
+  EXPECT_GT(step_s, equal.outcome.forecast->step_s);
+  EXPECT_GT(unequal.estimate_s, step_s / 2);
+  EXPECT_LT(unequal.estimate_s, step_s * 2);
+  EXPECT_THAT(choice_toml(options, unequal.choice, "chosen"),
+              HasSubstr("stage_speeds = [1, 0.5]\n"));
+}
+
+TEST(Search, KeepsGivenSpeedsOfStages) {
+  const PlanOptions options =
+      options_of({"--pipeline-parallel", "2", "--stage-speeds", "1", "1"}, 1);
+  Machine machine = machine_of(kSmallDevices);
+  machine.device_speeds = {1, 1, 0.5, 0.5};
+  for (const PlanChoice& choice : PlanChoices(options, machine).divisions()) {
+    EXPECT_EQ(choice.pipeline, 2);
+    EXPECT_EQ(choice.stage_speeds, (std::vector<double>{1, 1}));
+  }
+}
+
 // Estimates only order the plans, but an order that is wrong by far would hide the best.
 TEST(Search, EstimatesWithinAFactorOfTwo) {
   const PlanOptions options = options_of({"--micro-batch-size", "2"}, 2);
