@@ -160,6 +160,19 @@ TEST_P(FakeGpuEngine, WithOtherOrdersAndTypes) {
   });
 }
 
+TEST_P(FakeGpuEngine, WithExpertsInGroups) {
+  if (plain_options().model.experts.count == 0) return;
+  for (const std::int64_t experts : {1, 2}) {
+    for (const bool layer_major : {false, true}) {
+      expect_equal([=](ModelRuntimeOptions& options) {
+        options.experts_per_group = experts;
+        options.placement.recompute = layer_major;
+        if (layer_major) options.placement.order = MicroBatchOrder::kLayerMajor;
+      });
+    }
+  }
+}
+
 TEST_P(FakeGpuEngine, WithSeveralDocumentsInASequence) {
   test::forget_prepared_attention();
   for (const bool recompute : {false, true}) {
