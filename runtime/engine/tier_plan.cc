@@ -188,7 +188,8 @@ std::optional<TierPlan> plan_larger_chunks(const StepModel& model,
   try {
     TierPlan plan = plan_chunks(std::move(larger), brief);
     if (fits(plan.ledger)) return plan;
-  } catch (const OutOfMemory&) {  // what fits is tried next
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
   }
   return std::nullopt;
 }
