@@ -94,8 +94,7 @@ def compare(name, options):
         "predicted_step_s": predicted, "planned_step_s": planned,
         "predicted_ratio": predicted / measured if predicted else None,
         "planned_ratio": planned / measured if planned else None,
-        "tokens_per_s": rows[-1].get("tokens_per_s"), "joules": rows[-1].get("joules"),
-        "joules_per_token": rows[-1].get("joules_per_token"),
+        "joules_per_step": statistics.mean(row.get("joules") or 0 for row in rows[WARM_UP:]),
         "prediction": document.get("prediction"), "measured": document.get("measured")}
 
 
@@ -118,11 +117,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--terrace", type=pathlib.Path, required=True, help="the program")
-    parser.add_argument("--work", type=pathlib.Path, required=True, help="a directory for runs")
-    parser.add_argument("--runs", type=pathlib.Path, help="a directory for runs; may be in memory")
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="a directory for the profile, the text and a drive's files")
+    parser.add_argument("--runs", type=pathlib.Path, help="a directory for runs, which may be in memory (that of --work)")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the file for the result")
     parser.add_argument("--only", default="", help="configurations whose name has this text")
-    parser.add_argument("--seconds", type=float, default=600, help="begin none after that")
+    parser.add_argument("--seconds", type=float, default=600, help="seconds after which no further configuration is begun (600)")
     options = parser.parse_args()
     options.terrace = options.terrace.resolve()
     options.work = options.work.resolve()
@@ -143,14 +142,16 @@ def main():
             failed.append(name)
             print(failure, file=sys.stderr, flush=True)
             continue
+        if row["planned_step_s"] is None:
+            failed.append(f"{name}: not planned")
         rows.append(row)
         print(f"{name:34} {row['measured_step_s']:7.4f} s a step, predicted "
               f"{shown(row['predicted_ratio'])} of it, planned {shown(row['planned_ratio'])}",
               file=sys.stderr, flush=True)
-        document = {"schema": "terrace.gpu_plan_accuracy/1", "date": time.strftime("%Y-%m-%d"),
-                    "profile": (options.work / "here.toml").read_text(), "failed": failed,
-                    "results": rows}
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+    document = {"schema": "terrace.gpu_plan_accuracy/1", "date": time.strftime("%Y-%m-%d"),
+                "profile": (options.work / "here.toml").read_text(), "failed": failed,
+                "results": rows}
+    options.out.write_text(json.dumps(document, indent=1) + "\n")
     return 1 if failed or not rows else 0
 
 

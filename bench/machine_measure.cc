@@ -92,6 +92,7 @@ void measure_products(std::span<const DType> types, const RatesOfType& rates_of,
   for (const DType type : types) {
     const std::vector<ProductRate> rates = rates_of(type);
     figures.set(flops_figure(type), best_rate(rates));
+    // One curve serves all types.
     if (type == DType::kBF16) machine.product_curve = curve_of(rates);
   }
   figures.set(kProductShare, 1);  // the rates above are reached
