@@ -26,13 +26,10 @@ enum : std::size_t { kDevice, kNvme, kThreads, kName };
 constexpr auto kProfileOperands = std::to_array<std::string_view>({"FILE"});
 constexpr CommandSpec kProfileCommand = {
     "terrace profile",
-    "Measures this machine's GPU or processors, its memory and, with --nvme, a drive, and writes "
-    "the profile\n"
-    "to FILE. terrace plan --profile FILE reads it. The last profile is remembered: terrace plan "
-    "uses "
-    "it\n"
-    "without --profile. With the name of a shipped machine, as in terrace profile dgx-h100, its\n"
-    "profile is printed.",
+    "Measures this machine's GPU or processors, its memory and, with --nvme, a drive, and\n"
+    "writes the profile to FILE. terrace plan --profile FILE reads it. The last profile is\n"
+    "remembered: terrace plan uses it without --profile. With the name of a shipped machine,\n"
+    "as in terrace profile dgx-h100, its profile is printed.",
     kProfileOperands};
 
 constexpr auto kProfileFlags = std::to_array<FlagSpec>({

@@ -141,7 +141,10 @@ class MachineReader {
       curve.push_back({flops, share});
     }
     if (curve.size() == count && count > 0) return curve;
-    refuse(kProductCurve, fmt::format("has no possible point {}", curve.size() + 1),
+    const std::string what = count == 0
+                                 ? "is not a list of points"
+                                 : fmt::format("has a point {} that cannot be", curve.size() + 1);
+    refuse(kProductCurve, what,
            fmt::format("write [[FLOPs, share], ...] by ascending FLOPs, each share above 0 and at "
                        "most 1, or \"{}\"",
                        kNotKnown));

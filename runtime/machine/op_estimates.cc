@@ -61,7 +61,8 @@ KernelRates kernel_rates(const Machine& machine, const MachineProfile& profile, 
   // together: bench/results/nvidia-h100-2026-11-26 and nvidia-h200-2026-11-23.
   constexpr double kAttentionShare = 0.45;
   // Our own attention, which computes fp32 on devices, with 12 heads of 64 elements, beside
-  // products in fp32: bench/results/nvidia-h200-2026-11-29.
+  // products in fp32: trace-gpt2_fp32 in bench/results/nvidia-h200-2026-11-29, less the estimates
+  // of its products and norms.
   constexpr double kFp32AttentionShare = 0.025;
   constexpr double kDeviceLaunchS = 5e-6;
   constexpr double kHostLaunchS = 1e-6;

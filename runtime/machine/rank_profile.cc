@@ -19,9 +19,6 @@ double link_share(const Machine& machine) {
 // The share of the host's memory rate that optimizer updates reach. They read and write state once.
 constexpr double kUsualUpdateShare = 0.6;
 
-// The gap between two ops of a device. The start of each kernel is counted with the kernel.
-constexpr double kDeviceOverheadS = 5e-6;
-
 // On processors, products in bf16 are at least as fast as in fp32, whose rate stands for theirs
 // where only that is known. A device without a rate in bf16 may not have bf16 at all.
 MachineFigure flops_figure(const Machine& machine, DType type) {

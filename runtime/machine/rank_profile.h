@@ -11,6 +11,9 @@ namespace terrace {
 // The share of their peak that products reach where no figure says it.
 inline constexpr double kUsualProductShare = 0.75;
 
+// The gap between two ops of a device. The start of each kernel is counted with the kernel.
+inline constexpr double kDeviceOverheadS = 5e-6;
+
 struct RankSetting {
   DType compute_type = DType::kBF16;
   MeshShape mesh;

@@ -46,7 +46,8 @@ std::string basis_of(const ReportRun& run) {
   const RunFacts& facts = run.facts;
   if (!predicted_step_s(facts)) {
     return paragraph(
-        "No step time was predicted, as is the case for several ranks with a GPU each.");
+        "No step time was predicted: there were several ranks with a GPU each, or the GPU had too "
+        "little free memory to time ops.");
   }
   if (!facts.prediction) return "";
   const PredictedStep& predicted = *facts.prediction;

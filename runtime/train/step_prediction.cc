@@ -13,6 +13,7 @@
 #include "memory/cuda/cuda_device.h"
 #include "memory/host/process_memory.h"
 #include "offload/drive_record.h"
+#include "runtime/machine/rank_profile.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/simulate_stages.h"
 #include "runtime/step/stage_graph.h"
@@ -25,9 +26,6 @@ namespace terrace {
 namespace {
 
 constexpr int kSteps = 4;  // simulated steps: the last ones are in the steady state
-
-// The gap between two ops of a device, as in runtime/machine/rank_profile.cc.
-constexpr double kDeviceOverheadS = 5e-6;
 
 // Takes the rates of the drives from their records, if all have one.
 void remember_drives(const NvmeStoreOptions& nvme, StepPrediction& prediction) {
@@ -203,6 +201,10 @@ std::optional<StepPrediction> tell_prediction(const PredictedRank& rank, std::in
   const std::optional<StepPrediction> prediction = predict_step(rank, kPredictionSecondsMost);
   if (prediction.has_value()) {
     console.say(describe_prediction(*prediction, rank.plan.training.program, tokens));
+  } else {
+    console.say(
+        "no step time is predicted: there are several ranks with a GPU each, or the GPU has too "
+        "little free memory to time ops");
   }
   return prediction;
 }

@@ -48,12 +48,12 @@ TEST(MachineFiles, AreRefusedByTheKeyThatIsWrong) {
         {"cores = { source = \"x\" }\n", "cores is not a possible figure"},
         {"cores = { value = 8, page = 3 }\n", "cores has page"},
         {"product_share = 1.5\n", "product_share is not a possible figure"},
-        {"product_curve = 3\n", "product_curve has no possible point 1"},
-        {"product_curve = []\n", "product_curve has no possible point 1"},
-        {"product_curve = [[1e3, 0.5], [1e3, 1]]\n", "product_curve has no possible point 2"},
-        {"product_curve = [[1e3, 1.5]]\n", "product_curve has no possible point 1"},
-        {"product_curve = [[1e3, 0]]\n", "product_curve has no possible point 1"},
-        {"product_curve = [[1e3]]\n", "product_curve has no possible point 1"},
+        {"product_curve = 3\n", "product_curve is not a list of points"},
+        {"product_curve = []\n", "product_curve is not a list of points"},
+        {"product_curve = [[1e3, 0.5], [1e3, 1]]\n", "product_curve has a point 2 that cannot be"},
+        {"product_curve = [[1e3, 1.5]]\n", "product_curve has a point 1 that cannot be"},
+        {"product_curve = [[1e3, 0]]\n", "product_curve has a point 1 that cannot be"},
+        {"product_curve = [[1e3]]\n", "product_curve has a point 1 that cannot be"},
         {"cores = \n", "m.toml, line 4"}}) {
     TERRACE_EXPECT_THROW_WITH(parsed(text), ConfigError, why);
   }
