@@ -59,7 +59,7 @@ inline float log_of(float u) {
   return static_cast<float>(exponent) * std::numbers::ln2_v<float> + 2.0F * s * series;
 }
 
-// sqrt(x) for x >= 0 as x / sqrt(x), by three Newton steps.
+// sqrt(x) for x >= +0 as x / sqrt(x), by three Newton steps.
 inline float root_of(float x) {
   float y = std::bit_cast<float>(0x5f3759df - (std::bit_cast<std::int32_t>(x) >> 1));
   y = y * (1.5F - 0.5F * x * y * y);
@@ -75,7 +75,8 @@ void fill_normals(const std::array<std::uint32_t, kGroups>& a,
   for (int i = 0; i < kGroups; ++i) {
     const float u = 1.0F - static_cast<float>(static_cast<std::int32_t>(a[i] >> 8)) * 0x1.0p-24F;
     const float turn = static_cast<float>(static_cast<std::int32_t>(b[i] >> 8)) * 0x1.0p-24F;
-    const float radius = root_of(-2.0F * log_of(u));
+    // For u = 1 this is +0; -2 ln(1) would be -0, whose bits root_of cannot take.
+    const float radius = root_of(0.0F - 2.0F * log_of(u));
     // The nearest quarter of a turn, and the angle from there, within an eighth of a turn. Adding a
     // half and truncating vectorises; turn is never negative.
     const float quarters = 4.0F * turn + 0.5F;

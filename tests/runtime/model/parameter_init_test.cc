@@ -57,6 +57,15 @@ TEST(ParameterInit, IsBoxMullerOfPhilox) {
   EXPECT_LT(worst, 3e-6);
 }
 
+TEST(ParameterInit, ADrawOfRadiusZeroIsZero) {
+  // One group in 2^24 draws u = 1. With seed 12, this group of stream 3 does.
+  constexpr std::uint64_t kGroup = 837'221;
+  ASSERT_EQ(philox({12}, {kGroup, 3, 0})[0] >> 8, 0U);
+  std::vector<float> pair(2);
+  init_parameter(tensor_of(4 * (kGroup + 1)), 12, 4 * kGroup, pair);
+  EXPECT_EQ(pair, (std::vector<float>{0.0F, 0.0F}));
+}
+
 TEST(ParameterInit, MomentsAreThoseOfANormal) {
   const std::vector<float> got = values(tensor_of(200'000, 1, 0.02F), 1234);
   double mean = 0.0;
