@@ -37,12 +37,14 @@ double product_share(const std::vector<ProductSpeed>& curve, double flops) {
   return std::lerp(below.share, above->share, part);
 }
 
-// Returns the bytes that pass through memory between the head's products: a pass over the fp32
-// logits, which writes their gradients in 16 bits, and the sums of the chunks' gradients.
+// Returns the bytes that pass through memory between the head's products: a pass over the logits,
+// and the sums of the chunks' gradients.
 double bytes_between_products(const KernelCost& cost, const KernelRates& rates) {
-  constexpr double kPassBytes = sizeof(float) + sizeof(std::uint16_t);
-  const double chunks = std::ceil(cost.logits * sizeof(float) / rates.logits_bytes_most);
-  return kPassBytes * cost.logits + 2 * chunks * cost.chunk_sum_bytes;
+  const HeadLogits& logits = cost.logits;
+  if (logits.rows == 0) return 0;
+  const std::int64_t chunk = head_chunk_rows(logits.columns, rates.logits_bytes_most);
+  const auto chunks = static_cast<double>((logits.rows + chunk - 1) / chunk);
+  return rates.logit_pass_bytes * logits.elements() + 2 * chunks * cost.chunk_sum_bytes;
 }
 
 double seconds_of(const KernelCost& cost, const KernelRates& rates) {
@@ -72,8 +74,8 @@ KernelRates kernel_rates(const Machine& machine, const MachineProfile& profile, 
               machine.devices > 0 && type == DType::kF32 ? kFp32AttentionShare : kAttentionShare,
           .memory_bytes_per_s = profile.compute_bytes_per_s,
           .launch_s = machine.devices > 0 ? kDeviceLaunchS : kHostLaunchS,
-          .logits_bytes_most =
-              static_cast<double>(machine.devices > 0 ? kGpuHeadLogitsBytes : kHeadLogitsBytes)};
+          .logits_bytes_most = machine.devices > 0 ? kGpuHeadLogitsBytes : kHeadLogitsBytes,
+          .logit_pass_bytes = static_cast<double>(sizeof(float) + size_of(type))};
 }
 
 void add_kernels(const ModelRuntimeOptions& options, const Program& program, KernelsOfOps& ops) {

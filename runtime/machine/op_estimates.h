@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -14,9 +15,12 @@ struct KernelRates {
   double flops_per_s = 1;                        // of large products
   std::vector<ProductSpeed> product_curve = {};  // as Machine has it
   double attention_share = 1;                    // of that rate, that attention reaches
-  double memory_bytes_per_s = 1;  // of kernels that only move through the device's memory
-  double launch_s = 0;            // added to each kernel
-  double logits_bytes_most = 1;   // of a chunk of the head's logits
+  double memory_bytes_per_s = 1;        // of kernels that only move through the device's memory
+  double launch_s = 0;                  // added to each kernel
+  std::uint64_t logits_bytes_most = 1;  // of a chunk of the head's logits (head_chunk_rows())
+  // For each of the head's logits, in a pass that reads it in fp32 and writes its gradient in the
+  // compute type.
+  double logit_pass_bytes = 0;
 };
 
 // Returns the rates of a rank's kernels on a machine, given the rank's profile and the type that it

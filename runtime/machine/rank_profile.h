@@ -11,7 +11,8 @@ namespace terrace {
 // The share of their peak that products reach where no figure says it.
 inline constexpr double kUsualProductShare = 0.75;
 
-// The gap between two ops of a device. The start of each kernel is counted with the kernel.
+// The gap between two ops of a device, in seconds. No measurement says it: it is an assumption, as
+// long as a kernel takes to start. The start of each kernel is counted with the kernel.
 inline constexpr double kDeviceOverheadS = 5e-6;
 
 struct RankSetting {

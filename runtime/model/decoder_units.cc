@@ -137,9 +137,8 @@ Op with_gradients(Op op, const UnitRun& run, const HeadTensors& t, TensorId dhid
   return op;
 }
 
-// Makes the call that computes the loss from this number of logits, of the whole vocabulary or a
-// part of it.
-UnitCall loss_call(const HeadTensors& t, TensorId dhidden, std::int64_t logits) {
+// Makes the call that computes the loss from these logits.
+UnitCall loss_call(const HeadTensors& t, TensorId dhidden, const HeadLogits& logits) {
   UnitCall call;
   call.reads = {t.hidden, t.weight, t.targets};
   if (t.sums != kNoTensor) call.reads.push_back(t.sums);
@@ -148,7 +147,7 @@ UnitCall loss_call(const HeadTensors& t, TensorId dhidden, std::int64_t logits) 
   if (dhidden != kNoTensor && t.dweight != kNoTensor) call.writes.push_back(t.dweight);
   call.of_evaluation = dhidden == kNoTensor;
   call.scales_loss = !call.of_evaluation;
-  call.logits = static_cast<double>(logits);
+  call.logits = logits;
   if (!call.of_evaluation) call.chunk_sum = t.dweight;
   if (t.sums == kNoTensor) {
     const auto op = [=](const UnitRun& run) {
@@ -356,10 +355,10 @@ UnitGraph head_graph(const DecoderPart& part) {
       norm(site, x, norm_weights(site, ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias));
   const Branch products = enter(site, normed, "sums", "norm backward");
   HeadTensors t = head_tensors(site, part, products.all);
-  const std::int64_t logits =
-      part.batch.rows() * part.layout.front().find(ParameterKind::kTokenEmbedding)->rows;
+  const HeadLogits logits = {part.batch.rows(),
+                             part.layout.front().find(ParameterKind::kTokenEmbedding)->rows};
   // The flops of one product. The backward has three products, or two where the weight is frozen.
-  const double flops = 2.0 * static_cast<double>(logits) * static_cast<double>(config.width);
+  const double flops = 2.0 * logits.elements() * static_cast<double>(config.width);
   const bool is_part = part.split.ranks > 1;
   if (is_part) t.sums = exchange_sums(site, t, flops);
   graph.begin_step("loss");

@@ -63,6 +63,15 @@ class UnitRun {
   std::span<const UnitTensor> tensors_;
 };
 
+// The logits that the head computes for its loss, in chunks of rows. With tensor-parallel ranks a
+// rank has a part of the columns.
+struct HeadLogits {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+
+  double elements() const { return static_cast<double>(rows) * static_cast<double>(columns); }
+};
+
 struct UnitCall {
   std::vector<TensorId> reads = {};
   std::vector<TensorId> writes = {};
@@ -74,9 +83,9 @@ struct UnitCall {
   // must not be touched.
   std::function<void(const UnitRun&)> prepare = {};
   double flops = 0;
-  double masked_flops = 0;         // products that a mask makes needless; not part of flops
-  double logits = 0;               // that the head computes for its loss, in chunks of rows
-  TensorId chunk_sum = kNoTensor;  // the gradient to which each of these chunks adds
+  double masked_flops = 0;  // products that a mask makes needless; not part of flops
+  HeadLogits logits = {};
+  TensorId chunk_sum = kNoTensor;  // the gradient to which each chunk of the logits adds
   bool scales_loss = false;        // reads the loss scale
   // How much of the tensors that are not parameters or their gradients the call touches:
   // neighbouring experts touch only their own rows.
@@ -91,9 +100,8 @@ struct KernelCost {
   double flops = 0;
   double bytes = 0;
   bool is_attention = false;
-  // The head computes its logits in chunks of rows, each of which adds to a gradient.
-  double logits = 0;
-  double chunk_sum_bytes = 0;  // of that gradient
+  HeadLogits logits = {};
+  double chunk_sum_bytes = 0;  // of the gradient to which each chunk of the logits adds
 };
 
 // The tensors and calls of a unit while its layers write them down, in the order of the forward.

@@ -1,18 +1,9 @@
 #include "runtime/step/home_gate.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_set>
 
 namespace terrace {
-
-HomeGate::HomeGate(std::int32_t units)
-    : owners_([units] {
-        std::vector<std::int32_t> owners(static_cast<std::size_t>(units));
-        std::iota(owners.begin(), owners.end(), 0);
-        return owners;
-      }()),
-      is_closed_(owners_.size()) {}
 
 void HomeGate::close() {
   is_awaited_.store(false, std::memory_order_relaxed);

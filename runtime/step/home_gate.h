@@ -17,8 +17,6 @@ class HomeGate {
   // `owners` has the unit of each group.
   explicit HomeGate(std::vector<std::int32_t> owners)
       : owners_(std::move(owners)), is_closed_(owners_.size()) {}
-  // Makes a gate of groups each of which is all of a unit.
-  explicit HomeGate(std::int32_t units);
 
   // Closes the gate for all groups. Called only while no op runs.
   void close();

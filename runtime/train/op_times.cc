@@ -297,7 +297,9 @@ bool measure_ops(const OpMeasurement& measurement, MachineProfile& profile) {
   OpTimer timer(measurement, arenas);
   for (const auto& [op_class, op] : ops) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    const double expected_s = op->cost.flops / profile.flops_per_s;
+    const bool on_stream = has_device && op->lane == Lane::kCompute;
+    const double least_s = on_stream ? StreamTimer::kSettleS + StreamTimer::kEnoughS : 0;
+    const double expected_s = std::max(op->cost.flops / profile.flops_per_s, least_s);
     if (passed.count() + expected_s > measurement.seconds_most) {
       has_all = false;
     } else {

@@ -26,7 +26,8 @@ struct OpMeasurement {
 // that move data, and the norm's end, are left out.
 //
 // Returns whether all classes have times now. Leaves out ops that need more than `bytes_most`, and
-// ops whose products, at profile.flops_per_s, would go beyond `seconds_most`. Throws OutOfMemory.
+// ops that are expected to go beyond `seconds_most`: an op takes as long as its products at
+// profile.flops_per_s, and on a device as long as StreamTimer measures. Throws OutOfMemory.
 bool measure_ops(const OpMeasurement& measurement, MachineProfile& profile);
 
 // Measures two rates: at which all of the engine's threads copy the host's memory, and at which one

@@ -226,7 +226,34 @@ std::string update_text(const Explanation& plan, std::int32_t group) {
                            : policy.defers_update(group)
                                ? "under the next step's forward, where the simulator finds it best"
                                : "under the backward, as soon as its gradient is there";
-  return fmt::format("  update           runs {}, {}\n", where, when);
+  return fmt::format("runs {}, {}", where, when);
+}
+
+// Says it once for neighbouring groups that are updated alike, and names the groups where not all
+// of the unit's are.
+std::string updates_text(const Explanation& plan, std::int32_t unit) {
+  struct Alike {
+    std::size_t first = 0, last = 0;  // groups of the unit, from 1
+    std::string how;
+  };
+  std::vector<Alike> all;
+  const std::vector<std::int32_t> own = plan.own_groups(unit);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (!plan.model().group_trains(own[i]) || !plan.policy().has_backward) continue;
+    std::string how = update_text(plan, own[i]);
+    if (!all.empty() && all.back().how == how) {
+      all.back().last = i + 1;
+    } else {
+      all.push_back({i + 1, i + 1, std::move(how)});
+    }
+  }
+  std::string text;
+  for (const Alike& alike : all) {
+    text += fmt::format("  update           {}", alike.how);
+    if (all.size() > 1) text += fmt::format(" (groups {} to {})", alike.first, alike.last);
+    text += '\n';
+  }
+  return text;
 }
 
 // Names the groups where the unit has several of its own.
@@ -370,12 +397,7 @@ std::string explain_unit(const TierPlan& plan, std::string_view name) {
     return text + "  only a plan that keeps as little as it can fits beside the evaluation\n";
   }
   text += states_text(explanation, *unit);
-  std::string before;  // most groups of a unit are updated alike
-  for (const std::int32_t group : explanation.own_groups(*unit)) {
-    if (!model.group_trains(group) || !plan.training.policy.has_backward) continue;
-    const std::string update = update_text(explanation, group);
-    if (std::exchange(before, update) != update) text += update;
-  }
+  text += updates_text(explanation, *unit);
   return text + loads_text(explanation, *unit);
 }
 

@@ -9,11 +9,6 @@
 namespace terrace {
 namespace {
 
-// A GPU that computes lowers its clock within some hundredths of a second to stay within its power
-// limit: an H200 from 1980 to 1600 MHz. So work is run for kSettleS before it counts, and is then
-// measured for kEnoughS, but each at most kRunsMost times.
-constexpr double kSettleS = 0.06;
-constexpr double kEnoughS = 0.04;
 constexpr int kRunsMost = 200;
 
 std::vector<std::byte> made_up_numbers(std::size_t size_bytes) {

@@ -28,11 +28,17 @@ class KernelTask final : public StreamTask {
 // Used by one thread.
 class StreamTimer {
  public:
+  // A GPU that computes lowers its clock within some hundredths of a second to stay within its
+  // power limit: an H200 from 1980 to 1600 MHz. So work is run for kSettleS before it counts, and
+  // is then measured for kEnoughS. Very short work is run less long.
+  static constexpr double kSettleS = 0.06;
+  static constexpr double kEnoughS = 0.04;
+
   explicit StreamTimer(Device& device);
 
   // Returns the seconds that the device takes for `kernels`. Short ones are launched many times in
   // a row, so that the host's launches delay them no more than in a step. The first launches do not
-  // count: they load the kernels, and the device's clock is higher until it draws its full power.
+  // count: they load the kernels, and the device's clock has yet to settle.
   // Throws DeviceError, and what a launch throws.
   double seconds_of(FunctionRef<void(NativeStream)> kernels);
   // Returns the seconds of a copy, measured in the same way.

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "runtime/checkpoint/durable_file.h"
@@ -16,6 +18,13 @@
 
 namespace terrace {
 namespace {
+
+// Returns the owners of groups of which each is all of a unit.
+std::vector<std::int32_t> each_unit_one_group(std::int32_t units) {
+  std::vector<std::int32_t> owners(static_cast<std::size_t>(units));
+  std::iota(owners.begin(), owners.end(), 0);
+  return owners;
+}
 
 class CheckpointWriterTest : public testing::Test {
  protected:
@@ -130,7 +139,7 @@ TEST_F(CheckpointWriterTest, UnitsThatAreReadBesideTheStepsChangeOnlyBehindTheGa
   HeldFiles disk;
   const auto units = static_cast<std::int32_t>(layout_.size());
   std::vector<std::atomic<float>> steps(layout_.size());
-  HomeGate gate(units);
+  HomeGate gate(each_unit_one_group(units));
   CheckpointWriter writer;
   writer.start_beside(
       job(3, disk),
@@ -160,7 +169,7 @@ TEST_F(CheckpointWriterTest, UnitsThatAreReadBesideTheStepsChangeOnlyBehindTheGa
 
 TEST_F(CheckpointWriterTest, APieceThatCannotBeReadBesideTheStepsIsItsResultAndOpensTheGate) {
   const auto units = static_cast<std::int32_t>(layout_.size());
-  HomeGate gate(units);
+  HomeGate gate(each_unit_one_group(units));
   CheckpointWriter writer;
   writer.start_beside(
       job(3, system_files()),
@@ -180,7 +189,7 @@ TEST_F(CheckpointWriterTest, AFullDiskOpensTheGate) {
   staging_bytes_ = 0;
   FullDiskFiles disk(directory_.path(), 1'000'000, false);
   const auto units = static_cast<std::int32_t>(layout_.size());
-  HomeGate gate(units);
+  HomeGate gate(each_unit_one_group(units));
   CheckpointWriter writer;
   writer.start_beside(job(3, disk), fetch(), gate);
   gate.pass(units - 1);
@@ -211,7 +220,7 @@ TEST_F(CheckpointWriterTest, TheStateIsReadAheadOfTheDriveOnlyWhereAStepWaits) {
   HeldFiles disk;
   const auto units = static_cast<std::int32_t>(layout_.size());
   std::atomic<int> pieces = 0;
-  HomeGate gate(units);
+  HomeGate gate(each_unit_one_group(units));
   CheckpointWriter writer;
   writer.start_beside(
       job(3, disk),

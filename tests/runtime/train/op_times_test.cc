@@ -160,26 +160,32 @@ TEST(OpEstimates, FollowTheProductsOrTheBytes) {
 }
 
 // The head's logits pass through memory, and so does the sum of its weight gradient, twice for each
-// chunk of logits.
+// chunk of logits. A chunk has a power of two of rows, so one of the bytes of 127 rows has 64.
 TEST(OpEstimates, OfTheHeadPassItsLogits) {
-  const ModelRuntimeOptions options = tiny_options(tiny_model("llama", false, false), DType::kBF16);
+  ModelRuntimeOptions options = tiny_options(tiny_model("llama", false, false), DType::kBF16);
+  options.batch.sequences = 1;
+  options.batch.positions = 192;
   const Program program = plan_model(options).training.program;
-  const auto logits = static_cast<double>(options.batch.rows() * options.model.vocabulary);
-  const auto gradient =
-      static_cast<double>(options.model.vocabulary * options.model.width) * sizeof(float);
-  const auto head_s = [&](double chunks) {
+  const std::int64_t vocabulary = options.model.vocabulary;
+  const auto logits = static_cast<double>(options.batch.rows() * vocabulary);
+  const auto gradient = static_cast<double>(vocabulary * options.model.width) * sizeof(float);
+  const auto head_s = [&](std::int64_t rows_at_once, double pass_bytes) {
     MachineProfile profile;
-    estimate_ops(kernels_of(options, program),
-                 {.flops_per_s = 1e30,
-                  .memory_bytes_per_s = 1,
-                  .logits_bytes_most = logits * sizeof(float) / chunks},
-                 profile);
+    estimate_ops(
+        kernels_of(options, program),
+        {.flops_per_s = 1e30,
+         .memory_bytes_per_s = 1,
+         .logits_bytes_most = static_cast<std::uint64_t>(rows_at_once * vocabulary) * sizeof(float),
+         .logit_pass_bytes = pass_bytes},
+        profile);
     const auto is_head = [](const Op& op) { return op.kind == OpKind::kBackward; };
     return profile.seconds_per_work.at(
         class_of(program, *std::ranges::find_if(program.ops, is_head)));
   };
-  EXPECT_GT(head_s(1), 6 * logits + 2 * gradient);
-  EXPECT_NEAR(head_s(3) - head_s(1), 4 * gradient, 1e-6 * gradient);
+  const double one_s = head_s(256, 6);
+  EXPECT_GT(one_s, 6 * logits + 2 * gradient);
+  EXPECT_NEAR(head_s(127, 6) - one_s, 4 * gradient, 1e-6 * gradient);
+  EXPECT_NEAR(head_s(256, 8) - one_s, 2 * logits, 1e-6 * logits);
 }
 
 TEST(OpEstimates, AddTheStartOfEachKernel) {
