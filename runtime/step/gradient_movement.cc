@@ -216,7 +216,11 @@ void GradientMovement::follow(const GradientRecipe& recipe, Mover& mover, std::i
         range = mover.bring(range, Tier::kHost, number);
         break;
       case RecipeStep::kNormPartials:
-        add_norm_partials(mover, group, chunk, range);
+        if (holds_back_partials(range)) {
+          late_partials_.push_back({group, chunk, range});
+        } else {
+          add_norm_partials(mover, group, chunk, range);
+        }
         break;
       case RecipeStep::kToHome: {
         const Range home = homes_.chunk(group, chunk);
@@ -268,6 +272,20 @@ Range GradientMovement::reduced(Mover& mover, std::int32_t group, std::int64_t c
   const bool goes_home =
       homes_.is_sharded(group) && state_.draft.tier_of(home) == state_.draft.tier_of(whole);
   return reduce_to(mover, model, whole, goes_home ? home : own_shard(model, whole), number);
+}
+
+// On the compute lane they would hold up the next backward until ranks have added this gradient.
+bool GradientMovement::holds_back_partials(const Range& part) const {
+  return state_.model.zero.ranks > 1 && state_.draft.tier_of(part) == Tier::kDevice;
+}
+
+void GradientMovement::add_late_partials() {
+  for (const LatePartials& late : late_partials_) {
+    Mover mover = state_.store(
+        {state_.model.owner(late.group), late.group, -1, kOfThisStep, Account::kGradients});
+    add_norm_partials(mover, late.group, late.chunk, late.part);
+  }
+  late_partials_.clear();
 }
 
 // They run where the gradient is: on the update lane for host memory, on the compute lane for the

@@ -30,6 +30,8 @@ class GradientMovement {
   // Called behind a task that has written a gradient: adds it to the sum that is kept elsewhere, if
   // there is one, and sends a finished gradient home.
   void settle(std::int32_t group, std::int32_t micro_batch);
+  // Called behind the last task before the norm's end: adds the norm partials that were held back.
+  void add_late_partials();
   // Sends a chunk of the gradient to the pipeline stage of the group's owner, or receives it there.
   // It is not yet added over data-parallel ranks.
   void pass_borrowed(const Task& task);
@@ -78,7 +80,15 @@ class GradientMovement {
               Range range);
   Range rounded(Mover& mover, std::int32_t group, std::int64_t chunk, const Range& whole);
   Range reduced(Mover& mover, std::int32_t group, std::int64_t chunk, const Range& whole);
+  bool holds_back_partials(const Range& part) const;
   void add_norm_partials(Mover& mover, std::int32_t group, std::int64_t chunk, const Range& part);
+
+  // A finished gradient on the device whose norm is taken at the end of the step.
+  struct LatePartials {
+    std::int32_t group = -1;
+    std::int64_t chunk = 0;
+    Range part;
+  };
 
   MovementState& state_;
   const Homes homes_;
@@ -87,6 +97,7 @@ class GradientMovement {
   std::vector<BufferId> buffers_;             // by group, in the compute tier until it is home
   std::vector<BufferId> sums_;                // by group, on the host before it goes to NVMe
   std::vector<std::int32_t> finished_at_;     // by group: the task that finished it; -1: not yet
+  std::vector<LatePartials> late_partials_;
 };
 
 }  // namespace terrace

@@ -25,8 +25,12 @@ class MovementPass {
   }
 
   Draft run() {
+    const auto tasks = std::ssize(state_.tasks);
     for (const Task& task : state_.tasks) {
       add(task);
+      const bool norm_ends_next =
+          state_.now + 1 < tasks && state_.tasks[state_.now + 1].kind == OpKind::kNormFinish;
+      if (norm_ends_next && gradients_.has_value()) gradients_->add_late_partials();
       ++state_.now;
     }
     return std::move(state_.draft);

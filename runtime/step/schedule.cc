@@ -128,6 +128,9 @@ class Scheduler {
   void pipelined() {
     const PipelineCut& cut = model_.pipeline;
     if (policy_.has_backward) receive_updated();
+    // A later stage makes all its updates while it waits for its first input. If an update came
+    // after that input, the input of the stage behind would be late by this time, too.
+    if (cut.stage > 0) updates_to(first_uses_.size());
     const PipelineShape shape{policy_.pipeline_schedule, cut.stages, policy_.micro_batches,
                               cut.virtual_stages};
     for (const PipelineSlot& slot : pipeline_slots(shape, cut.stage)) {

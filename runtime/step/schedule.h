@@ -41,8 +41,9 @@ struct Task {
 // with the updates. Updates that wait for the norm are deferred: a group's update comes one part of
 // a pass ahead of the next step's first part that uses the group. Another update follows the task
 // that finishes its gradient. In a pipeline these are the tasks of this rank's stage, with its
-// messages. If the model has tasks from outside, their order is kept, and only updates are added.
-// In micro-batch-major order there are tasks of the listed micro-batches alone; other orders list
+// messages, and every stage but the first makes its deferred updates before its first pass. If the
+// model has tasks from outside, their order is kept, and only updates are added. In
+// micro-batch-major order there are tasks of the listed micro-batches alone; other orders list
 // each.
 std::vector<Task> schedule_step(const StepModel& model, const StepPolicy& policy,
                                 const std::vector<ListedMicroBatch>& listed);

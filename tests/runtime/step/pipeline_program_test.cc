@@ -180,6 +180,22 @@ TEST(PipelineProgram, AStageHasItsUnitsOnly) {
   EXPECT_EQ(bytes_of(programs[1], "param[0]"), 0U);
 }
 
+// So all stages make their updates at the same time, and not one stage after the other.
+TEST(PipelineProgram, ALaterStageUpdatesBeforeItsFirstInput) {
+  const StepModel model = small_step_model(10, false);
+  const StepPolicy policy = policy_for(model, 2);
+  const std::vector<Program> programs = programs_of_stages(model, 3, policy);
+  for (std::int32_t stage = 0; stage < 3; ++stage) {
+    bool has_computed = false;
+    std::int64_t updates_behind = 0;
+    for (const Op& op : programs[static_cast<std::size_t>(stage)].ops) {
+      has_computed = has_computed || op.kind == OpKind::kForward;
+      updates_behind += has_computed && op.kind == OpKind::kUpdate ? 1 : 0;
+    }
+    EXPECT_EQ(updates_behind > 0, stage == 0) << stage;
+  }
+}
+
 // In an interleaved pipeline, stage s has the pieces s, s + 3 and s + 6.
 TEST(PipelineProgram, AnInterleavedStageHasItsPieces) {
   const StepModel model = small_step_model(10, true);

@@ -176,6 +176,27 @@ TEST(ZeroProgram, SendsWhatItsStageSays) {
   }
 }
 
+// Compute ops run one after the other, so one that needs the sum over ranks would hold up the
+// backward behind it.
+TEST(ZeroProgram, NoBackwardOnADeviceWaitsForASumOverRanks) {
+  for (std::int32_t stage = 0; stage < 4; ++stage) {
+    const StepModel model = divided(small_step_model(4, false), {stage, 2, 0});
+    const AllHomes on_device{Tier::kDevice, Tier::kDevice, Tier::kDevice, Tier::kDevice};
+    StepPolicy policy = uniform_policy(model, on_device);
+    policy.micro_batches = 2;
+    const Program program = compile_step(model, policy, {});
+    bool has_partials = false;
+    std::int64_t backwards_behind = 0;
+    for (const Op& op : program.ops) {
+      if (op.lane != Lane::kCompute) continue;
+      has_partials = has_partials || op.kind == OpKind::kNormPartials;
+      backwards_behind += has_partials && op.kind == OpKind::kBackward ? 1 : 0;
+    }
+    EXPECT_TRUE(has_partials);
+    EXPECT_EQ(backwards_behind, 0) << "ZeRO stage " << stage;
+  }
+}
+
 // More bytes are sent, and there are no whole sums: memory holds only this rank's parts of
 // gradients and those that are on their way.
 TEST(ZeroProgram, ReducingEveryMicroBatchNeedsLessMemory) {
