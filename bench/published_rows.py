@@ -11,7 +11,11 @@ is within 15 %.
 
 The programs of some rows keep attention's scores in memory (`keeps_scores`). Terrace does not, so
 its plan has no time for them. The script adds it: the bytes that such a program moves, at the
-memory's rate, and the products of the masked half. The table has both ratios.
+memory's rate, and the products of the masked half. The programs of some rows add gradients over
+data-parallel ranks behind the whole backward (`sums_gradients_last`: function train_step of
+Megatron-LM's megatron/training.py, releases 2.0 to 3.0). Terrace adds them under the backward, so
+the script adds half of the time that the plan has for its sums: they are in fp32, those programs' in
+fp16. The table has the ratio of the plan alone, too.
 
 V100 has no bf16, so its rows are planned in fp16, and the others in bf16.
 
@@ -142,8 +146,15 @@ def seconds_of_scores(row, text):
     return moved / memory + masked / products
 
 
+def seconds_of_last_sums(step_s, results):
+    """Returns what a step takes longer if fp16 gradients are added behind the backward."""
+    links = next(r for r in results if r["name"] == "links")
+    return step_s * links["collective"]["busy_share"] / 2
+
+
 def plan(row, options, profiles):
-    """Returns the ratios of predicted and published, without and with the scores; or why not."""
+    """Returns the ratios of predicted and published, of the plan alone and with what the row's
+    program does besides; or why there is no plan."""
     if row["gpus"] != row["tensor"] * row["pipeline"] * row["data"]:
         return {"refused": "the ranks have an axis that plans do not have"}
     words = command_of(row, options, profiles.file(row["machine"]))
@@ -154,7 +165,8 @@ def plan(row, options, profiles):
         return {"refused": f"the plan takes more than {SECONDS_MOST} s"}
     if done.returncode != 0:
         return {"refused": done.stderr.strip().splitlines()[-1][:200]}
-    step = next(r for r in json.loads(done.stdout)["results"] if r["name"] == "step")
+    results = json.loads(done.stdout)["results"]
+    step = next(r for r in results if r["name"] == "step")
     predicted = step["step_s"]
     text = profiles.text(row["machine"])
     if "step_s" in row:
@@ -165,9 +177,11 @@ def plan(row, options, profiles):
         # A published rate counts a recomputed forward as work.
         work = 4 / 3 if "mfu" not in row and row["recompute"] == "full" else 1
         published = predicted * step["mfu"] * work / share
-    scores = seconds_of_scores(row, text) if row.get("keeps_scores") else 0
+    besides = seconds_of_scores(row, text) if row.get("keeps_scores") else 0
+    if row.get("sums_gradients_last"):
+        besides += seconds_of_last_sums(predicted, results)
     return {"predicted_s": predicted, "published_s": published,
-            "ratio_of_plan": predicted / published, "ratio": (predicted + scores) / published,
+            "ratio_of_plan": predicted / published, "ratio": (predicted + besides) / published,
             "limited_by": step["bottleneck"]}
 
 
@@ -210,7 +224,7 @@ def main():
         found["hit"] = "ratio" in found and abs(found["ratio"] - 1) <= LIMIT
         results.append(found)
         said = found.get("refused") or (f"{found['ratio_of_plan']:.2f} by the plan, "
-                                        f"{found['ratio']:.2f} with scores, "
+                                        f"{found['ratio']:.2f} with the rest, "
                                         f"{found['limited_by']}")
         print(f"{row['row']:38} {'hit ' if found['hit'] else 'miss'} {said}", file=sys.stderr,
               flush=True)
