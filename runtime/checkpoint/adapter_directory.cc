@@ -102,7 +102,6 @@ const SafetensorsTensor* AdapterDirectory::locate(const std::string& stored_name
 }
 
 ModelConfig AdapterDirectory::adapted(const ModelConfig& config) const {
-  refuse_adapter_of_experts(config);
   ModelConfig model = config;
   model.adapter = {};
   std::set<std::string> weights;

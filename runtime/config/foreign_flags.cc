@@ -35,6 +35,8 @@ constexpr std::string_view kAlwaysCompiled = "leave it out: the step is always c
 constexpr std::string_view kMetrics =
     "leave it out: the run directory contains metrics.jsonl and a TensorBoard file with the same "
     "numbers";
+constexpr std::string_view kExpertParallel =
+    "leave it out: experts are not shared out between ranks; --tensor-parallel divides each expert";
 constexpr std::string_view kLoraTargets =
     "patterns of names, for example *.self_attn.q_proj.weight; without it all linear layers of "
     "blocks";
@@ -390,8 +392,8 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
      "pieces of the model on a rank: the layers of a rank divided by the layers of a piece"},
     {"context-parallel-size", "", "leave it out: context parallelism is not built"},
     {"context-parallel-degree", "", "leave it out: context parallelism is not built"},
-    {"expert-model-parallel-size", "", "leave it out: mixture of experts is not built"},
-    {"expert-parallel-degree", "", "leave it out: mixture of experts is not built"},
+    {"expert-model-parallel-size", "", kExpertParallel},
+    {"expert-parallel-degree", "", kExpertParallel},
     {"nproc-per-node", "local-ranks", kRanks},
     {"num-gpus", "local-ranks", kRanks},
     {"num-processes", "local-ranks", kRanks},

@@ -71,8 +71,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.model.lora.alpha ? toml_number(*o.model.lora.alpha) : std::string{};
      }},
     {{"lora-targets", "Tuning", "PATTERN",
-      "The layers that get an adapter: endings of names, such as q_proj, or patterns of names (all "
-      "linear layers of the blocks)",
+      "The layers that get an adapter: endings of names, such as q_proj, or patterns of names; "
+      "experts and routers get none (all-linear: all other linear layers of the blocks)",
       FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) { o.model.lora.targets = v.texts(); },
      [](const TrainOptions& o) {

@@ -160,6 +160,7 @@ void HomeAccess::read(StateClass state, std::int32_t group, std::int64_t chunk, 
     waiter.begin();
     this->begin(IoRequest::Direction::kRead, part, waiter);
     waiter.wait();
+    bytes_read_ += part.memory.size();
     const std::size_t end = std::min(first + out.size(), begin + part.memory.size());
     std::memcpy(out.data() + (at - first), part.memory.data() + (at - begin), end - at);
     at = end;

@@ -34,6 +34,8 @@ class HomeAccess {
   // IoError, CorruptData, DeviceError.
   void read(StateClass state, std::int32_t group, std::int64_t chunk, std::size_t first,
             std::span<std::byte> out);
+  // Returns the bytes that read() has read from drives so far: whole blocks.
+  std::size_t bytes_read() const { return bytes_read_; }
   // Replaces that part. `fill` is called for one piece after another, front to back. It sets all of
   // a piece; for a piece that is zero it may set nothing and return false. Zeros are not written to
   // a drive.
@@ -67,6 +69,7 @@ class HomeAccess {
   BlockStore* store_;
   std::map<BufferKey, BufferId> persistent_;
   const std::size_t piece_bytes_;
+  std::size_t bytes_read_ = 0;
   HostMemory bounce_;  // several pieces
   // Last: its copies use the above.
   std::unique_ptr<Stream> stream_;

@@ -179,9 +179,9 @@ std::string budgets_over(const Ledger& ledger, OptionNames name_of_option) {
 
 }  // namespace
 
-// Takes as many experts as leave the group, with its gradient, an eighth of the memory that units
-// compute in. The rest is for the groups that are on their way and for everything else in a step.
-// Halving the number keeps groups about equal.
+// Takes as many experts as leave the group, with its gradient if it has one, an eighth of the
+// memory that units compute in. The rest is for the groups that are on their way and for everything
+// else in a step. Halving the number keeps groups about equal.
 std::int64_t experts_per_group_of(const ModelRuntimeOptions& options) {
   constexpr std::size_t kShare = 8;
   const ModelConfig& model = options.model;
@@ -191,10 +191,13 @@ std::int64_t experts_per_group_of(const ModelRuntimeOptions& options) {
   const auto& budget = options.budgets.at(static_cast<std::size_t>(compute));
   if (!budget.has_value()) return experts;
   constexpr std::int64_t kMatrices = 3;  // gate, up and down
+  const MeshShape& shape = options.ranks.shape;
   const std::int64_t elements = padded_elements(
-      kMatrices * model.width * model.experts.intermediate, options.ranks.shape.data);
+      kMatrices * model.width * model.experts.intermediate / shape.tensor, shape.data);
+  // An adapter leaves the experts frozen. Quantised ones are dequantised, one matrix at a time.
+  const std::size_t of_gradient = model.adapter.is_there() ? 0 : sizeof(float);
   const std::size_t bytes_of_expert =
-      static_cast<std::size_t>(elements) * (size_of(options.compute_type) + sizeof(float));
+      static_cast<std::size_t>(elements) * (size_of(options.compute_type) + of_gradient);
   while (experts > 1 && static_cast<std::size_t>(experts) * bytes_of_expert > *budget / kShare) {
     experts = (experts + 1) / 2;
   }

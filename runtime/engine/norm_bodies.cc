@@ -39,15 +39,20 @@ void NormBodies::add_partials(const Op& op, std::int32_t group, std::int32_t ten
   const std::int32_t holders = model_.zero.of_optimizer() ? model_.zero.ranks : 1;
   const ParameterGroup& of = model_.groups.at(static_cast<std::size_t>(group));
   const bool counts_all = tensor_rank == 0 || of.replicated.empty();
-  const std::int64_t end =
-      (counts_all ? of.trained_elements() : of.replicated.begin) / kBlockElements;
+  const std::int64_t trained = of.trained_elements() / kBlockElements;
+  // The blocks from `begin` up to `end` are left out.
+  const std::int64_t begin = counts_all ? trained : of.replicated.begin / kBlockElements;
+  const std::int64_t end = counts_all ? trained : of.replicated.end / kBlockElements;
   std::int64_t block = 0;
   for (std::int64_t chunk = 0; chunk < model_.trained_chunks(group); ++chunk) {
     const std::int64_t count = model_.chunk_size(group, chunk) / (kBlockElements * holders);
     for (std::int32_t rank = 0; rank < holders; ++rank, block += count) {
       const double* partials = sums_of_rank(op, model_.rank_of(stage, rank, tensor_rank));
-      const std::int64_t counted = std::clamp<std::int64_t>(end - block, 0, count);
-      norm.add({partials + at, static_cast<std::size_t>(counted)});
+      const auto in_chunk = [&](std::int64_t number) {
+        return static_cast<std::size_t>(std::clamp<std::int64_t>(number - block, 0, count));
+      };
+      norm.add({partials + at, in_chunk(begin)});
+      norm.add({partials + at + in_chunk(end), in_chunk(trained) - in_chunk(end)});
     }
     at += static_cast<std::size_t>(count);
   }

@@ -14,7 +14,7 @@
 namespace terrace {
 
 // The largest number of buffers between the steps of a unit's pass.
-inline constexpr std::size_t kMostBetween = 32;
+inline constexpr std::size_t kMostBetween = 64;
 
 // The bodies of the ops in which units compute. Used by the compute lane alone.
 class UnitBodies {

@@ -228,6 +228,23 @@ void UnitState::read(StateField field, std::int32_t group, std::int64_t begin,
   }
 }
 
+void UnitState::read_stored(std::int32_t group, std::int64_t begin, std::span<std::byte> out) {
+  const std::size_t width = model_.parameter_bytes(group);
+  TERRACE_CHECK_EQ(model_.trained_chunks(group), 0);
+  TERRACE_CHECK_EQ(out.size() % width, 0U);
+  while (!out.empty()) {
+    const std::int64_t chunk = model_.chunk_of(group, begin);
+    const std::int64_t in_chunk = begin - model_.chunk_begin(group, chunk);
+    const std::int64_t left = model_.chunk_size(group, chunk) - in_chunk;
+    const std::span<std::byte> part =
+        out.first(std::min(out.size(), static_cast<std::size_t>(left) * width));
+    const std::size_t first = in_home(StateClass::kParameters, group, chunk, in_chunk) * width;
+    homes_.read(StateClass::kParameters, group, chunk, first, part);
+    out = out.subspan(part.size());
+    begin += static_cast<std::int64_t>(part.size() / width);
+  }
+}
+
 std::size_t UnitState::in_home(StateClass state, std::int32_t group, std::int64_t chunk,
                                std::int64_t begin) const {
   const ChunkPart home = model_.home_part(state, group, chunk);

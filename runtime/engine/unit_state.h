@@ -67,6 +67,11 @@ class UnitState {
   // Frozen elements have only their parameters, in the group's type; their other fields read as
   // zero. Quantised elements have no values: their parameters must not be asked for.
   void read(StateField field, std::int32_t group, std::int64_t begin, std::span<float> out);
+  // Sets `out` to parameters as they are stored, from element `begin` of a group on, none of whose
+  // elements train. An evaluation may run meanwhile, because it changes no home.
+  void read_stored(std::int32_t group, std::int64_t begin, std::span<std::byte> out);
+  // Returns the bytes that all reads have read from drives so far: whole blocks.
+  std::size_t bytes_read() const { return homes_.bytes_read(); }
   // Returns whether all of these elements are at home on this rank.
   bool is_here(StateField field, std::int32_t group, ElementSpan elements) const;
 

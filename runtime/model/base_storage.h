@@ -10,8 +10,8 @@
 
 namespace terrace {
 
-// How the frozen matrices of blocks are kept: in the compute type, or quantised. All other
-// parameters are in the compute type.
+// How the frozen matrices of blocks and of their experts are kept: in the compute type, or
+// quantised. All other parameters are in the compute type, and so are routers.
 struct BaseStorage {
   std::optional<QuantizedForm> form;  // unset: not quantised
   std::int64_t element_bytes = 2;     // of the compute type

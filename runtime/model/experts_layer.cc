@@ -10,11 +10,10 @@
 namespace terrace {
 namespace {
 
-// The names of the tensors of numbers.
+// The names of the other tensors of numbers.
 constexpr std::string_view kChosen = "chosen experts";
 constexpr std::string_view kOrder = "slots by expert";
 constexpr std::string_view kPlaces = "places of slots";
-constexpr std::string_view kOffsets = "rows of experts";
 
 // The choice of experts: which the rows have, with which weights, and the slots sorted by expert.
 struct Route {
@@ -32,6 +31,10 @@ struct ExpertWeights {
   TensorId value = kNoTensor;
   TensorId gradient = kNoTensor;  // kNoTensor: the experts are frozen
   std::vector<TensorId> padding;  // of the gradient: no parameters
+  // The parts of all matrices of a kind, one below the other, if they are quantised. Then there is
+  // no value.
+  Weight gate_up = {};
+  Weight down = {};
 };
 
 // The tensors and numbers of a layer of experts.
@@ -84,11 +87,14 @@ struct GroupRows {
         width(t.layer.width),
         inner(t.layer.inner) {}
 
-  // Returns the matrix of each expert, or its gradient, as a row.
+  // Returns the matrix of each expert, or its gradient, as a row. The rows of `all` are whole
+  // experts, or these matrices alone.
   StridedRows matrices(const UnitRun& run, TensorId all, ExpertMatrix matrix) const {
     const std::int64_t gate_up = 2 * inner * width;
-    if (matrix == ExpertMatrix::kGateUp) return columns_of(run.view(all), 0, gate_up);
-    return columns_of(run.view(all), gate_up, inner * width);
+    const std::int64_t elements = matrix == ExpertMatrix::kGateUp ? gate_up : inner * width;
+    const TensorView view = run.view(all);
+    const bool is_behind = matrix == ExpertMatrix::kDown && view.shape[1] != elements;
+    return columns_of(view, is_behind ? gate_up : 0, elements);
   }
   // Returns where the rows of the group's experts begin, and where the last ones end.
   TensorView offsets(const UnitRun& run) const {
@@ -121,11 +127,33 @@ std::int64_t checked_expert(const LayerSite& site) {
     if (!is_of_expert(tensor.kind)) continue;
     const auto place = static_cast<std::int64_t>(tensor.kind) -
                        static_cast<std::int64_t>(ParameterKind::kExpertGate);
+    if (tensor.quantized) continue;
     TERRACE_CHECK_EQ(tensor.offset, layout.shared_elements() +
                                         tensor.expert * layout.experts.elements + place * matrix);
     TERRACE_CHECK_EQ(tensor.trainable, layout.experts.train);
   }
   return 3 * matrix;
+}
+
+// Adds the quantised matrices of these kinds of a group, as parts of a matrix in which the
+// experts lie one below the other. `number` and `begin` are as below.
+Weight quantized_matrices(const LayerSite& site, std::initializer_list<ParameterKind> kinds,
+                          const ExpertGroup& group, std::int32_t number, std::int64_t begin) {
+  Weight all;
+  std::int64_t rows = 0;
+  for (std::int64_t expert = group.first; expert < group.first + group.count; ++expert) {
+    for (const ParameterKind kind : kinds) {
+      const ParameterTensor* const tensor =
+          site.layout.find(kind, static_cast<std::int32_t>(expert));
+      WeightPart part = site.weight_part(*tensor, rows);
+      UnitTensor& bytes = site.graph.at(part.value);
+      bytes.number = number;
+      bytes.offset -= static_cast<std::size_t>(begin) * size_of(site.type);
+      rows += part.rows;
+      all.parts.push_back(part);
+    }
+  }
+  return all;
 }
 
 // Adds the parameters of a group as one tensor: a row for each expert, with its padding. `number`
@@ -145,6 +173,13 @@ ExpertWeights expert_weights(const LayerSite& site, const ExpertGroup& group, st
   ExpertWeights weights;
   weights.first = group.first;
   weights.count = group.count;
+  if (site.layout.experts.are_quantized) {
+    using Kind = ParameterKind;
+    weights.gate_up =
+        quantized_matrices(site, {Kind::kExpertGate, Kind::kExpertUp}, group, number, begin);
+    weights.down = quantized_matrices(site, {Kind::kExpertDown}, group, number, begin);
+    return weights;
+  }
   weights.value = add(Role::kParameters, site.type, group.elements, group.count);
   if (!site.layout.experts.train) return weights;
   weights.gradient = add(Role::kGradient, DType::kF32, group.elements, group.count);
@@ -181,7 +216,7 @@ Route choose(const LayerSite& site, TensorId logits) {
                        site.per_row("expert weights", rows, per_row),
                        numbers(site, kOrder, rows * per_row),
                        numbers(site, kPlaces, rows, per_row),
-                       numbers(site, kOffsets, site.config.experts.count + 1)};
+                       numbers(site, kRowsOfExperts, site.config.experts.count + 1)};
   UnitCall choice;
   choice.reads = {logits};
   choice.writes = {route.index, route.weight};
@@ -229,8 +264,23 @@ struct Operand {
   ExpertSide side(const UnitRun& run) const { return {run.view(tensor), is_by_row}; }
 };
 
-UnitCall forward_call(const GroupTensors& t, ExpertMatrix matrix, Operand x, TensorId y) {
-  const TensorId weights = t.weights.value;
+// Returns the tensor that has a matrix of each of a group's experts. Quantised ones are dequantised
+// in scratch, for each product again, so that one matrix of each expert is there at a time.
+TensorId multiplied_weights(const LayerSite& site, const GroupTensors& t, ExpertMatrix matrix) {
+  if (!site.layout.experts.are_quantized) return t.weights.value;
+  const bool is_down = matrix == ExpertMatrix::kDown;
+  const TensorId rows = side_by_side(site, is_down ? t.weights.down : t.weights.gate_up);
+  UnitTensor experts = site.graph.at(rows);
+  const std::int64_t elements = experts.rows() * experts.columns();
+  experts.name = "dequantised experts";
+  experts.shape = {t.weights.count, elements / t.weights.count, 1, 1};
+  experts.same_as = rows;
+  return site.graph.add(experts);
+}
+
+UnitCall forward_call(const LayerSite& site, const GroupTensors& t, ExpertMatrix matrix, Operand x,
+                      TensorId y) {
+  const TensorId weights = multiplied_weights(site, t, matrix);
   UnitCall call;
   call.reads = {x.tensor, weights, t.layer.route.order, t.layer.route.offsets};
   call.writes = {y};
@@ -247,8 +297,9 @@ UnitCall forward_call(const GroupTensors& t, ExpertMatrix matrix, Operand x, Ten
   return call;
 }
 
-UnitCall input_gradient_call(const GroupTensors& t, ExpertMatrix matrix, Operand dy, TensorId dx) {
-  const TensorId weights = t.weights.value;
+UnitCall input_gradient_call(const LayerSite& site, const GroupTensors& t, ExpertMatrix matrix,
+                             Operand dy, TensorId dx) {
+  const TensorId weights = multiplied_weights(site, t, matrix);
   UnitCall call;
   call.reads = {dy.tensor, weights, t.layer.route.order, t.layer.route.offsets};
   call.writes = {dx};
@@ -374,7 +425,7 @@ GroupTensors activated_rows(const LayerSite& site, const ExpertTensors& t,
   GroupTensors group = {t, weights};
   group.up = sorted_rows(site, "up", t, 2 * t.inner);
   group.activated = sorted_rows(site, "activated", t, t.inner);
-  site.graph.call(forward_call(group, ExpertMatrix::kGateUp, {t.x, true}, group.up));
+  site.graph.call(forward_call(site, group, ExpertMatrix::kGateUp, {t.x, true}, group.up));
   site.graph.call(activation_call(group));
   return group;
 }
@@ -394,7 +445,7 @@ void group_backward(const LayerSite& site, const GroupTensors& t, const LayerGra
   slots.dweight = g.dweight;
   if (trains) slots.weighted = sorted_rows(site, "weighted", t.layer, t.layer.inner);
   clear_expert_padding(site, t.weights);
-  graph.call(input_gradient_call(t, ExpertMatrix::kDown, {g.dy, true}, slots.dh));
+  graph.call(input_gradient_call(site, t, ExpertMatrix::kDown, {g.dy, true}, slots.dh));
   graph.call(weigh_call(t, slots));
   if (trains) {
     graph.call(weight_gradient_call(t, ExpertMatrix::kDown, {g.dy, true}, {slots.weighted, false}));
@@ -404,7 +455,7 @@ void group_backward(const LayerSite& site, const GroupTensors& t, const LayerGra
   if (trains) {
     graph.call(weight_gradient_call(t, ExpertMatrix::kGateUp, {dup, false}, {t.layer.x, true}));
   }
-  graph.call(input_gradient_call(t, ExpertMatrix::kGateUp, {dup, false}, g.rows));
+  graph.call(input_gradient_call(site, t, ExpertMatrix::kGateUp, {dup, false}, g.rows));
 }
 
 // The activated rows of a group that the forward has saved.
@@ -446,7 +497,6 @@ void experts_backward(const LayerSite& site, const ExpertTensors& forward, Tenso
 TensorId experts(const LayerSite& site, TensorId x) {
   UnitGraph& graph = site.graph;
   const ModelConfig& config = site.config;
-  TERRACE_CHECK_EQ(site.split.ranks, 1);  // check_tensor_split() refuses more
   // A norm behind the experts would have its gradient in the first part of the backward, and the
   // unit's other shared parameters in the last one. Each gradient may be written in one part only.
   TERRACE_CHECK(site.layout.find(ParameterKind::kFeedForwardOutNorm) == nullptr);
@@ -470,7 +520,7 @@ TensorId experts(const LayerSite& site, TensorId x) {
   for (const ExpertWeights& weights : t.groups) {
     if (t.is_divided) graph.begin_part("experts");
     const GroupTensors group = activated_rows(site, t, weights);
-    graph.call(forward_call(group, ExpertMatrix::kDown, {group.activated, false}, rows));
+    graph.call(forward_call(site, group, ExpertMatrix::kDown, {group.activated, false}, rows));
     if (t.groups.size() == 1) kept.push_back({group.up, group.activated});
   }
   if (t.is_divided) graph.begin_part("sum");
@@ -506,7 +556,7 @@ std::vector<std::int32_t> even_route(const ExpertOptions& options, std::int64_t 
   if (name == kChosen) return index;
   if (name == kOrder) return order;
   if (name == kPlaces) return places;
-  return name == kOffsets ? offsets : std::vector<std::int32_t>();
+  return name == kRowsOfExperts ? offsets : std::vector<std::int32_t>();
 }
 
 }  // namespace terrace

@@ -112,6 +112,9 @@ struct LinearWeights {
   std::optional<DropoutPlace> dropout = std::nullopt;
 };
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y);
+// Returns the whole of a weight, its parts side by side. It is made in scratch where the parts are
+// elsewhere or quantised.
+TensorId side_by_side(const LayerSite& site, const Weight& weight);
 // Adds scale (x a^T) b^T to the columns of `y` that belong to the adapter. With dropout, a reads x
 // with elements dropped.
 void add_adapter(const LayerSite& site, TensorId x, const LayerAdapter& adapter, TensorId y);

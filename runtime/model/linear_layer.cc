@@ -82,25 +82,6 @@ void join_part(const UnitRun& run, const WeightPart& part, const TensorView& who
   run.kernels.scale(run.context, {value, rows, 1.0F});
 }
 
-// Returns the whole of a weight, side by side. It is made in scratch where the parts are elsewhere
-// or quantised.
-TensorId side_by_side(const LayerSite& site, const Weight& weight) {
-  if (weight.parts.empty()) return weight.value;
-  const std::vector<WeightPart> parts = weight.parts;
-  const WeightPart& last = parts.back();
-  const TensorId whole = site.graph.add({.name = "joined weight",
-                                         .dtype = site.type,
-                                         .shape = {last.first + last.rows, last.columns, 1, 1}});
-  UnitCall join;
-  for (const WeightPart& part : parts) join.reads.push_back(part.value);
-  join.writes = {whole};
-  join.run = [parts, whole](const UnitRun& run) {
-    for (const WeightPart& part : parts) join_part(run, part, run.view(whole));
-  };
-  site.graph.call(std::move(join));
-  return whole;
-}
-
 UnitCall linear_input_gradient(TensorId dy, TensorId weight, TensorId dx) {
   UnitCall call;
   call.reads = {dy, weight};
@@ -204,6 +185,23 @@ WeightPart LayerSite::weight_part(const ParameterTensor& tensor, std::int64_t fi
                           .role = Role::kParameters,
                           .offset = static_cast<std::size_t>(tensor.offset) * size_of(type)});
   return part;
+}
+
+TensorId side_by_side(const LayerSite& site, const Weight& weight) {
+  if (weight.parts.empty()) return weight.value;
+  const std::vector<WeightPart> parts = weight.parts;
+  const WeightPart& last = parts.back();
+  const TensorId whole = site.graph.add({.name = "joined weight",
+                                         .dtype = site.type,
+                                         .shape = {last.first + last.rows, last.columns, 1, 1}});
+  UnitCall join;
+  for (const WeightPart& part : parts) join.reads.push_back(part.value);
+  join.writes = {whole};
+  join.run = [parts, whole](const UnitRun& run) {
+    for (const WeightPart& part : parts) join_part(run, part, run.view(whole));
+  };
+  site.graph.call(std::move(join));
+  return whole;
 }
 
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y) {

@@ -67,9 +67,10 @@ class UnitArrangement {
   // Adds everything that is not of experts.
   void add_shared() {
     add_all(true);
+    const bool is_last = unit_.replicated.end == unit_.elements;
     const std::int64_t trained = pad(0);
     unit_.padded_elements = trained;
-    if (!unit_.replicated.empty()) unit_.replicated.end = trained;
+    if (!unit_.replicated.empty() && is_last) unit_.replicated.end = trained;
     const bool has_frozen = std::ranges::any_of(whole_.tensors, [](const ParameterTensor& tensor) {
       return !tensor.trainable && !is_of_expert(tensor.kind);
     });
@@ -85,8 +86,9 @@ class UnitArrangement {
     unit_.elements = begin;
     for (const ParameterTensor& tensor : whole_.tensors) {
       if (!is_of_expert(tensor.kind) || tensor.expert != expert) continue;
-      add(tensor);
       unit_.experts.train = tensor.trainable;
+      unit_.experts.are_quantized = is_quantized(tensor);
+      unit_.experts.are_quantized ? add_bytes(tensor) : add(tensor);
     }
     unit_.padded_elements = pad(begin);
     unit_.experts.elements = unit_.padded_elements - begin;
@@ -103,30 +105,71 @@ class UnitArrangement {
     };
     if (!trainable) add_quantized();
     if (split_.ranks == 1) return add_those([](const ParameterTensor&) { return true; });
+    if (trainable && trains_router()) return add_with_router(add_those);
     add_those([](const ParameterTensor& t) { return t.cut != TensorCut::kReplicated; });
-    const std::int64_t end = unit_.elements;
-    unit_.elements = (end + kBlockElements - 1) / kBlockElements * kBlockElements;
-    if (end < unit_.elements) unit_.padding.push_back({end, unit_.elements});
-    const std::int64_t begin = unit_.elements;
+    const std::int64_t begin = begin_block();
     add_those([](const ParameterTensor& t) { return t.cut == TensorCut::kReplicated; });
     if (trainable) unit_.replicated = {begin, unit_.elements};
   }
 
+  bool trains_router() const {
+    const ParameterTensor* const router = whole_.find(ParameterKind::kRouter);
+    return router != nullptr && router->trainable;
+  }
+
+  // Weight decay applies to the first elements, and a router is a matrix that all ranks have. So
+  // the vectors that are cut follow what all ranks have. There the gradients that are added over
+  // ranks come first, so that they lie side by side.
+  template <typename AddThose>
+  void add_with_router(const AddThose& add_those) {
+    const auto is_cut = [](const ParameterTensor& t) { return t.cut != TensorCut::kReplicated; };
+    add_those([&](const ParameterTensor& t) { return is_cut(t) && !t.is_vector; });
+    const std::int64_t begin = begin_block();
+    add_those([&](const ParameterTensor& t) { return !is_cut(t) && has_share(t); });
+    add_those([&](const ParameterTensor& t) { return !is_cut(t) && !has_share(t); });
+    unit_.replicated = {begin, unit_.elements};
+    const auto is_late = [&](const ParameterTensor& t) {
+      return is_cut(t) && t.is_vector && t.trainable;
+    };
+    if (!std::ranges::any_of(whole_.tensors, is_late)) return;
+    unit_.replicated.end = begin_block();
+    add_those(is_late);
+  }
+
+  // Pads what is there so far to whole blocks, and returns where it ends.
+  std::int64_t begin_block() {
+    const std::int64_t end = unit_.elements;
+    unit_.elements = (end + kBlockElements - 1) / kBlockElements * kBlockElements;
+    if (end < unit_.elements) unit_.padding.push_back({end, unit_.elements});
+    return unit_.elements;
+  }
+
   bool is_quantized(const ParameterTensor& tensor) const {
-    return storage_.form && !tensor.trainable && is_layer_weight(tensor.kind);
+    return storage_.form && !tensor.trainable &&
+           (is_layer_weight(tensor.kind) || is_of_expert(tensor.kind));
   }
 
   void add_quantized() {
     unit_.quantized.begin = unit_.elements;
     for (const ParameterTensor& tensor : whole_.tensors) {
-      if (!is_quantized(tensor)) continue;
-      ParameterTensor part = part_of(tensor, split_);
-      quantize(part, storage_);
-      part.offset = unit_.elements;
-      unit_.elements += part.place_elements();
-      unit_.tensors.push_back(std::move(part));
+      if (is_quantized(tensor) && !is_of_expert(tensor.kind)) add_bytes(tensor);
     }
     unit_.quantized.end = unit_.elements;
+  }
+
+  // Adds a matrix that is kept quantised.
+  void add_bytes(const ParameterTensor& tensor) {
+    ParameterTensor part = part_of(tensor, split_);
+    quantize(part, storage_);
+    part.offset = unit_.elements;
+    unit_.elements += part.place_elements();
+    unit_.tensors.push_back(std::move(part));
+  }
+
+  // Returns whether a rank has only a share of the gradient of a tensor that all ranks have.
+  bool has_share(const ParameterTensor& tensor) const {
+    return tensor.gradient == GradientShare::kHeads || tensor.gradient == GradientShare::kPart ||
+           (tensor.gradient == GradientShare::kRows && split_.shares_rows);
   }
 
   void add(const ParameterTensor& tensor) {
@@ -135,10 +178,7 @@ class UnitArrangement {
     unit_.elements += part.elements();
     const std::int64_t here = part.offset + part.slice.elements_of(split_.rank);
     if (here < unit_.elements) unit_.padding.push_back({here, unit_.elements});
-    const bool is_share = part.gradient == GradientShare::kHeads ||
-                          part.gradient == GradientShare::kPart ||
-                          (part.gradient == GradientShare::kRows && split_.shares_rows);
-    if (is_share && part.trainable && split_.ranks > 1) {
+    if (has_share(part) && part.trainable && split_.ranks > 1) {
       if (unit_.summed.empty()) unit_.summed.begin = part.offset;
       unit_.summed.end = unit_.elements;
     }
@@ -173,9 +213,11 @@ class UnitBuilder {
     return as_matrix(add(kind, rows, columns), cut);
   }
 
+  // Adds a matrix of an expert. Ranks share down by columns, and the others by rows.
   void expert_matrix(ParameterKind kind, std::int64_t expert, std::int64_t rows,
                      std::int64_t columns) {
-    as_matrix(add(kind, rows, columns, expert), TensorCut::kReplicated);
+    const bool is_down = kind == ParameterKind::kExpertDown;
+    as_matrix(add(kind, rows, columns, expert), is_down ? TensorCut::kColumns : TensorCut::kRows);
   }
 
   ParameterTensor& bias(ParameterKind kind, std::int64_t elements,
@@ -209,7 +251,7 @@ class UnitBuilder {
     if (!config_.adapter.is_there()) return;
     std::vector<ParameterTensor> adapted = unit_.tensors;
     std::erase_if(adapted, [&](const ParameterTensor& matrix) {
-      return !config_.adapter.has_target(matrix.stored_name);
+      return !is_layer_weight(matrix.kind) || !config_.adapter.has_target(matrix.stored_name);
     });
     for (std::size_t i = 0; i < adapted.size(); ++i) {
       const auto is_stored_with = [&](std::size_t other) {
@@ -389,7 +431,9 @@ void add_feed_forward_biases(const ModelConfig& config, UnitBuilder& unit) {
 void add_expert_matrices(const ModelConfig& config, UnitBuilder& unit) {
   TERRACE_CHECK(config.feed_forward != FeedForward::kGelu);
   const std::int64_t inner = config.experts.intermediate;
-  unit.matrix(ParameterKind::kRouter, config.experts.count, config.width, TensorCut::kReplicated);
+  // A rank's gradient of the router's logits comes from its own part of each expert.
+  unit.matrix(ParameterKind::kRouter, config.experts.count, config.width, TensorCut::kReplicated)
+      .gradient = GradientShare::kPart;
   for (std::int64_t expert = 0; expert < config.experts.count; ++expert) {
     unit.expert_matrix(ParameterKind::kExpertGate, expert, inner, config.width);
     unit.expert_matrix(ParameterKind::kExpertUp, expert, inner, config.width);
@@ -477,43 +521,6 @@ std::uint32_t adapter_stream(const UnitLayout& unit, const ParameterTensor& tens
 
 }  // namespace
 
-const ParameterTensor* UnitLayout::find(ParameterKind wanted, std::int32_t expert) const {
-  const auto found = std::ranges::find_if(tensors, [&](const ParameterTensor& tensor) {
-    return tensor.kind == wanted && tensor.expert == expert;
-  });
-  return found == tensors.end() ? nullptr : &*found;
-}
-
-std::int64_t UnitLayout::decayed_elements() const {
-  std::int64_t decayed = 0;
-  bool others = false;
-  for (const ParameterTensor& tensor : tensors) {
-    if (!tensor.trainable || is_of_expert(tensor.kind)) break;  // so are those that follow
-    TERRACE_CHECK(!tensor.decay || !others);                    // matrices come first
-    others = others || !tensor.decay;
-    if (tensor.decay) decayed = tensor.offset + tensor.elements();
-  }
-  return decayed;
-}
-
-std::vector<ElementSpan> UnitLayout::trained_spans() const {
-  std::vector<ElementSpan> spans;
-  for (const ParameterTensor& tensor : tensors) {
-    if (!tensor.trainable) continue;
-    if (spans.empty() || spans.back().end != tensor.offset) {
-      spans.push_back({tensor.offset, tensor.offset});
-    }
-    spans.back().end += tensor.elements();
-  }
-  return spans;
-}
-
-std::int64_t UnitLayout::trained_count() const {
-  std::int64_t count = 0;
-  for (const ElementSpan& span : trained_spans()) count += span.end - span.begin;
-  return count;
-}
-
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks,
                                          const TensorSplit& tensor, const BaseStorage& storage) {
   // The number of layers is only changed by with_shape() (model_shape.h).
@@ -546,8 +553,8 @@ void check_quantized_parts(const ModelConfig& config, const BaseStorage& storage
   for (const UnitLayout& unit : parameter_layout(config, 1, split)) {
     for (const ParameterTensor& tensor : unit.tensors) {
       const bool is_cut = !tensor.trainable && tensor.slice.ranks > 1;
-      if (!is_cut || !is_layer_weight(tensor.kind)) continue;
-      if (tensor.slice.run % kQuantizedBlock == 0) continue;
+      const bool is_quantized = is_layer_weight(tensor.kind) || is_of_expert(tensor.kind);
+      if (!is_cut || !is_quantized || tensor.slice.run % kQuantizedBlock == 0) continue;
       throw ConfigError(
           fmt::format("{} {}: each rank's part of {} has runs of {} numbers, which are not whole "
                       "blocks of the {} that share a scale with {}",

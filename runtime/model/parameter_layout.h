@@ -67,6 +67,7 @@ struct ExpertLayout {
   std::int64_t count = 0;     // 0: the unit has no experts
   std::int64_t elements = 0;  // of each expert, with its padding
   bool train = false;         // all of them, or none
+  bool are_quantized = false;
 
   std::int64_t all_elements() const { return count * elements; }
 };
@@ -75,7 +76,9 @@ struct ExpertLayout {
 // matrices come first. The unit is zero-padded at its end to whole blocks, the same number for each
 // rank.
 // On a tensor-parallel rank, the tensors that are cut come first. The tensors that all ranks have
-// alike follow from a block's start, the norms last. Sizes are the same on all ranks.
+// alike follow from a block's start, the norms last. Where a router is among these and trains, the
+// vectors that are cut come behind them, from another block's start. Sizes are the same on all
+// ranks.
 // Tensors that train come first, in this order, and are padded by themselves. The frozen ones
 // follow in the same way, the quantised ones first. So gradients and optimizer state belong to the
 // front of the sequence. Behind all these are the experts, if the unit has any.

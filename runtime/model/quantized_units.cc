@@ -12,8 +12,11 @@ void QuantizedUnits::read(std::int32_t unit, std::int64_t begin, std::span<std::
   const UnitLayout& layout = own_.at(static_cast<std::size_t>(unit));
   const std::int64_t first = begin * element_bytes_;
   const std::int64_t end = first + std::ssize(out);
-  TERRACE_CHECK_LE(layout.quantized.begin, begin);
-  TERRACE_CHECK_LE(end, layout.quantized.end * element_bytes_);
+  const bool are_experts = begin >= layout.shared_elements();
+  TERRACE_CHECK(!are_experts || layout.experts.are_quantized);
+  TERRACE_CHECK_LE(are_experts ? layout.shared_elements() : layout.quantized.begin, begin);
+  TERRACE_CHECK_LE(end,
+                   (are_experts ? layout.padded_elements : layout.quantized.end) * element_bytes_);
   std::ranges::fill(out, std::byte{0});
   for (const ParameterTensor& tensor : layout.tensors) {
     if (!tensor.quantized) continue;
@@ -33,7 +36,7 @@ const std::vector<std::byte>& QuantizedUnits::bytes_of(std::int32_t unit,
   const std::pair key(unit, tensor.offset);
   if (last_ == key) return bytes_;
   const UnitLayout& whole = whole_.at(static_cast<std::size_t>(unit));
-  const std::int64_t of_whole = whole.find(tensor.kind)->offset;
+  const std::int64_t of_whole = whole.find(tensor.kind, tensor.expert)->offset;
   const auto numbers = [&](std::int64_t at, std::span<float> out) {
     source_.read(StateField::kMaster, whole, of_whole + at, out);
   };

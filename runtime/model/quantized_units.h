@@ -24,7 +24,8 @@ class QuantizedUnits {
       : source_(source), whole_(whole), own_(own), element_bytes_(element_bytes) {}
 
   // Sets `out` to the bytes from element `begin` of the unit's sequence on, all of them within
-  // UnitLayout::quantized. Bytes that belong to no matrix are zero. Throws what the source throws.
+  // UnitLayout::quantized, or all of them of experts that are quantised. Bytes that belong to no
+  // matrix are zero. Throws what the source throws.
   void read(std::int32_t unit, std::int64_t begin, std::span<std::byte> out, WorkerArena& workers);
 
  private:

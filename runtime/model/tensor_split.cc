@@ -20,6 +20,11 @@ void require_parts(std::int64_t count, std::string_view what, const ModelConfig&
       fmt::format("give {} a number that divides {}", ranks, count));
 }
 
+bool has_dense_layers(const ModelConfig& config) {
+  return config.layer_options.empty() ||
+         !std::ranges::all_of(config.layer_options, &LayerOptions::has_experts);
+}
+
 }  // namespace
 
 std::int64_t TensorSlice::before(std::int64_t whole, std::int32_t of_rank) const {
@@ -30,16 +35,13 @@ std::int64_t TensorSlice::before(std::int64_t whole, std::int32_t of_rank) const
 void check_tensor_split(const ModelConfig& config, std::int64_t rows, const TensorSplit& split,
                         OptionNames name_of_option) {
   if (split.ranks == 1) return;
-  if (config.experts.count > 0) {
-    const std::string_view option = name_of_option(Option::kTensorParallel);
-    throw ConfigError(
-        fmt::format("{} {}: {} has layers of experts, which tensor-parallel ranks cannot share yet",
-                    option, split.ranks, config.name.empty() ? "the model" : config.name),
-        fmt::format("give {} 1; data-parallel ranks and pipeline stages may be more", option));
-  }
   require_parts(config.heads, "heads", config, split, name_of_option);
   require_parts(config.key_value_heads, "key-value heads", config, split, name_of_option);
-  require_parts(config.intermediate, "intermediate columns", config, split, name_of_option);
+  if (has_dense_layers(config)) {
+    require_parts(config.intermediate, "intermediate columns", config, split, name_of_option);
+  }
+  require_parts(config.experts.intermediate, "intermediate columns in each expert", config, split,
+                name_of_option);
   const std::string_view ranks = name_of_option(Option::kTensorParallel);
   if ((split.ranks - 1) * split.part_of(config.vocabulary) >= config.vocabulary) {
     throw ConfigError(fmt::format("{} {}: a vocabulary of {} does not give every rank a part",
@@ -63,6 +65,7 @@ ModelConfig config_of_part(const ModelConfig& config, const TensorSplit& split) 
   part.heads /= split.ranks;
   part.key_value_heads /= split.ranks;
   part.intermediate /= split.ranks;
+  part.experts.intermediate /= split.ranks;
   part.vocabulary =
       std::min(split.part_of(config.vocabulary), config.vocabulary - first_token(config, split));
   return part;

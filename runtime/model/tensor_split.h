@@ -6,7 +6,8 @@
 #include "runtime/model/option_names.h"
 
 // How tensor-parallel ranks share a model (Shoeybi et al. 2019, arXiv:1909.08053): each has some of
-// the heads, of the intermediate columns and of the vocabulary. docs/tensor.md explains it.
+// the heads, of the intermediate columns, also of each expert, and of the vocabulary.
+// docs/tensor.md explains it.
 namespace terrace {
 
 struct TensorSplit {

@@ -189,6 +189,7 @@ void UnitCompute::add_unit(const UnitLayout& layout, ComputeModel& model) const 
                         .replicated = layout.replicated,
                         .summed = layout.summed};
   const bool is_divided = part_.experts_per_group > 0;
+  TERRACE_CHECK(is_divided || !layout.experts.are_quantized);
   if (layout.experts.count > 0 && !is_divided) {
     own.padded_elements = own.frozen_elements = layout.padded_elements;  // it does not train
     own.decayed_elements = 0;
@@ -200,6 +201,7 @@ void UnitCompute::add_unit(const UnitLayout& layout, ComputeModel& model) const 
     const std::int64_t trained = layout.experts.train ? elements : 0;
     model.add_group({.padded_elements = elements,
                      .frozen_elements = elements - trained,
+                     .quantized = {0, layout.experts.are_quantized ? elements : 0},
                      .decayed_elements = trained,
                      .stream = stream,
                      .first_element = experts.elements.begin});

@@ -75,7 +75,6 @@ void UnitGraph::begin_step(std::string_view name) {
 }
 
 void UnitGraph::begin_part(std::string_view name) {
-  TERRACE_CHECK_EQ(sharing_.ranks, 1);
   begin_step(name);
   begins_part_ = true;
   has_parts_ = true;

@@ -129,7 +129,8 @@ class UnitGraph {
   // they stay in the same step.
   void begin_step(std::string_view name);
   // Begins another part of the pass, with a step of this name (UnitStep::begins_part). A graph that
-  // has parts says of each step exactly which groups it reads. Not for tensor-parallel ranks.
+  // has parts says of each step exactly which groups it reads. A call must come before the next
+  // exchange, which would else end the part before.
   void begin_part(std::string_view name);
   void exchange(UnitStep::Kind kind, TensorId source, TensorId target);
 

@@ -89,6 +89,7 @@ TokenSampler::Shape shape_of(const SampledModel& model, std::int64_t prompt_toke
   }
   if (options.tiers) {
     shape.rows_of_pass = rows_of_pass(shape, prompt_tokens);
+    shape.reads_experts = shape.config.experts.count > 0 && !has_learned_positions(shape.config);
   } else {
     check_text_fits(shape, prompt_tokens);
   }
@@ -102,6 +103,7 @@ std::unique_ptr<TieredParameters> tiered_parameters(const SampledModel& model,
   TieredParameters::Options options = {.name = shape.config.name,
                                        .layout = frozen_layout(shape.config),
                                        .tied = shape.config.tied,
+                                       .reads_experts = shape.reads_experts,
                                        .type = shape.compute_type,
                                        .tiers = tiers,
                                        .threads = shape.threads,
@@ -119,18 +121,22 @@ std::unique_ptr<TieredParameters> tiered_parameters(const SampledModel& model,
   return parameters;
 }
 
-std::unique_ptr<TokenSampler> make_sampler(const SampledModel& model,
-                                           const TokenSampler::Shape& shape,
-                                           const SampleOptions& options, SampleOutcome& outcome,
-                                           Log& log) {
+// A sampler, and its parameters where these are in tiers.
+struct MadeSampler {
+  std::unique_ptr<TokenSampler> sampler;
+  const TieredParameters* tiered = nullptr;  // owned by the sampler
+};
+
+MadeSampler make_sampler(const SampledModel& model, const TokenSampler::Shape& shape,
+                         const SampleOptions& options, Log& log) {
   if (options.tiers) {
     auto parameters = tiered_parameters(model, shape, *options.tiers, log);
-    outcome.read_bytes_of_pass = parameters->bytes_read();
-    return std::make_unique<TokenSampler>(std::move(parameters), shape);
+    const TieredParameters* const tiered = parameters.get();
+    return {std::make_unique<TokenSampler>(std::move(parameters), shape), tiered};
   }
   const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) { model.read(unit, tensor, begin, out); };
-  return std::make_unique<TokenSampler>(shape, fetch);
+  return {std::make_unique<TokenSampler>(shape, fetch)};
 }
 
 // Warns where the text has gone beyond the length that the model was made for.
@@ -159,8 +165,8 @@ SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::st
   outcome.prompt_tokens = static_cast<std::int64_t>(ids.size());
   const SystemClock clock;
   const std::int64_t begin_ns = clock.now_ns();
-  const std::unique_ptr<TokenSampler> sampler =
-      make_sampler(model, shape_of(model, outcome.prompt_tokens, options), options, outcome, log);
+  const auto [sampler, tiered] =
+      make_sampler(model, shape_of(model, outcome.prompt_tokens, options), options, log);
   outcome.load_seconds = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
   write(options.prompt);
   const Continuation made = continue_text(*sampler, {model.tokenizer(), model.end_ids()}, ids,
@@ -169,6 +175,7 @@ SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::st
                                            .seed = options.seed,
                                            .stop_texts = options.stop_texts},
                                           write);
+  if (tiered != nullptr) outcome.read_bytes_of_pass = tiered->bytes_read();
   outcome.new_tokens = made.new_tokens;
   outcome.end = made.end;
   outcome.prompt_seconds = made.first_seconds;

@@ -37,7 +37,8 @@ struct SampleOutcome {
   double token_seconds = 0;   // for the other tokens
   double load_seconds = 0;    // until all parameters were in place
   // Bytes of parameters that each pass reads from drives; the prompt is one pass, and each token
-  // after the first one more.
+  // after the first one more. In a model with experts this is the number of the last pass, because
+  // a pass reads the experts that its tokens have chosen.
   std::size_t read_bytes_of_pass = 0;
 };
 

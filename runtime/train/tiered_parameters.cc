@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "memory/host/host_limits.h"
+#include "runtime/model/expert_groups.h"
 #include "runtime/train/option_flags.h"
 #include "runtime/train/train_setup.h"
 
@@ -38,9 +39,19 @@ ComputeModel units_of(const TieredParameters::Options& options) {
       unit.groups = model.units.front().groups;
       forward.groups = {0, 1};
     }
+    const UnitLayout& layout = options.layout[u];
+    if (options.reads_experts && !options.tied && u == 0) forward.groups.clear();
     unit.forward = {forward};
-    const std::int64_t elements = options.layout[u].padded_elements;
+    const std::int64_t elements =
+        options.reads_experts ? layout.shared_elements() : layout.padded_elements;
     model.add(std::move(unit), {.padded_elements = elements, .frozen_elements = elements});
+    if (!options.reads_experts) continue;
+    for (const ExpertGroup& expert : expert_groups(layout, 1)) {
+      const std::int64_t of_expert = expert.elements.end - expert.elements.begin;
+      model.add_group({.padded_elements = of_expert,
+                       .frozen_elements = of_expert,
+                       .first_element = expert.elements.begin});
+    }
   }
   return model;
 }
@@ -70,8 +81,10 @@ std::size_t bytes_of(const ParameterGroup& group, DType type) {
 // also stays in memory for the head, so that each parameter is read once.
 std::size_t largest_pair_bytes(const ComputeModel& model) {
   std::vector<std::size_t> bytes;
-  for (const ParameterGroup& group : model.groups) {
-    bytes.push_back(bytes_of(group, model.compute_type));
+  for (const UnitModel& unit : model.units) {
+    const auto own = static_cast<std::size_t>(unit.groups.front());
+    const bool is_used = !unit.forward.front().groups.empty();
+    bytes.push_back(is_used ? bytes_of(model.groups.at(own), model.compute_type) : 0);
   }
   std::size_t most = 0;
   if (model.units.back().groups.size() > 1) {  // the head uses the embedding's weight
@@ -92,19 +105,35 @@ std::size_t all_bytes(const ComputeModel& model) {
 
 }  // namespace
 
-// Passes the parameters of each task's unit to the `use` of for_each_unit().
-class TieredParameters::UnitTasks final : public StepCompute {
+// Passes the parameters of each task's unit to the `use` of for_each_unit(), and reads the others.
+class TieredParameters::UnitTasks final : public StepCompute, public ParameterReader {
  public:
+  explicit UnitTasks(const Options& options)
+      : is_tied_(options.tied),
+        has_reader_(options.reads_experts),
+        head_(static_cast<std::int32_t>(options.layout.size()) - 1) {}
+
   void run(const KernelContext& /*context*/, const ComputeTask& task,
            const UnitMemory& memory) override {
     TERRACE_CHECK(use_ != nullptr);
-    const bool has_tied = memory.groups.size() > 1;
+    const bool has_tied = is_tied_ && task.unit == head_;
     (*use_)({task.unit, memory.of(Role::kParameters),
-             has_tied ? memory.groups[1].parameters : nullptr});
+             has_tied ? memory.groups[1].parameters : nullptr, has_reader_ ? this : nullptr});
+  }
+  void read(std::int32_t unit, std::int64_t begin, std::span<std::byte> out) override {
+    const StepModel& model = state_->model();
+    const std::int32_t group = model.group_at(unit, begin);
+    const std::int64_t first = model.groups.at(static_cast<std::size_t>(group)).first_element;
+    state_->read_stored(group, begin - first, out);
   }
   void set_use(const FunctionRef<void(const Turn&)>* use) { use_ = use; }
+  void set_state(UnitState& state) { state_ = &state; }
 
  private:
+  const bool is_tied_;
+  const bool has_reader_;
+  const std::int32_t head_;
+  UnitState* state_ = nullptr;
   const FunctionRef<void(const Turn&)>* use_ = nullptr;
 };
 
@@ -113,9 +142,10 @@ TieredParameters::TieredParameters(const Options& options, Log& log)
       options_(runtime_options(options)),
       plan_(plan(options)),
       ledger_(plan_.ledger),
-      tasks_(std::make_unique<UnitTasks>()) {
+      tasks_(std::make_unique<UnitTasks>(options)) {
   add_beside(options);
   runtime_ = std::make_unique<TierRuntime>(options_, plan_, *tasks_, log);
+  tasks_->set_state(runtime_->state());
 }
 
 TieredParameters::~TieredParameters() = default;
@@ -187,16 +217,25 @@ void TieredParameters::add_beside(const Options& options) {
   host[Account::kActivations] += beside_bytes(options);
 }
 
-void TieredParameters::fill(ElementSource source) { runtime_->fill_state(source); }
+void TieredParameters::fill(ElementSource source) {
+  const std::vector<ParameterGroup>& groups = runtime_->model().groups;
+  runtime_->fill_state(
+      [&](StateField field, std::int32_t group, std::int64_t begin, std::span<float> out) {
+        const ParameterGroup& of = groups.at(static_cast<std::size_t>(group));
+        source(field, of.unit, of.first_element + begin, out);
+      });
+}
 
 void TieredParameters::for_each_unit(FunctionRef<void(const Turn&)> use) {
   tasks_->set_use(&use);
+  const std::size_t before = runtime_->state().bytes_read();
   runtime_->evaluate({});
+  bytes_of_readers_ = runtime_->state().bytes_read() - before;
   tasks_->set_use(nullptr);
 }
 
 std::size_t TieredParameters::bytes_read() const {
-  return static_cast<std::size_t>(lane_bytes(plan_.evaluation, Lane::kRead));
+  return static_cast<std::size_t>(lane_bytes(plan_.evaluation, Lane::kRead)) + bytes_of_readers_;
 }
 
 }  // namespace terrace

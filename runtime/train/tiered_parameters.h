@@ -17,13 +17,15 @@ namespace terrace {
 
 // Parameters that live in memory tiers, as in training: a unit's parameters are read from the drive
 // while the units before it compute. The parameters of a whole model pass through a budget of host
-// memory that holds two units.
+// memory that holds two units. Experts, and the rows of an embedding that is not tied, may be left
+// where they are: then a turn's reader reads only those that are asked for.
 class TieredParameters final : public UnitParameters {
  public:
   struct Options {
     std::string name;                // of the model, for messages
     std::vector<UnitLayout> layout;  // frozen_layout()
     bool tied = false;
+    bool reads_experts = false;  // TokenSampler::Shape::reads_experts
     DType type = DType::kBF16;
     TierOptions tiers;
     int threads = 1;
@@ -37,14 +39,16 @@ class TieredParameters final : public UnitParameters {
   TieredParameters(const Options& options, Log& log);
   ~TieredParameters() override;
 
-  // Puts all parameters into their homes. Several threads call `source`.
+  // Puts all parameters into their homes. Several threads call `source`, with units in place of
+  // groups.
   void fill(ElementSource source);
   // Throws UsageError if called before fill().
   void for_each_unit(FunctionRef<void(const Turn&)> use) override;
 
   // Returns the use of each tier, including the caller's part of the host's budget.
   const Ledger& ledger() const { return ledger_; }
-  // Returns the bytes that for_each_unit() reads from drives.
+  // Returns the bytes that the last for_each_unit() has read from drives, including the reads of
+  // its readers. Before the first one, returns the bytes that each of them reads without readers.
   std::size_t bytes_read() const;
 
  private:
@@ -59,6 +63,7 @@ class TieredParameters final : public UnitParameters {
   const TierRuntimeOptions options_;
   const TierPlan plan_;
   Ledger ledger_;
+  std::size_t bytes_of_readers_ = 0;  // in the last for_each_unit()
   std::unique_ptr<UnitTasks> tasks_;
   std::unique_ptr<TierRuntime> runtime_;  // uses the above
 };

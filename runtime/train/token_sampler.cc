@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "runtime/model/experts_layer.h"
 #include "runtime/model/rope_table.h"
 #include "runtime/model/unit_compute.h"
 #include "runtime/train/held_parameters.h"
@@ -18,6 +19,8 @@ namespace {
 // The number of rows that are computed together: enough that each read of the weights serves many
 // rows, and few enough that the activations stay small beside the weights.
 constexpr std::int64_t kRowsTogether = 512;
+
+constexpr std::size_t kLineBytes = 64;  // of a cache line
 
 std::int64_t rows_together(const TokenSampler::Shape& shape) {
   return std::min(kRowsTogether, shape.positions);
@@ -32,7 +35,7 @@ class Regions {
  public:
   std::size_t add(std::size_t size_bytes) {
     const std::size_t offset = total_;
-    total_ += round_up(size_bytes, 64);
+    total_ += round_up(size_bytes, kLineBytes);
     return offset;
   }
   std::size_t total_bytes() const { return total_; }
@@ -67,6 +70,11 @@ class TokenSampler::Rows {
                                   std::int64_t count) {
     return RowsPlan(shape, layout, count).regions.total_bytes();
   }
+  // Returns the most bytes that the steps of a unit leave for each other.
+  static std::size_t between_bytes(const Shape& shape, const std::vector<UnitLayout>& layout,
+                                   std::int64_t count) {
+    return RowsPlan(shape, layout, count).between_bytes;
+  }
 
   std::int64_t count() const { return compute_.batch().positions; }
   std::vector<float> constants(std::int64_t length) const { return compute_.constants(length); }
@@ -81,14 +89,42 @@ class TokenSampler::Rows {
               static_cast<std::int32_t>(first_position));
   }
 
-  // Runs the embedding or a block. `hidden` holds the output of the unit before it, and gets its
-  // own output.
-  void run_unit(WorkerArena& workers, std::int64_t unit, std::byte* hidden, UnitMemory memory) {
+  // Returns the number of steps of the embedding or of a block.
+  std::int32_t steps(std::int64_t unit) const {
+    return static_cast<std::int32_t>(unit_at(unit).forward.size());
+  }
+  // Returns the expert whose parameters a step reads; -1 where it reads none.
+  std::int32_t expert_of(std::int64_t unit, std::int32_t step) const {
+    const auto& groups = unit_at(unit).forward.at(static_cast<std::size_t>(step)).groups;
+    return groups.empty() ? -1 : groups.front() - 1;
+  }
+  // Returns where the rows of the experts begin, among what the steps of a unit leave at `between`.
+  const std::int32_t* rows_of_experts(std::int64_t unit, const std::byte* between) const {
+    const std::vector<BetweenBuffer>& buffers = unit_at(unit).between;
+    const auto found = std::ranges::find(buffers, kRowsOfExperts, &BetweenBuffer::name);
+    TERRACE_CHECK(found != buffers.end());
+    for (auto before = buffers.begin(); before != found; ++before) {
+      between += round_up(before->size_bytes, kLineBytes);
+    }
+    return reinterpret_cast<const std::int32_t*>(between);
+  }
+
+  // Runs a step of the embedding or of a block. `hidden` holds the output of the unit before it,
+  // and gets its own output after the last step. `between` holds what steps leave for each other.
+  void run_step(WorkerArena& workers, const UnitGraph::Where& where, std::byte* hidden,
+                std::byte* between, UnitMemory memory) {
     memory.of(Role::kTokens) = at(plan_.numbers);
     memory.of(Role::kSaved) = at(plan_.saved);
     memory.of(Role::kHidden) = hidden;
     memory.of(Role::kHiddenOut) = at(plan_.output);
-    compute_.run(context(workers), UnitGraph::Where{.unit = unit}, memory);
+    std::vector<std::byte*> buffers;
+    for (const BetweenBuffer& buffer : unit_at(where.unit).between) {
+      buffers.push_back(between);
+      between += round_up(buffer.size_bytes, kLineBytes);
+    }
+    memory.between = buffers;
+    compute_.run(context(workers), where, memory);
+    if (where.step + 1 < steps(where.unit)) return;
     std::memcpy(hidden, at(plan_.output), static_cast<std::size_t>(count()) * plan_.row_bytes);
   }
 
@@ -117,13 +153,21 @@ class TokenSampler::Rows {
       std::size_t saved_bytes = 0;
       for (const UnitModel& unit : model.units) {
         saved_bytes = std::max(saved_bytes, unit.saved_bytes);
+        std::size_t between = 0;
+        for (const BetweenBuffer& buffer : unit.between) {
+          between += round_up(buffer.size_bytes, kLineBytes);
+        }
+        between_bytes = std::max(between_bytes, between);
       }
       saved = regions.add(saved_bytes);
       workspace_bytes = model.workspace_bytes;
       workspace = regions.add(workspace_bytes);
       row_bytes = bytes_of(shape.config.width, shape.compute_type);
+      units = model.units;
     }
     Regions regions;
+    std::vector<UnitModel> units;
+    std::size_t between_bytes = 0;
     std::size_t numbers = 0, output = 0, saved = 0, workspace = 0, workspace_bytes = 0;
     std::size_t row_bytes = 0;
   };
@@ -137,13 +181,22 @@ class TokenSampler::Rows {
   static UnitCompute compute_of(const Shape& shape, const std::vector<UnitLayout>& layout,
                                 std::int64_t count) {
     const BatchShape batch = {.positions = count, .kept_positions = shape.positions};
-    return {shape.config, layout, {shape.compute_type, batch, {}}, cpu_kernels()};
+    return {shape.config,
+            layout,
+            {.compute_type = shape.compute_type,
+             .batch = batch,
+             .split = {},
+             .experts_per_group = shape.reads_experts ? 1 : 0},
+            cpu_kernels()};
   }
   KernelContext context(WorkerArena& workers) {
     KernelContext context;
     context.workers = &workers;
     context.workspace = {at(plan_.workspace), plan_.workspace_bytes};
     return context;
+  }
+  const UnitModel& unit_at(std::int64_t unit) const {
+    return plan_.units.at(static_cast<std::size_t>(unit));
   }
   std::int32_t* numbers() { return reinterpret_cast<std::int32_t*>(at(plan_.numbers)); }
   std::byte* at(std::size_t offset) { return memory_.bytes().data() + offset; }
@@ -153,7 +206,7 @@ class TokenSampler::Rows {
   HostMemory memory_;
 };
 
-TokenSampler::Plan::Plan(const Shape& shape) {
+TokenSampler::Plan::Plan(const Shape& shape, const std::vector<UnitLayout>& layout) {
   const ModelConfig& config = shape.config;
   Regions regions;
   const auto ropes = static_cast<std::int64_t>(config.ropes.size());
@@ -161,16 +214,26 @@ TokenSampler::Plan::Plan(const Shape& shape) {
   logits = regions.add(bytes_of(config.vocabulary, DType::kF32));
   row_bytes = bytes_of(config.width, shape.compute_type);
   hidden = regions.add(static_cast<std::size_t>(rows_in_pass(shape)) * row_bytes);
+  if (shape.reads_experts) {
+    std::int64_t elements = 0;
+    for (const UnitLayout& unit : layout) elements = std::max(elements, unit.experts.elements);
+    expert_bytes = bytes_of(elements, shape.compute_type);
+    expert = regions.add(expert_bytes);
+    table = regions.add(static_cast<std::size_t>(rows_in_pass(shape)) * row_bytes);
+    between_bytes = Rows::between_bytes(shape, layout, rows_together(shape));
+    const auto pieces = (rows_in_pass(shape) + kRowsTogether - 1) / kRowsTogether;
+    between = regions.add(static_cast<std::size_t>(pieces) * between_bytes);
+  }
   total_bytes = regions.total_bytes();
   const std::int64_t width = 2 * config.key_value_heads * config.head_width;
-  key_value_bytes = round_up(bytes_of(shape.positions * width, shape.compute_type), 64);
+  key_value_bytes = round_up(bytes_of(shape.positions * width, shape.compute_type), kLineBytes);
 }
 
 // Counts some_rows_ too where a text may have more rows than are computed together: it computes the
 // remaining rows.
 TokenSampler::Memory TokenSampler::memory_beside(const Shape& shape) {
   const std::vector<UnitLayout> layout = frozen_layout(shape.config);
-  const Plan plan(shape);
+  const Plan plan(shape, layout);
   const std::size_t most = Rows::memory_bytes(shape, layout, rows_together(shape));
   const std::size_t some = shape.positions > kRowsTogether ? most : 0;
   return {.key_values = plan.key_value_bytes * static_cast<std::size_t>(shape.config.layers),
@@ -185,7 +248,7 @@ std::size_t TokenSampler::memory_bytes(const Shape& shape) {
 TokenSampler::TokenSampler(std::unique_ptr<UnitParameters> parameters, const Shape& shape)
     : shape_(shape),
       layout_(frozen_layout(shape.config)),
-      plan_(shape_),
+      plan_(shape_, layout_),
       follows_text_(shape.rope_of_text &&
                     std::ranges::any_of(shape.config.ropes, depends_on_length)),
       workers_(shape.threads),
@@ -229,14 +292,15 @@ std::vector<TokenSampler::Piece> TokenSampler::pieces_of(std::span<const std::in
   for (std::size_t first = 0; first < ids.size(); first += pieces.back().ids.size()) {
     const std::size_t count = std::min(ids.size() - first, static_cast<std::size_t>(kRowsTogether));
     Rows& rows = rows_of(static_cast<std::int64_t>(count));
-    pieces.push_back({&rows, first, ids.subspan(first, count)});
+    pieces.push_back({&rows, first, pieces.size(), ids.subspan(first, count)});
   }
   return pieces;
 }
 
-// Runs a unit on a piece. The piece's rows come after the known rows and the rows of the pieces
-// before.
-void TokenSampler::run_unit(const Piece& piece, const UnitParameters::Turn& turn) {
+// Runs a step of a unit on a piece. The piece's rows come after the known rows and the rows of the
+// pieces before.
+void TokenSampler::run_step(const Piece& piece, const UnitParameters::Turn& turn,
+                            std::int32_t step) {
   const auto before = static_cast<std::int64_t>(known_.size() + piece.first);
   piece.rows->set(piece.ids, before);
   UnitMemory memory;
@@ -247,7 +311,70 @@ void TokenSampler::run_unit(const Piece& piece, const UnitParameters::Turn& turn
     const auto block = static_cast<std::size_t>(turn.unit - 1);
     memory.of(Role::kKeyValues) = key_values_.bytes().data() + block * plan_.key_value_bytes;
   }
-  piece.rows->run_unit(workers_, turn.unit, hidden_of(piece), memory);
+  std::vector<GroupMemory> groups;
+  const std::int32_t expert = piece.rows->expert_of(turn.unit, step);
+  if (expert >= 0) {
+    groups.resize(static_cast<std::size_t>(expert) + 2);
+    groups.back().parameters = at(plan_.expert);
+    memory.groups = groups;
+  }
+  piece.rows->run_step(workers_, {.step = step, .unit = turn.unit}, hidden_of(piece),
+                       between_of(piece), memory);
+}
+
+// Looks up the rows of the pieces in the embedding. If it is not in memory, reads their rows once
+// each, as a table in which each has its own number.
+void TokenSampler::look_up(const std::vector<Piece>& pieces, const UnitParameters::Turn& turn) {
+  UnitParameters::Turn known = turn;
+  std::vector<std::int32_t> ids;
+  for (const Piece& piece : pieces) ids.insert(ids.end(), piece.ids.begin(), piece.ids.end());
+  if (turn.parameters == nullptr) {
+    TERRACE_CHECK_EQ(layout_.front().tensors.size(), 1U);
+    std::vector<std::int32_t> rows = ids;
+    std::ranges::sort(rows);
+    const auto repeated = std::ranges::unique(rows);
+    rows.erase(repeated.begin(), repeated.end());
+    known.parameters = at(plan_.table);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      turn.reader->read(turn.unit, rows[i] * shape_.config.width,
+                        {known.parameters + i * plan_.row_bytes, plan_.row_bytes});
+    }
+    for (std::int32_t& id : ids) {
+      id = static_cast<std::int32_t>(std::ranges::lower_bound(rows, id) - rows.begin());
+    }
+  }
+  for (Piece piece : pieces) {
+    piece.ids = std::span<const std::int32_t>(ids).subspan(piece.first, piece.ids.size());
+    run_step(piece, known, 0);
+  }
+}
+
+bool TokenSampler::has_rows(const Piece& piece, std::int32_t unit, std::int32_t expert) {
+  const std::int32_t* const first = piece.rows->rows_of_experts(unit, between_of(piece)) + expert;
+  return first[0] < first[1];
+}
+
+void TokenSampler::read_expert(const UnitParameters::Turn& turn, std::int32_t expert) {
+  const UnitLayout& unit = layout_.at(static_cast<std::size_t>(turn.unit));
+  const std::int64_t begin = unit.shared_elements() + expert * unit.experts.elements;
+  turn.reader->read(turn.unit, begin,
+                    {at(plan_.expert), bytes_of(unit.experts.elements, shape_.compute_type)});
+}
+
+// Runs a block step by step, and a step on all pieces. An expert is read before the first piece
+// that has rows of it, and serves the pieces behind it.
+void TokenSampler::run_block(const std::vector<Piece>& pieces, const UnitParameters::Turn& turn) {
+  const Rows& rows = *pieces.front().rows;
+  for (std::int32_t step = 0; step < rows.steps(turn.unit); ++step) {
+    const std::int32_t expert = rows.expert_of(turn.unit, step);
+    bool is_read = false;
+    for (const Piece& piece : pieces) {
+      if (expert >= 0 && !has_rows(piece, turn.unit, expert)) continue;
+      if (expert >= 0 && !is_read) read_expert(turn, expert);
+      is_read = true;
+      run_step(piece, turn, step);
+    }
+  }
 }
 
 void TokenSampler::run_head(const Piece& last, const UnitParameters::Turn& turn) {
@@ -265,8 +392,10 @@ void TokenSampler::pass(std::span<const std::int32_t> ids, bool wants_logits) {
   const std::vector<Piece> pieces = pieces_of(ids);
   const auto head = static_cast<std::int32_t>(layout_.size()) - 1;
   parameters_->for_each_unit([&](const UnitParameters::Turn& turn) {
-    if (turn.unit < head) {
-      for (const Piece& piece : pieces) run_unit(piece, turn);
+    if (turn.unit == 0) {
+      look_up(pieces, turn);
+    } else if (turn.unit < head) {
+      run_block(pieces, turn);
     } else if (wants_logits) {
       run_head(pieces.back(), turn);
     }

@@ -31,6 +31,9 @@ class TokenSampler {
     // The most rows that are computed in one pass through the parameters; further rows of a text
     // take another pass. The rows' hidden states are kept between units.
     std::int64_t rows_of_pass = 512;
+    // Whether the turns of the parameters have a reader, from which each expert is read when rows
+    // have chosen it, and the embedding's rows where the embedding is not there.
+    bool reads_experts = false;
   };
 
   // Takes parameters in the compute type from `parameters`. Throws OutOfMemory.
@@ -63,8 +66,14 @@ class TokenSampler {
 
   // The layout of the memory that outlives a call, in bytes.
   struct Plan {
-    explicit Plan(const Shape& shape);
+    Plan(const Shape& shape, const std::vector<UnitLayout>& layout);
     std::size_t constants = 0, logits = 0, hidden = 0;
+    // The parameters of an expert, and rows of the embedding, where these are read in a pass.
+    std::size_t expert = 0, table = 0;
+    std::size_t expert_bytes = 0;
+    // The buffers that the parts of a block leave for each other, for all pieces of a pass, and the
+    // bytes of a piece.
+    std::size_t between = 0, between_bytes = 0;
     std::size_t row_bytes = 0;  // of a hidden state
     std::size_t total_bytes = 0;
     std::size_t key_value_bytes = 0;  // of one block; all blocks' lie in key_values_
@@ -72,19 +81,27 @@ class TokenSampler {
   // Rows of a pass that are computed together.
   struct Piece {
     Rows* rows = nullptr;
-    std::size_t first = 0;  // of the pass
+    std::size_t first = 0;   // of the pass
+    std::size_t number = 0;  // of the pass's pieces
     std::span<const std::int32_t> ids;
   };
 
   void rotate_as(std::int64_t length);
   Rows& rows_of(std::int64_t count);
   std::vector<Piece> pieces_of(std::span<const std::int32_t> ids);
-  void run_unit(const Piece& piece, const UnitParameters::Turn& turn);
+  void look_up(const std::vector<Piece>& pieces, const UnitParameters::Turn& turn);
+  void run_block(const std::vector<Piece>& pieces, const UnitParameters::Turn& turn);
+  void run_step(const Piece& piece, const UnitParameters::Turn& turn, std::int32_t step);
+  bool has_rows(const Piece& piece, std::int32_t unit, std::int32_t expert);
+  void read_expert(const UnitParameters::Turn& turn, std::int32_t expert);
   void run_head(const Piece& last, const UnitParameters::Turn& turn);
   void pass(std::span<const std::int32_t> ids, bool wants_logits);
   std::byte* at(std::size_t offset) { return memory_.bytes().data() + offset; }
   std::byte* hidden_of(const Piece& piece) {
     return at(plan_.hidden) + piece.first * plan_.row_bytes;
+  }
+  std::byte* between_of(const Piece& piece) {
+    return at(plan_.between) + piece.number * plan_.between_bytes;
   }
 
   const Shape shape_;

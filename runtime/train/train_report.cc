@@ -192,7 +192,9 @@ std::string describe_trainable(const ModelConfig& model) {
 std::string describe_experts(const ModelRuntimeOptions& options) {
   const std::int64_t experts = options.model.experts.count;
   if (experts == 0) return "";
-  return fmt::format("experts: {} in a layer, moved and updated in groups of {}\n", experts,
+  const bool has_adapter = options.model.adapter.is_there();
+  return fmt::format("experts: {} in a layer, {} in groups of {}\n", experts,
+                     has_adapter ? "frozen like the router, moved" : "moved and updated",
                      experts_per_group_of(options));
 }
 

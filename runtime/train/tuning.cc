@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "runtime/model/adapter_modules.h"
 #include "runtime/model/adapter_targets.h"
+#include "runtime/model/parameter_layout.h"
 #include "runtime/model/trainable.h"
 #include "runtime/train/option_flags.h"
 #include "runtime/train/train_setup.h"
@@ -110,6 +111,20 @@ std::string base_model_of(const ModelOptions& options) {
   return fs::absolute(options.model).lexically_normal().string();
 }
 
+// Returns a sentence if PEFT reads the adapter's files as another adapter, else an empty string.
+std::string doubt_about_peft(const ModelConfig& config) {
+  if (config.experts.count == 0 || !config.adapter.is_there()) return "";
+  for (const UnitLayout& unit : parameter_layout(config)) {
+    const bool has_one = unit.find(ParameterKind::kGateB) != nullptr ||
+                         unit.find(ParameterKind::kUpB) != nullptr ||
+                         unit.find(ParameterKind::kDownB) != nullptr;
+    if (!has_one) continue;
+    return "the adapter has feed-forward layers of a model with experts: terrace reads and merges "
+           "it, but PEFT takes such layers for matrices of experts and does not load it";
+  }
+  return "";
+}
+
 }  // namespace
 
 TunedModel tuned_model(const ModelOptions& options) {
@@ -135,6 +150,8 @@ TunedModel tuned_model(const ModelOptions& options) {
   }
   const AdapterOptions& adapter = tuned.config.adapter;
   check_dropout(adapter, words_of_dropout(lora, adapter));
+  std::string doubt = doubt_about_peft(tuned.config);
+  if (!doubt.empty()) tuned.doubts.push_back(std::move(doubt));
   return tuned;
 }
 

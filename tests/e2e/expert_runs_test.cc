@@ -69,6 +69,83 @@ TEST_P(ExpertRuns, OfRanksInGroupsHaveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Moments, ExpertRuns, testing::Values("fp32", "int8"),
                          [](const auto& test) { return std::string(test.param); });
 
+// The checkpoints of tensor-parallel ranks have whole experts: another mesh goes on from them, and
+// the text is sampled from a final/ of theirs.
+TEST_P(ExpertRuns, OfTensorRanksGoOnWithTheSameBits) {
+  const Arguments ranks = {"--local-ranks", "4", "--tensor-parallel", "2", "--zero-stage"};
+  training_.train("alone", arguments(ranks + Arguments{"0"}));
+  training_.train("run", arguments(ranks + Arguments{"2", "--stop-after-step", "3",
+                                                     "--experts-per-group", "1"}));
+  training_.train("run", arguments(ranks + Arguments{"3", "--resume", "auto"}));
+  training_.expect_same("run", "alone", "final");
+  const Arguments pair = {"--local-ranks", "2", "--tensor-parallel", "2"};
+  training_.train("pair", arguments(pair));
+  training_.train("elsewhere", arguments(pair + Arguments{"--stop-after-step", "3"}));
+  training_.train("elsewhere", arguments({"--resume", "auto"}));
+  expect_near(training_.rows("elsewhere"), training_.rows("pair"), 1e-2);
+  const Outcome sampled = run_program({"sample", "--model", training_.path("run/final"), "--prompt",
+                                       "the ", "--max-new-tokens", "4", "--temperature", "0"});
+  EXPECT_EQ(sampled.code, 0) << sampled;
+}
+
+nlohmann::json result_of_sample(const Arguments& arguments) {
+  const Outcome told = run_program(arguments);
+  EXPECT_EQ(told.code, 0) << told;
+  return nlohmann::json::parse(told.output).at("results").at(0);
+}
+
+TEST(ExpertSamples, ReadTheExpertsOfAToken) {
+  const TinyTraining training(small_experts());
+  training.train("run", {"--max-steps", "2", "--precision", "fp32"});
+  const Arguments sample = {"sample", "--model", training.path("run/final"), "--prompt",
+                            "the ",   "--json",  "--max-new-tokens",         "12"};
+  const Arguments tiers = training.nvme() + Arguments{"--place-parameters", "nvme"};
+  const auto held = result_of_sample(sample);
+  const auto tiered = result_of_sample(sample + tiers);
+  EXPECT_EQ(tiered.at("text"), held.at("text"));
+  // In units of 4096 elements, an expert has one, and so has the rest of a block. The head has
+  // three. The embedding has two, and they are read at once.
+  constexpr std::int64_t kLayer = 1 + 2;  // two experts of six
+  EXPECT_EQ(tiered.at("nvme_read_bytes_per_pass").get<std::int64_t>(),
+            (2 + 2 * kLayer + 3) * 4096 * 4);
+}
+
+TEST(ExpertAdapters, OverAQuantizedBaseMerge) {
+  const TinyTraining training(small_experts());
+  training.train("base", {"--max-steps", "2", "--precision", "fp32"});
+  const Arguments adapted = {"--model",        training.path("base/final"),
+                             "--init",         "weights",
+                             "--max-steps",    "4",
+                             "--lora-rank",    "4",
+                             "--lora-targets", "all-linear"};
+  const Outcome trained = run_program(training.command("run", adapted));
+  EXPECT_EQ(trained.code, 0) << trained;
+  EXPECT_THAT(trained.errors + trained.output, HasSubstr("experts: 6 in a layer, frozen"));
+  training.train("nf4", adapted + Arguments{"--base-quantization", "nf4", "--experts-per-group",
+                                            "2", "--stop-after-step", "2"});
+  training.train("nf4", adapted + Arguments{"--base-quantization", "nf4", "--resume", "auto"});
+  training.train("whole", adapted + Arguments{"--base-quantization", "nf4"});
+  training.expect_same("nf4", "whole", "final");
+  const Outcome merged = run_program(
+      {"merge", training.path("base/final"), training.path("nf4/final"), training.path("merged")});
+  EXPECT_EQ(merged.code, 0) << merged;
+  const auto text_of = [&](const std::string& model) {
+    return result_of_sample({"sample", "--model", training.path(model), "--prompt", "the ",
+                             "--json", "--max-new-tokens", "8", "--temperature", "0"})
+        .at("text");
+  };
+  EXPECT_EQ(text_of("nf4/final"), text_of("merged"));
+}
+
+TEST(ExpertAdapters, OfExpertsAreRefused) {
+  const TinyTraining training(small_experts());
+  const Outcome refused = run_program(training.command(
+      "run", {"--max-steps", "1", "--lora-rank", "4", "--lora-targets", "q_proj", "gate_proj"}));
+  EXPECT_EQ(refused.code, 2) << refused;
+  EXPECT_THAT(refused.errors, HasSubstr("--lora-targets gate_proj matches model.layers.0.mlp"));
+  EXPECT_THAT(refused.errors, HasSubstr("k_proj, o_proj, q_proj, v_proj"));
+}
+
 TEST(ExpertRunsRefused, NumbersThatNoGroupCanHave) {
   const TinyTraining experts(small_experts());
   const Outcome many =

@@ -661,7 +661,7 @@ def qwen3_moe_cases():
         "qwen3_moe_layers",
         "qwen3_moe",
         {**experts, **THREE_LAYERS, "num_local_experts": 3, "mlp_only_layers": [1],
-         "num_attention_heads": 2, "num_key_value_heads": 1, "attention_bias": True},
+         "num_attention_heads": 2, "num_key_value_heads": 2, "attention_bias": True},
         without=("norm_topk_prob", "decoder_sparse_step"),
         changes=(
             *EXPERT_CHANGES,

@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenAdapters, testing::ValuesIn(golden_adapter
 
 // Without the adapter's matrices the first loss is different.
 TEST(GoldenAdapterCases, DoNotHoldWithoutTheirAdapters) {
-  ASSERT_EQ(golden_adapter_names().size(), 3U);
+  ASSERT_EQ(golden_adapter_names().size(), 5U);
   for (const std::string& name : golden_adapter_names()) {
     GoldenCase golden(golden_adapter_directory(name));
     golden.adapter.clear();

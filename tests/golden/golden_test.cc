@@ -45,11 +45,7 @@ TEST_P(Golden, LogitsAndContinuation) {
 }
 
 TEST_P(Golden, Training) { expect_training({}); }
-TEST_P(Golden, TrainingOfTwoTensorRanks) {
-  const ModelConfig config = load_model_config(golden_->directory);
-  if (config.experts.count > 0) GTEST_SKIP() << "tensor-parallel ranks cannot share experts";
-  expect_training({.shape = {.tensor = 2}});
-}
+TEST_P(Golden, TrainingOfTwoTensorRanks) { expect_training({.shape = {.tensor = 2}}); }
 TEST_P(Golden, TrainingOfTwoPipelineStages) { expect_training({.shape = {.pipeline = 2}}); }
 TEST_P(Golden, TrainingOfTwoRanksThatShareAll) {
   expect_training({.shape = {.data = 2}, .zero_stage = 3});

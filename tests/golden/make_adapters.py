@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden files of adapters: what PEFT computes with the tiny models of some cases.
 
-    "$(tools/python_env.sh)"/bin/python tests/golden/make_adapters.py
+    "$(tools/python_env.sh)"/bin/python tests/golden/make_adapters.py          all, or the named ones
 
 An adapter has random matrices, as PEFT saves them, beside the weights of a case (make_cases.py).
 Losses, gradients and parameters after the training are those of the adapter's matrices alone: PEFT
@@ -48,6 +48,10 @@ def adapters():
         Adapter("gpt2", {"r": 3, "lora_alpha": 5, "use_rslora": True, "fan_in_fan_out": True,
                          "target_modules": ["c_attn", "c_proj", "c_fc"]}),
         Adapter("phi3", {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "gate_up_proj"]}),
+        Adapter("mixtral", {"r": 4, "lora_alpha": 6, "target_modules": [
+            "q_proj", "k_proj", "v_proj", "o_proj"]}),
+        Adapter("qwen3_moe_layers", {"r": 3, "lora_alpha": 8, "target_modules": [
+            "q_proj", "v_proj", "o_proj"]}),
     ]
 
 
@@ -171,7 +175,8 @@ def check_settled(adapter, results, spread):
 def make(adapter):
     base_directory = CASES / adapter.name
     base = json.loads((base_directory / "config.json").read_text())
-    weights = {n: v.float() for n, v in reference.stored_weights(base_directory).items()}
+    stored = {n: v.float() for n, v in reference.stored_weights(base_directory).items()}
+    weights = reference.as_parameters(base["model_type"], stored)
     golden = json.loads((base_directory / "golden.json").read_text())
     shape = (reference.STEPS, reference.MICRO_BATCHES, reference.SEQUENCES, reference.POSITIONS)
     batches = reference.Batches(torch.tensor(golden["tokens"]).reshape(shape),
@@ -218,11 +223,13 @@ def make_with_some_draw(adapter):
 
 
 def main():
+    names = sys.argv[1:]
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     for adapter in adapters():
-        make_with_some_draw(adapter)
+        if not names or adapter.name in names:
+            make_with_some_draw(adapter)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ class RestoredState final : public StateSource {
     for_each_tensor_part(
         unit, begin, out,
         [&](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
-          const bool is_restored =
-              field == StateField::kMaster && !tensor.trainable && is_layer_weight(tensor.kind);
+          const bool is_matrix = is_layer_weight(tensor.kind) || is_of_expert(tensor.kind);
+          const bool is_restored = field == StateField::kMaster && !tensor.trainable && is_matrix;
           if (!is_restored) return source_.read(field, unit, tensor.offset + first, part);
           const std::vector<float> numbers = restored(unit, tensor);
           std::copy_n(numbers.begin() + first, part.size(), part.begin());
@@ -85,6 +85,10 @@ const std::vector<BaseChoice>& base_choices() {
       {"phi3_int8", "phi3", QuantizedForm::kInt8, {}},
       {"odd_gemma2_nf4", "gemma2", QuantizedForm::kNf4, {"o_proj", "gate_proj"}, true},
       {"odd_qwen3_int8", "qwen3", QuantizedForm::kInt8, {"*.3.*"}, true},
+      {"mixtral_nf4", "mixtral", QuantizedForm::kNf4, {}},
+      {"odd_mixtral_int8", "mixtral", QuantizedForm::kInt8, {"q_proj"}, true},
+      {"qwen3_moe_int8", "qwen3_moe", QuantizedForm::kInt8, {}},
+      {"odd_qwen3_moe_nf4", "qwen3_moe", QuantizedForm::kNf4, {"v_proj", "mlp.down_proj"}, true},
   };
   return kChoices;
 }
@@ -190,7 +194,7 @@ ModelRuntimeOptions wide_options(std::string_view family, QuantizedForm form) {
   sizes.head_width = 32;
   sizes.width = 128;
   sizes.key_value_heads = 2;
-  sizes.intermediate = family == "gpt2" ? 512 : 256;
+  sizes.intermediate = family == "gpt2" || family == "mixtral" ? 512 : 256;
   sizes.vocabulary = 256;
   sizes.tied = true;
   ModelRuntimeOptions options = tiny_options(small_model(family, sizes), DType::kF32);
@@ -220,7 +224,7 @@ std::vector<Curve> curves_of_ranks(const ModelRuntimeOptions& options, const Sta
 TEST(QuantizedBaseOverTensorRanks, HasTheNumbersOfOneRank) {
   const RandomState start(1234);
   for (const QuantizedForm form : {QuantizedForm::kNf4, QuantizedForm::kInt8}) {
-    for (const std::string_view family : {"llama", "gpt2", "phi3"}) {
+    for (const std::string_view family : {"llama", "gpt2", "phi3", "mixtral"}) {
       SCOPED_TRACE(family);
       ModelRuntimeOptions options = wide_options(family, form);
       const std::vector<Curve> quantized = curves_of_ranks(options, start);

@@ -127,6 +127,53 @@ TEST(ExpertGroupsFrozen, HaveTheBitsOfOneGroup) {
   }
 }
 
+ModelRuntimeOptions with_attention_adapter(ModelRuntimeOptions options) {
+  options.model = with_adapter(options.model, {.rank = 5, .alpha = 12, .targets = {}}, {});
+  options.optimizer.max_grad_norm = 0.02;
+  return options;
+}
+
+// Experts under an adapter have no gradient, no optimizer state and no update, and are read at most
+// once in the forward and once in the backward.
+TEST(ExpertGroupsAdapted, HaveTheBitsOfOneGroup) {
+  for (const auto form : {std::optional<QuantizedForm>(), std::optional(QuantizedForm::kNf4)}) {
+    ModelRuntimeOptions plain = with_attention_adapter(moe_options("qwen3_moe", true));
+    plain.base_quantization = form;
+    const SwitchedRun expected = result_of(plain, 3);
+    for (const std::int64_t experts : kPerGroup) {
+      ModelRuntimeOptions options = in_groups(plain, experts);
+      const TemporaryDirectory drive;
+      options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+      all_on(options, experts == 1, Tier::kNvme);
+      expect_same(result_of(options, 3), expected, name_of_groups(experts).c_str());
+    }
+  }
+}
+
+TEST(ExpertGroupsAdapted, AreOnlyRead) {
+  ModelRuntimeOptions options = in_groups(with_attention_adapter(moe_options("mixtral", false)), 2);
+  all_on(options, true, Tier::kNvme);
+  options.placement.micro_batches = 1;
+  options.placement.lookahead = 0;
+  const TierPlan plan = plan_model(options);
+  const UnitModel& block = plan.model.units.at(3);
+  ASSERT_EQ(block.groups.size(), 4U);
+  for (std::size_t g = 1; g < block.groups.size(); ++g) {
+    const std::int32_t group = block.groups[g];
+    EXPECT_EQ(plan.model.groups.at(static_cast<std::size_t>(group)).trained_elements(), 0);
+    std::int64_t fetched = 0;
+    for (const Op& op : plan.training.program.ops) {
+      if (op.group != group) continue;
+      EXPECT_NE(op.kind, OpKind::kUpdate);
+      EXPECT_EQ(op.account, Account::kParameters);
+      fetched += op.lane == Lane::kRead ? 1 : 0;
+    }
+    const std::int64_t chunks = plan.model.chunks(group);
+    EXPECT_GE(fetched, chunks) << g;
+    EXPECT_LE(fetched, 2 * chunks) << g;
+  }
+}
+
 // --- rows of an expert --------------------------------------------------------------------------
 
 // Expert 0 gets every row, and expert 4 none: the first column of each token is large, and the

@@ -169,6 +169,12 @@ TEST_P(FakeGpuEngine, WithExpertsInGroups) {
         options.placement.recompute = layer_major;
         if (layer_major) options.placement.order = MicroBatchOrder::kLayerMajor;
       });
+      expect_equal([=](ModelRuntimeOptions& options) {
+        add_dropping_adapter(options);
+        options.base_quantization = layer_major ? QuantizedForm::kNf4 : QuantizedForm::kInt8;
+        options.experts_per_group = experts;
+        options.placement.recompute = layer_major;
+      });
     }
   }
 }
@@ -185,7 +191,6 @@ TEST_P(FakeGpuEngine, WithSeveralDocumentsInASequence) {
 }
 
 TEST_P(FakeGpuEngine, WithAdaptersThatHaveDropout) {
-  if (plain_options().model.experts.count > 0) return;  // whose adapters are refused
   for (const bool recompute : {false, true}) {
     expect_equal([recompute](ModelRuntimeOptions& options) {
       add_dropping_adapter(options);

@@ -28,25 +28,30 @@ ModelRuntimeOptions options_for(std::string_view family, bool tied, DType type, 
   return options;
 }
 
-// Random parameters, of which every second one is off by one unit in the last place.
+// Random parameters, of which every second one is off by `place` of itself.
 class OneUlpAway final : public StateSource {
  public:
+  explicit OneUlpAway(float place) : place_(place) {}
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override {
     random_.read(field, unit, begin, out);
-    for (std::size_t i = 0; i < out.size(); i += 2) out[i] *= 1 + 0x1p-23F;
+    for (std::size_t i = 0; i < out.size(); i += 2) out[i] *= 1 + place_;
   }
 
  private:
   RandomState random_{1234};
+  const float place_;
 };
 
 // Returns the curve of one rank that starts from those: how far a rounding at one moment moves a
-// curve.
+// curve. In a model with experts it is a rounding of the compute type, since it may give a row
+// another expert, and a smaller one hardly ever does.
 Curve curve_of_one_ulp(const ModelRuntimeOptions& options, std::int64_t steps) {
   Curve curve;
   const RankBody body = [&](ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator&) {
-    engine.fill_state(OneUlpAway());
+    const bool has_experts = own.model.experts.count > 0;
+    const bool is_bf16 = own.compute_type == DType::kBF16;
+    engine.fill_state(OneUlpAway(has_experts && is_bf16 ? 0x1p-9F : 0x1p-23F));
     TrainedRun run;
     train_steps(engine, own, 1, steps, run);
     curve = run.curve;
@@ -131,6 +136,10 @@ const TensorCase kTensorCases[] = {
     {"qwen3_tied", "qwen3", true, 2, true, false},
     {"gemma2_tied_all_rows", "gemma2", true, 2, false, false},
     {"olmo2_untied", "olmo2", false, 2, true, false},
+    {"mixtral_untied", "mixtral", false, 2, true, false},
+    {"olmoe_tied_all_rows", "olmoe", true, 2, false, false},
+    {"qwen3_moe_untied", "qwen3_moe", false, 2, true, false},
+    {"qwen3_moe_tied_all_rows", "qwen3_moe", true, 2, false, false},
 };
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, testing::ValuesIn(kTensorCases),
@@ -153,6 +162,13 @@ const Switch kSwitches[] = {
     {"layer_major",
      [](ModelRuntimeOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},
     {"recompute", [](ModelRuntimeOptions& o) { o.placement.recompute = true; }},
+    {"groups_of_two",
+     [](ModelRuntimeOptions& o) {
+       if (o.model.experts.count == 0) return;
+       o.experts_per_group = 2;
+       o.placement.recompute = true;
+       o.placement.order = MicroBatchOrder::kLayerMajor;
+     }},
 };
 
 struct MeshCase {
@@ -198,6 +214,10 @@ const MeshCase kMeshCases[] = {
     {"two_of_qwen3", {1, 2, 1}, "qwen3", true, false, 1.6},
     {"two_stages_of_gemma2", {1, 2, 2}, "gemma2", true, true, 1.6},
     {"two_of_olmo2", {1, 2, 1}, "olmo2", false, true, 1.6},
+    {"two_of_mixtral", {1, 2, 1}, "mixtral", true, true, 1.6},
+    {"two_of_olmoe", {1, 2, 1}, "olmoe", false, false, 0},
+    {"two_by_two_of_qwen3_moe", {2, 2, 1}, "qwen3_moe", false, true, 1.6},
+    {"two_stages_of_qwen3_moe", {1, 2, 2}, "qwen3_moe", true, false, 1.6},
 };
 
 INSTANTIATE_TEST_SUITE_P(Meshes, TensorMesh, testing::ValuesIn(kMeshCases),

@@ -22,8 +22,10 @@
 namespace terrace {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr BatchShape kRows = {2, 6};
 constexpr std::int64_t kRank = 3;
@@ -365,12 +367,53 @@ TEST(AdapterTargets, ThatAreNoLayersAreRefused) {
   }
 }
 
-TEST(AdapterTargets, OfModelsWithExpertsAreRefused) {
-  AdapterOptions adapter;
-  adapter.rank = 4;
-  adapter.alpha = 8;
-  TERRACE_EXPECT_THROW_WITH(with_adapter(small_model("mixtral", {}), adapter, {}), ConfigError,
-                            "layers of experts");
+// The last parts of names would match the experts, too, so they are not enough for qwen3_moe. The
+// second layer of that model has no experts.
+TEST(AdapterTargets, AreNoExperts) {
+  EXPECT_THAT(adapted_model("mixtral").adapter.targets,
+              ElementsAre("k_proj", "o_proj", "q_proj", "v_proj"));
+  EXPECT_EQ(adapted_model("mixtral", {"all-linear"}), adapted_model("mixtral"));
+  EXPECT_EQ(adapted_model("llama", {"all-linear"}), adapted_model("llama"));
+  EXPECT_THAT(adapted_model("qwen3_moe").adapter.targets,
+              ::testing::AllOf(Contains("model.layers.0.self_attn.q_proj"),
+                               Contains("model.layers.1.mlp.gate_proj"),
+                               Not(Contains(HasSubstr("expert")))));
+  EXPECT_THAT(adapted_model("qwen3_moe", {"mlp.up_proj"}).adapter.targets,
+              ElementsAre("model.layers.1.mlp.up_proj"));
+  for (const UnitLayout& unit : parameter_layout(adapted_model("qwen3_moe"))) {
+    EXPECT_FALSE(unit.experts.train);
+    for (const ParameterTensor& tensor : unit.tensors) {
+      EXPECT_EQ(tensor.trainable, is_adapter(tensor.kind)) << tensor.name;
+    }
+  }
+}
+
+TEST(AdapterTargets, ThatNameExpertsAreRefusedWithWhatCanBeNamed) {
+  const auto refusal = [](const char* family, const char* pattern) -> std::string {
+    try {
+      adapted_model(family, {"q_proj", pattern});
+    } catch (const ConfigError& error) {
+      return std::string(error.what()) + " " + error.remedy();
+    }
+    return "";
+  };
+  for (const char* pattern : {"w1", "*experts*", "block_sparse_moe.gate", "*"}) {
+    EXPECT_THAT(refusal("mixtral", pattern),
+                ::testing::AllOf(HasSubstr(std::string("--lora-targets ") + pattern),
+                                 HasSubstr("block_sparse_moe."),
+                                 HasSubstr("k_proj, o_proj, q_proj, v_proj")))
+        << pattern;
+  }
+  for (const char* pattern : {"gate_proj", "mlp.gate", "*.down_proj"}) {
+    EXPECT_THAT(refusal("qwen3_moe", pattern),
+                ::testing::AllOf(HasSubstr(std::string("--lora-targets ") + pattern),
+                                 HasSubstr("mlp.down_proj, mlp.gate_proj, mlp.up_proj")))
+        << pattern;
+  }
+  AdapterOptions whole = {.rank = 4, .alpha = 8, .targets = {}};
+  whole.whole_modules = {"experts.2.w1"};
+  TERRACE_EXPECT_THROW_WITH(with_adapter(small_model("mixtral", {}), whole, {}), ConfigError,
+                            "experts.2.w1");
 }
 
 // The expected answers are those of PEFT's get_pattern_key().

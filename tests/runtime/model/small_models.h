@@ -45,7 +45,8 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
   if (!has_no_bias) more += fmt::format(R"(, "attention_bias": {})", sizes.bias);
   if (has_mlp_bias) more += fmt::format(R"(, "mlp_bias": {})", sizes.bias);
   if (is_gemma) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
-  if (family == "mixtral" || family == "qwen3_moe") {
+  const bool has_few = family == "mixtral" || family == "olmoe";  // no dense layers
+  if (has_few || family == "qwen3_moe") {
     more += R"(, "num_experts": 5, "num_experts_per_tok": 2)";
   }
   if (family == "qwen3_moe") {  // the second layer has none
@@ -58,8 +59,8 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
           "intermediate_size": {}, "vocab_size": {}, "max_position_embeddings": {},
           "rms_norm_eps": 1e-05, "tie_word_embeddings": {}, "pad_token_id": {}{}}})",
       family, sizes.width, sizes.layers, sizes.heads, sizes.key_value_heads, sizes.head_width,
-      family == "mixtral" ? sizes.intermediate / 4 : sizes.intermediate, sizes.vocabulary,
-      sizes.positions, sizes.tied, family == "llama" ? "null" : "3", more);
+      has_few ? sizes.intermediate / 4 : sizes.intermediate, sizes.vocabulary, sizes.positions,
+      sizes.tied, family == "llama" ? "null" : "3", more);
 }
 
 inline ModelConfig small_model(std::string_view family, const SmallModel& sizes) {

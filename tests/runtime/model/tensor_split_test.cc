@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "runtime/engine/training_state.h"
 #include "runtime/model/parameter_layout.h"
@@ -54,6 +56,11 @@ TEST_P(TensorSplits, CoverTheModel) {
         }
       }
     }
+    for (const ElementSpan& padding : whole_[u].padding) {
+      for (auto i = padding.begin; i < std::min(padding.end, whole_[u].elements); ++i) {
+        ASSERT_EQ(std::exchange(owners.at(static_cast<std::size_t>(i)), 3), 0) << i;
+      }
+    }
     for (std::size_t i = 0; i < owners.size(); ++i) ASSERT_EQ(owners[i], cut[i] ? 1 : 3) << i;
   }
 }
@@ -68,6 +75,7 @@ TEST_P(TensorSplits, AreOfOneSizeAndReplicateFromABlocksStart) {
       EXPECT_EQ(unit.padded_elements % (2 * kBlockElements), 0);
       EXPECT_EQ(unit.replicated, first[u].replicated);
       EXPECT_EQ(unit.replicated.begin % kBlockElements, 0);
+      if (unit.experts.count > 0) continue;  // ARouterLiesAmongTheMatrices looks at these
       EXPECT_EQ(unit.summed.end, unit.summed.empty() ? 0 : unit.elements);
       std::int64_t last_cut = 0;
       for (const ParameterTensor& tensor : unit.tensors) {
@@ -121,7 +129,7 @@ TEST_P(TensorSplits, ReadTheirPartOfAState) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TensorSplits,
                          testing::Combine(testing::Values("llama", "gpt2", "qwen3", "gemma2",
-                                                          "olmo2"),
+                                                          "olmo2", "mixtral", "olmoe", "qwen3_moe"),
                                           testing::Bool()));
 
 std::string refusal(const ModelConfig& model, std::int64_t rows, const TensorSplit& split) {
@@ -148,10 +156,51 @@ TEST(TensorSplit, RefusesWhatCannotBeDivided) {
   EXPECT_THAT(refusal(model, 60, {.ranks = 3}), HasSubstr("vocabulary of 4"));
 }
 
-TEST(TensorSplit, RefusesLayersOfExperts) {
-  EXPECT_THAT(
-      refusal(model_of("mixtral", true), 60, {.ranks = 3}),
-      testing::AllOf(HasSubstr("small has layers of experts"), HasSubstr("ranks.shape.tensor 3")));
+TEST(TensorSplit, DividesTheIntermediateOfEachExpert) {
+  ModelConfig model = model_of("qwen3_moe", true);
+  EXPECT_EQ(refusal(model, 60, {.ranks = 3}), "");
+  EXPECT_EQ(config_of_part(model, {.ranks = 3}).experts.intermediate,
+            model.experts.intermediate / 3);
+  model.experts.intermediate = 25;
+  EXPECT_THAT(refusal(model, 60, {.ranks = 3}),
+              testing::AllOf(HasSubstr("25 intermediate columns in each expert"),
+                             HasSubstr("ranks.shape.tensor 3")));
+  model = model_of("qwen3_moe", true);
+  model.intermediate = 100;  // of the second layer, which has no experts
+  EXPECT_THAT(refusal(model, 60, {.ranks = 3}), HasSubstr("100 intermediate columns"));
+  for (LayerOptions& layer : model.layer_options) layer.has_experts = true;
+  EXPECT_EQ(refusal(model, 60, {.ranks = 3}), "");
+}
+
+// The sums over ranks are of neighbouring elements, weight decay applies to the first ones, and no
+// padding is missing, whatever the other vectors of a block with a router are.
+TEST(TensorSplit, ARouterLiesAmongTheMatrices) {
+  for (const std::string_view family : {"mixtral", "olmoe", "qwen3_moe"}) {
+    for (const bool shares_rows : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", family, shares_rows));
+      const TensorSplit split = {.ranks = 3, .shares_rows = shares_rows};
+      const UnitLayout unit = parameter_layout(model_of(family, true), 2, split).at(1);
+      const std::int64_t decayed = unit.decayed_elements();
+      std::int64_t shares = 0;
+      for (const ParameterTensor& tensor : unit.tensors) {
+        if (is_of_expert(tensor.kind)) continue;
+        const std::int64_t end = tensor.offset + tensor.elements();
+        EXPECT_EQ(tensor.decay, end <= decayed) << tensor.name;
+        const bool is_replicated =
+            unit.replicated.begin <= tensor.offset && end <= unit.replicated.end;
+        EXPECT_EQ(tensor.cut == TensorCut::kReplicated, is_replicated) << tensor.name;
+        const bool is_share = tensor.gradient == GradientShare::kPart ||
+                              tensor.gradient == GradientShare::kHeads ||
+                              (tensor.gradient == GradientShare::kRows && shares_rows);
+        EXPECT_EQ(is_share, unit.summed.begin <= tensor.offset && end <= unit.summed.end)
+            << tensor.name;
+        shares += is_share ? tensor.elements() : 0;
+      }
+      EXPECT_EQ(shares, unit.summed.end - unit.summed.begin);
+      EXPECT_EQ(unit.replicated.begin % kBlockElements, 0);
+      EXPECT_EQ(unit.replicated.end % kBlockElements, 0);
+    }
+  }
 }
 
 }  // namespace

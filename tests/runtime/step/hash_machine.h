@@ -22,6 +22,7 @@
 #include "offload/nvme_store.h"
 #include "runtime/step/lane_executor.h"
 #include "tests/offload/store_fixture.h"
+#include "tests/runtime/step/group_owners.h"
 #include "tests/runtime/step/step_fixture.h"
 
 // Programs run on real lanes with bodies that know nothing of training: an op writes a hash of the
@@ -255,7 +256,7 @@ class Machine {
   ExecutorMemory memory_;
   SystemClock clock_;
   std::unique_ptr<HashBodies> bodies_;
-  HomeGate gate_{program_.groups};
+  HomeGate gate_{each_unit_one_group(program_.groups)};
 };
 
 // Returns small_step_model with every size shrunk, as bytes are hashed again and again here.

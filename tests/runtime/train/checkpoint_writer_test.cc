@@ -5,26 +5,18 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <numeric>
 #include <thread>
-#include <vector>
 
 #include "base/error.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/engine/training_state.h"
 #include "tests/runtime/checkpoint/full_disk_files.h"
 #include "tests/runtime/checkpoint/held_files.h"
+#include "tests/runtime/step/group_owners.h"
 #include "tests/runtime/temporary_directory.h"
 
 namespace terrace {
 namespace {
-
-// Returns the owners of groups of which each is all of a unit.
-std::vector<std::int32_t> each_unit_one_group(std::int32_t units) {
-  std::vector<std::int32_t> owners(static_cast<std::size_t>(units));
-  std::iota(owners.begin(), owners.end(), 0);
-  return owners;
-}
 
 class CheckpointWriterTest : public testing::Test {
  protected:

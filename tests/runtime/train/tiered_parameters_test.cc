@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,17 @@ ModelConfig layered_model(bool tied) {
                             "test");
 }
 
+// Returns a model of four blocks, of which the second has no experts.
+ModelConfig model_of_experts(bool tied) {
+  return parse_model_config(R"({"model_type": "qwen3_moe", "num_hidden_layers": 4,
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "intermediate_size": 96, "moe_intermediate_size": 64, "num_experts": 16,
+    "num_experts_per_tok": 2, "mlp_only_layers": [1], "vocab_size": 1500,
+    "max_position_embeddings": 64, "initializer_range": 0.1, "tie_word_embeddings": )" +
+                                std::string(tied ? "true" : "false") + "}",
+                            "test");
+}
+
 std::vector<std::int32_t> mixed_text(std::int64_t length) {
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < length; ++i) {
@@ -43,10 +55,12 @@ class TieredModel {
   TieredModel(const ModelConfig& config, DType type, std::int64_t positions) : config_(config) {
     shape = {.config = config, .compute_type = type, .positions = positions, .threads = 2};
     shape.rows_of_pass = positions;
+    shape.reads_experts = config.experts.count > 0;
     const TokenSampler::Memory beside = TokenSampler::memory_beside(shape);
     options = {.name = config.name,
                .layout = frozen_layout(config),
                .tied = config.tied,
+               .reads_experts = shape.reads_experts,
                .type = type,
                .tiers = {},
                .threads = 2,
@@ -92,7 +106,9 @@ class TieredModel {
   // Expects the same logits as from a model that is held in memory: for a prompt, which is computed
   // in one pass, and then for one token after another.
   void expect_logits_of_memory(TokenSampler& tiered, std::int64_t prompt) const {
-    TokenSampler held(shape, kFetchInitial);
+    TokenSampler::Shape whole = shape;
+    whole.reads_experts = false;
+    TokenSampler held(whole, kFetchInitial);
     for (std::int64_t length = prompt; length <= shape.positions; ++length) {
       const auto ids = mixed_text(length);
       const auto wanted = held.logits_after(ids);
@@ -146,6 +162,64 @@ TEST(TieredParameters, APassReadsEachParameterOnce) {
       EXPECT_EQ(model.make()->bytes_read(), model.bytes_of_all()) << tied << budget;
     }
   }
+}
+
+TEST(TieredExperts, LogitsAreThoseOfAModelInMemory) {
+  for (const bool tied : {false, true}) {
+    for (const DType type : {DType::kBF16, DType::kF32}) {
+      TieredModel model(model_of_experts(tied), type, 24);
+      model.options.tiers.host_memory = model.least_budget();
+      const auto sampler = model.sampler(model.make());
+      model.expect_logits_of_memory(*sampler, 17);
+    }
+  }
+}
+
+// Pieces of a prompt share what they read.
+TEST(TieredExperts, ALongPromptIsOnePass) {
+  TieredModel model(model_of_experts(false), DType::kBF16, 1100);
+  auto parameters = model.make();
+  const TieredParameters& tiered = *parameters;
+  const auto sampler = model.sampler(std::move(parameters));
+  model.expect_logits_of_memory(*sampler, 1100);
+  const auto ids = mixed_text(1100);
+  const std::set<std::int32_t> rows(ids.begin(), ids.end());
+  const std::size_t embedding = model.bytes_of_unit(0);  // it is less than a block of the drive
+  EXPECT_LE(tiered.bytes_read(), model.bytes_of_all() - embedding + rows.size() * embedding);
+}
+
+TEST(TieredExperts, ATokenReadsTheExpertsThatItHasChosen) {
+  for (const bool tied : {false, true}) {
+    TieredModel model(model_of_experts(tied), DType::kF32, 24);
+    auto parameters = model.make();
+    const TieredParameters& tiered = *parameters;
+    const auto sampler = model.sampler(std::move(parameters));
+    std::size_t shared = 0;
+    for (const UnitLayout& unit : model.options.layout) {
+      if (unit.index > 0 || tied) shared += static_cast<std::size_t>(unit.shared_elements()) * 4;
+    }
+    const ExpertLayout& experts = model.options.layout.at(1).experts;
+    const std::size_t of_expert = static_cast<std::size_t>(experts.elements) * 4;
+    constexpr std::size_t kLayers = 3;                          // with experts
+    const std::size_t row = tied ? 0 : model.bytes_of_unit(0);  // less than a block of the drive
+    sampler->logits_after(mixed_text(16));
+    for (std::int64_t length = 17; length <= 24; ++length) {
+      sampler->logits_after(mixed_text(length));
+      EXPECT_EQ(tiered.bytes_read(), shared + kLayers * 2 * of_expert + row) << tied;
+    }
+  }
+}
+
+// Experts and an embedding may stay in memory, too.
+TEST(TieredExperts, AutoReadsNothingWhereAllFits) {
+  TieredModel model(model_of_experts(false), DType::kF32, 16);
+  model.options.tiers.places[StateClass::kParameters] = Placement::kAuto;
+  model.options.tiers.host_memory = model.least_budget() + 2 * model.bytes_of_all();
+  auto parameters = model.make();
+  const TieredParameters& tiered = *parameters;
+  const auto sampler = model.sampler(std::move(parameters));
+  model.expect_logits_of_memory(*sampler, 12);
+  EXPECT_EQ(tiered.bytes_read(), 0U);
 }
 
 // Parameters stay in memory as far as there is room. A tied embedding is the first to stay.
