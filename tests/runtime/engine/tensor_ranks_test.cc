@@ -94,6 +94,12 @@ struct TensorCase {
 
 class TensorRanks : public testing::TestWithParam<TensorCase> {};
 
+// Sooner or later a rounding gives a row another expert. From then on runs differ by more than
+// roundings, so models with experts are compared before.
+std::int64_t compared_steps(const ModelConfig& model) {
+  return model.experts.count > 0 ? 8 : kComparedSteps;
+}
+
 // docs/numerics.md gives the reasons for the bounds. If changing the initial parameters by one last
 // place moves the curve of one rank by more than a third of a bound, the bound is three times that
 // move.
@@ -102,14 +108,15 @@ TEST_P(TensorRanks, TrainAsOneRankDoes) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     ModelRuntimeOptions options = options_for(tested.family, tested.tied, type, tested.odd);
     options.sequence_parallel = tested.shares_rows;
-    const Curve one = curve_of(options, {}, kComparedSteps);
-    const Curve shared = curve_of(options, MeshShape{.tensor = tested.ranks}, kComparedSteps);
+    const std::int64_t steps = compared_steps(options.model);
+    const Curve one = curve_of(options, {}, steps);
+    const Curve shared = curve_of(options, MeshShape{.tensor = tested.ranks}, steps);
     SCOPED_TRACE(name_of(type));
     const bool exact = type == DType::kF32;
     const Distance first = distance(first_step(shared), first_step(one));
     EXPECT_LT(first.loss, exact ? 1e-7 : 2e-4);
     EXPECT_LT(first.norm, exact ? 1e-6 : 1e-2);
-    const Curve moved = curve_of_one_ulp(options, kComparedSteps);
+    const Curve moved = curve_of_one_ulp(options, steps);
     const Distance all = distance(shared, one);
     const Distance of_ulp = distance(moved, one);
     EXPECT_LT(all.loss, std::max(exact ? 1e-5 : 3e-3, 3 * of_ulp.loss));
