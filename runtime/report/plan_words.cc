@@ -11,24 +11,13 @@
 #include <string_view>
 #include <tuple>
 
+#include "runtime/report/json_members.h"
 #include "runtime/report/number_text.h"
 
 namespace terrace::report {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string text_at(const ordered_json& object, const char* key) {
-  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
-}
-
-double number_at(const ordered_json& object, const char* key) {
-  return object.contains(key) && object[key].is_number() ? object[key].get<double>() : 0;
-}
-
-bool is_true_at(const ordered_json& object, const char* key) {
-  return object.contains(key) && object[key].is_boolean() && object[key].get<bool>();
-}
 
 std::vector<ordered_json> objects_at(const ordered_json& object, const char* key) {
   std::vector<ordered_json> objects;
@@ -70,9 +59,9 @@ class UnitRows {
 
 std::string tier_sentence(const ordered_json& tier) {
   const std::string name = text_at(tier, "name");
-  const auto gave_way = static_cast<std::int64_t>(number_at(tier, "gave_way"));
-  const auto could = static_cast<std::int64_t>(number_at(tier, "could_give_way"));
-  const double budget = number_at(tier, "budget_bytes");
+  const auto gave_way = static_cast<std::int64_t>(number_at(tier, "gave_way").value_or(0));
+  const auto could = static_cast<std::int64_t>(number_at(tier, "could_give_way").value_or(0));
+  const double budget = number_at(tier, "budget_bytes").value_or(0);
   std::string text = budget > 0
                          ? fmt::format("For the {}'s budget of {}, ", name, bytes_text(budget))
                          : fmt::format("The {} has no budget: ", name);
@@ -80,7 +69,7 @@ std::string tier_sentence(const ordered_json& tier) {
               ? fmt::format("none of the {} that can give way had to.", counted(could, "state"))
               : fmt::format("{} of the {} that can give way had to.", gave_way,
                             counted(could, "state"));
-  const double needed = number_at(tier, "bytes_with_one_less");
+  const double needed = number_at(tier, "bytes_with_one_less").value_or(0);
   if (gave_way > 0 && needed > 0) {
     text +=
         fmt::format(" If one less gave way, the step would need at least {}.", bytes_text(needed));
@@ -105,8 +94,8 @@ void add_states(const ordered_json& unit, UnitRows<StateKey>& rows) {
   const std::string name = text_at(unit, "name");
   for (const ordered_json& state : objects_at(unit, "states")) {
     const std::string reason = words_of_cause(text_at(state, "cause"), text_at(state, "for_tier"));
-    rows.units_of(
-            {text_at(state, "state"), text_at(state, "home"), number_at(state, "bytes"), reason})
+    rows.units_of({text_at(state, "state"), text_at(state, "home"),
+                   number_at(state, "bytes").value_or(0), reason})
         .push_back(name);
   }
   if (!is_true_at(unit, "recomputed")) return;
@@ -138,7 +127,7 @@ std::string words_of_limit(const ordered_json& load) {
   if (limit == "step_start") return "the step begins there";
   if (limit == "room") {
     return fmt::format("the {} lacks {} for an earlier load", text_at(load, "tier"),
-                       bytes_text(number_at(load, "lacking_bytes")));
+                       bytes_text(number_at(load, "lacking_bytes").value_or(0)));
   }
   return limit;
 }
@@ -147,13 +136,14 @@ using LoadKey = std::tuple<std::string, std::string, std::string>;
 
 void add_loads(const ordered_json& unit, UnitRows<LoadKey>& rows) {
   for (const ordered_json& load : objects_at(unit, "loads")) {
-    const auto ahead = static_cast<std::int64_t>(number_at(load, "units_ahead"));
+    const auto ahead = static_cast<std::int64_t>(number_at(load, "units_ahead").value_or(0));
     const bool stays = text_at(load, "limit") == "stays";
     std::string what = text_at(load, "of");
     std::ranges::replace(what, '_', ' ');
     if (is_true_at(load, "for_update")) what += " for the update";
     rows.units_of(
-            {fmt::format("{} x {}", static_cast<std::int64_t>(number_at(load, "count")), what),
+            {fmt::format("{} x {}", static_cast<std::int64_t>(number_at(load, "count").value_or(0)),
+                         what),
              stays ? std::string("not at all") : counted(ahead, "unit") + " ahead",
              words_of_limit(load)})
         .push_back(text_at(unit, "name"));
