@@ -43,8 +43,9 @@ double bytes_between_products(const KernelCost& cost, const KernelRates& rates) 
   const HeadLogits& logits = cost.logits;
   if (logits.rows == 0) return 0;
   const std::int64_t chunk = head_chunk_rows(logits.columns, rates.logits_bytes_most);
-  const auto chunks = static_cast<double>((logits.rows + chunk - 1) / chunk);
-  return rates.logit_pass_bytes * logits.elements() + 2 * chunks * cost.chunk_sum_bytes;
+  const std::int64_t chunks = (logits.rows + chunk - 1) / chunk;
+  return rates.logit_pass_bytes * logits.elements() +
+         2 * static_cast<double>(chunks) * cost.chunk_sum_bytes;
 }
 
 double seconds_of(const KernelCost& cost, const KernelRates& rates) {
