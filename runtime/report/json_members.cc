@@ -1,5 +1,7 @@
 #include "runtime/report/json_members.h"
 
+#include <nlohmann/json.hpp>
+
 namespace terrace::report {
 
 using nlohmann::ordered_json;
