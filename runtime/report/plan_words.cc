@@ -11,7 +11,6 @@
 #include <string_view>
 #include <tuple>
 
-#include "runtime/report/json_members.h"
 #include "runtime/report/number_text.h"
 
 namespace terrace::report {
@@ -19,7 +18,19 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::vector<ordered_json> objects_at(const ordered_json& object, const char* key) {
+std::string text_member(const ordered_json& object, const char* key) {
+  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+}
+
+double number_member(const ordered_json& object, const char* key) {
+  return object.contains(key) && object[key].is_number() ? object[key].get<double>() : 0;
+}
+
+bool true_member(const ordered_json& object, const char* key) {
+  return object.contains(key) && object[key].is_boolean() && object[key].get<bool>();
+}
+
+std::vector<ordered_json> object_members(const ordered_json& object, const char* key) {
   std::vector<ordered_json> objects;
   if (!object.is_object() || !object.contains(key) || !object[key].is_array()) return objects;
   for (const ordered_json& one : object[key]) {
@@ -58,10 +69,10 @@ class UnitRows {
 };
 
 std::string tier_sentence(const ordered_json& tier) {
-  const std::string name = text_at(tier, "name");
-  const auto gave_way = static_cast<std::int64_t>(number_at(tier, "gave_way").value_or(0));
-  const auto could = static_cast<std::int64_t>(number_at(tier, "could_give_way").value_or(0));
-  const double budget = number_at(tier, "budget_bytes").value_or(0);
+  const std::string name = text_member(tier, "name");
+  const auto gave_way = static_cast<std::int64_t>(number_member(tier, "gave_way"));
+  const auto could = static_cast<std::int64_t>(number_member(tier, "could_give_way"));
+  const double budget = number_member(tier, "budget_bytes");
   std::string text = budget > 0
                          ? fmt::format("For the {}'s budget of {}, ", name, bytes_text(budget))
                          : fmt::format("The {} has no budget: ", name);
@@ -69,7 +80,7 @@ std::string tier_sentence(const ordered_json& tier) {
               ? fmt::format("none of the {} that can give way had to.", counted(could, "state"))
               : fmt::format("{} of the {} that can give way had to.", gave_way,
                             counted(could, "state"));
-  const double needed = number_at(tier, "bytes_with_one_less").value_or(0);
+  const double needed = number_member(tier, "bytes_with_one_less");
   if (gave_way > 0 && needed > 0) {
     text +=
         fmt::format(" If one less gave way, the step would need at least {}.", bytes_text(needed));
@@ -91,18 +102,19 @@ std::string words_of_cause(const std::string& cause, const std::string& for_tier
 using StateKey = std::tuple<std::string, std::string, double, std::string>;
 
 void add_states(const ordered_json& unit, UnitRows<StateKey>& rows) {
-  const std::string name = text_at(unit, "name");
-  for (const ordered_json& state : objects_at(unit, "states")) {
-    const std::string reason = words_of_cause(text_at(state, "cause"), text_at(state, "for_tier"));
-    rows.units_of({text_at(state, "state"), text_at(state, "home"),
-                   number_at(state, "bytes").value_or(0), reason})
+  const std::string name = text_member(unit, "name");
+  for (const ordered_json& state : object_members(unit, "states")) {
+    const std::string reason =
+        words_of_cause(text_member(state, "cause"), text_member(state, "for_tier"));
+    rows.units_of({text_member(state, "state"), text_member(state, "home"),
+                   number_member(state, "bytes"), reason})
         .push_back(name);
   }
-  if (!is_true_at(unit, "recomputed")) return;
-  const std::string cause = text_at(unit, "recompute_cause");
+  if (!true_member(unit, "recomputed")) return;
+  const std::string cause = text_member(unit, "recompute_cause");
   const std::string reason = cause == "asked"
                                  ? "you asked for recomputation"
-                                 : words_of_cause(cause, text_at(unit, "recompute_for_tier"));
+                                 : words_of_cause(cause, text_member(unit, "recompute_for_tier"));
   rows.units_of({"activations", "recomputed in the backward", 0, reason}).push_back(name);
 }
 
@@ -120,14 +132,14 @@ std::string words_of_time(const std::string& when) {
 }
 
 std::string words_of_limit(const ordered_json& load) {
-  const std::string limit = text_at(load, "limit");
+  const std::string limit = text_member(load, "limit");
   if (limit == "stays") return "no load: the bytes stay in memory since the use before";
   if (limit == "lookahead") return "the lookahead allows no earlier load";
   if (limit == "source") return "the source is not ready earlier";
   if (limit == "step_start") return "the step begins there";
   if (limit == "room") {
-    return fmt::format("the {} lacks {} for an earlier load", text_at(load, "tier"),
-                       bytes_text(number_at(load, "lacking_bytes").value_or(0)));
+    return fmt::format("the {} lacks {} for an earlier load", text_member(load, "tier"),
+                       bytes_text(number_member(load, "lacking_bytes")));
   }
   return limit;
 }
@@ -135,18 +147,17 @@ std::string words_of_limit(const ordered_json& load) {
 using LoadKey = std::tuple<std::string, std::string, std::string>;
 
 void add_loads(const ordered_json& unit, UnitRows<LoadKey>& rows) {
-  for (const ordered_json& load : objects_at(unit, "loads")) {
-    const auto ahead = static_cast<std::int64_t>(number_at(load, "units_ahead").value_or(0));
-    const bool stays = text_at(load, "limit") == "stays";
-    std::string what = text_at(load, "of");
+  for (const ordered_json& load : object_members(unit, "loads")) {
+    const auto ahead = static_cast<std::int64_t>(number_member(load, "units_ahead"));
+    const bool stays = text_member(load, "limit") == "stays";
+    std::string what = text_member(load, "of");
     std::ranges::replace(what, '_', ' ');
-    if (is_true_at(load, "for_update")) what += " for the update";
+    if (true_member(load, "for_update")) what += " for the update";
     rows.units_of(
-            {fmt::format("{} x {}", static_cast<std::int64_t>(number_at(load, "count").value_or(0)),
-                         what),
+            {fmt::format("{} x {}", static_cast<std::int64_t>(number_member(load, "count")), what),
              stays ? std::string("not at all") : counted(ahead, "unit") + " ahead",
              words_of_limit(load)})
-        .push_back(text_at(unit, "name"));
+        .push_back(text_member(unit, "name"));
   }
 }
 
@@ -175,17 +186,17 @@ PlanWords plan_words(const std::string& reasons_json) {
   UnitRows<StateKey> states;
   UnitRows<std::pair<std::string, std::string>> updates;
   UnitRows<LoadKey> loads;
-  for (const ordered_json& tier : objects_at(reasons, "tiers")) {
+  for (const ordered_json& tier : object_members(reasons, "tiers")) {
     words.tiers.push_back(tier_sentence(tier));
   }
-  for (const ordered_json& unit : objects_at(reasons, "units")) {
+  for (const ordered_json& unit : object_members(reasons, "units")) {
     add_states(unit, states);
     add_loads(unit, loads);
-    for (const ordered_json& update : objects_at(unit, "updates")) {
+    for (const ordered_json& update : object_members(unit, "updates")) {
       updates
-          .units_of(
-              {words_of_place(text_at(update, "where")), words_of_time(text_at(update, "when"))})
-          .push_back(text_at(unit, "name"));
+          .units_of({words_of_place(text_member(update, "where")),
+                     words_of_time(text_member(update, "when"))})
+          .push_back(text_member(unit, "name"));
     }
   }
   for (const auto& [key, units] : states.rows()) {

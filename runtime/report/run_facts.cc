@@ -5,12 +5,31 @@
 #include <sstream>
 
 #include "base/json_depth.h"
-#include "runtime/report/json_members.h"
 
 namespace terrace::report {
 namespace {
 
 using nlohmann::ordered_json;
+
+const ordered_json& part_of(const ordered_json& object, const char* key) {
+  static const ordered_json kNothing;
+  return object.is_object() && object.contains(key) ? object[key] : kNothing;
+}
+
+std::string text_at(const ordered_json& object, const char* key) {
+  const ordered_json& value = part_of(object, key);
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+std::optional<double> number_at(const ordered_json& object, const char* key) {
+  const ordered_json& value = part_of(object, key);
+  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+}
+
+bool is_true_at(const ordered_json& object, const char* key) {
+  const ordered_json& value = part_of(object, key);
+  return value.is_boolean() && value.get<bool>();
+}
 
 std::vector<std::pair<std::string, double>> numbers_of(const ordered_json& object) {
   std::vector<std::pair<std::string, double>> numbers;
