@@ -50,7 +50,13 @@ TEST_P(Golden, TrainingOfTwoTensorRanks) {
   if (config.experts.count > 0) GTEST_SKIP() << "tensor-parallel ranks cannot share experts";
   expect_training({.shape = {.tensor = 2}});
 }
-TEST_P(Golden, TrainingOfTwoPipelineStages) { expect_training({.shape = {.pipeline = 2}}); }
+TEST_P(Golden, TrainingOfTwoPipelineStages) {
+  const ModelConfig config = load_model_config(golden_->directory);
+  if (config.experts.balance_coefficient != 0) {
+    GTEST_SKIP() << "pipeline stages refuse the loss that balances experts";
+  }
+  expect_training({.shape = {.pipeline = 2}});
+}
 TEST_P(Golden, TrainingOfTwoRanksThatShareAll) {
   expect_training({.shape = {.data = 2}, .zero_stage = 3});
 }
