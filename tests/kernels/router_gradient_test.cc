@@ -73,6 +73,7 @@ TEST(RouterGradientCheck, LossesOfTwoLayers) {
                                            .index = check.index.view(),
                                            .dweight = no_weights.view(),
                                            .dlogits = gradient.view(),
+                                           .rule = {},
                                            .slopes = slopes.view(),
                                            .targets = check.targets.view()});
     for (std::int64_t i = 0; i < logits.elements(); ++i) {
