@@ -48,7 +48,7 @@ struct ChooseExpertsBackward {
   TensorView targets = {};
 };
 
-// The target of a row that only fills its sequence up. Other negative targets are those of tokens
+// The target of a row that only fills its sequence up. Other negative targets belong to tokens
 // that are not trained on.
 inline constexpr std::int32_t kPaddingTarget = -2;
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-// What the routers of a model with experts did in a step, from the sums that their layers leave
+// The figures of the routers of a model in a step, from the sums that its layers of experts leave
 // (RouterSums in kernels/expert_ops.h).
 namespace terrace {
 
