@@ -37,9 +37,47 @@ struct ChooseExperts {
 };
 // dlogits [R,E] (compute type) = the gradient of the logits, given the gradient dweight (fp32
 // [R,k]) of the weights. The choice itself has no gradient, and a weight's rounding is left out.
+// If slopes (fp32 [E+1], of RouterSlopes) are given, the gradient of the router's losses is added
+// in fp32 before the rounding. With p the softmax over all E logits and L the logarithm of the sum
+// of their exponentials, that is p[e] * (slopes[e] - sum of p * slopes + slopes[E] * L) in each row
+// that counts (RouterSums::targets).
 struct ChooseExpertsBackward {
   TensorView logits, index, dweight, dlogits;
   ExpertRule rule;
+  TensorView slopes = {};
+  TensorView targets = {};
+};
+
+// The target of a row that only fills its sequence up. Other negative targets belong to tokens
+// that are not trained on.
+inline constexpr std::int32_t kPaddingTarget = -2;
+
+// Returns how many numbers a RouterSums writes.
+constexpr std::int64_t router_sums_of(std::int64_t experts) { return 2 * experts + 2; }
+// Writes what the losses of a router need to know of the rows that count. sums (fp64 [2E+2]) has,
+// for each expert, the number of rows that have chosen it; then, for each expert, the sum of its
+// probabilities in the softmax over all E logits; then the sum of L^2, with L the logarithm of the
+// sum of a row's exponentials; then the number of rows that count. logits [R,E] are of the compute
+// type, index is i32 [R,k]. A row whose target (i32 [R]) is kPaddingTarget does not count; without
+// targets all rows count. Probabilities and L are fp32, their sums fp64. A NaN among the logits of
+// a row that counts makes the sums of probabilities and of L^2 NaN.
+struct RouterSums {
+  TensorView logits, index, sums;
+  TensorView targets = {};
+};
+// Writes the slopes (fp32 [E+1]) of a micro-batch's router losses, from the sums (fp64 [n,2E+2]) of
+// n of its layers. They are computed in fp64 and rounded once:
+//  * slopes[e] = balance * E * f[e] / rows, the derivative of the balance loss by a probability of
+//    expert e (Fedus et al. 2021, arXiv:2101.03961). rows is the number of rows of the n layers
+//    that count, and f[e] = the number of those that have chosen expert e, divided by rows.
+//  * slopes[E] = 2 * z / (layers * rows of a layer that count), the derivative of the mean of L^2
+//    (Zoph et al. 2022, arXiv:2202.08906) over L of a row of one of `layers` layers.
+// Where no row counts, all slopes are 0.
+struct RouterSlopes {
+  TensorView sums, slopes;
+  std::int64_t layers = 1;
+  double balance = 0;
+  double z = 0;
 };
 
 // Sorts slots by their expert; slots of one expert stay in order. order (i32 [S]) has the slots in

@@ -389,6 +389,8 @@ struct KernelTable {
   void (*norm_partials)(const KernelContext&, const NormPartials&);
   void (*choose_experts)(const KernelContext&, const ChooseExperts&);
   void (*choose_experts_backward)(const KernelContext&, const ChooseExpertsBackward&);
+  void (*router_sums)(const KernelContext&, const RouterSums&);
+  void (*router_slopes)(const KernelContext&, const RouterSlopes&);
   void (*sort_slots)(const KernelContext&, const SortSlots&);
   void (*expert_forward)(const KernelContext&, const ExpertForward&);
   void (*expert_backward_input)(const KernelContext&, const ExpertBackwardInput&);
@@ -418,6 +420,7 @@ struct KernelTable {
   std::size_t (*head_loss_workspace)(const HeadLoss&, int workers);
   std::size_t (*head_sums_workspace)(const HeadSums&, int workers);
   std::size_t (*head_part_loss_workspace)(const HeadPartLoss&, int workers);
+  std::size_t (*router_sums_workspace)(const RouterSums&, int workers);
   std::size_t (*sort_slots_workspace)(const SortSlots&, int workers);
   std::size_t (*expert_forward_workspace)(const ExpertForward&, int workers);
   std::size_t (*expert_backward_input_workspace)(const ExpertBackwardInput&, int workers);

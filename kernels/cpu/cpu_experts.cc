@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 
 #include "kernels/cpu/cpu_workspace.h"
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/parallel_blocks.h"
+#include "kernels/cpu/row_softmax.h"
 #include "kernels/row_range.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -110,39 +112,6 @@ void choose_largest(const T* logits, std::int64_t E, std::span<std::int32_t> cho
   std::sort(chosen.begin(), chosen.end());
 }
 
-// The softmax from which the weights of a row are made: over its chosen experts or over all.
-template <typename T>
-class RowSoftmax {
- public:
-  RowSoftmax(const T* logits, std::int64_t E, std::span<const std::int32_t> chosen,
-             const ExpertRule& rule)
-      : logits_(logits) {
-    sum_over(E, chosen, rule);
-    const bool has_nan =
-        std::any_of(logits, logits + E, [](T x) { return std::isnan(to_float(x)); });
-    if (has_nan) sum_ = std::nanf("");
-  }
-
-  float probability(std::int64_t e) const { return std::exp(logit(e) - max_) / sum_; }
-
- private:
-  float logit(std::int64_t e) const { return to_float(logits_[e]); }
-
-  void sum_over(std::int64_t E, std::span<const std::int32_t> chosen, const ExpertRule& rule) {
-    if (rule.normalizes) {
-      for (const std::int32_t e : chosen) max_ = std::fmax(max_, logit(e));
-      for (const std::int32_t e : chosen) sum_ += std::exp(logit(e) - max_);
-      return;
-    }
-    for (std::int64_t e = 0; e < E; ++e) max_ = std::fmax(max_, logit(e));
-    for (std::int64_t e = 0; e < E; ++e) sum_ += std::exp(logit(e) - max_);
-  }
-
-  const T* logits_;
-  float max_ = -HUGE_VALF;
-  float sum_ = 0;
-};
-
 template <typename T>
 void choose_rows(const ChooseExperts& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t R = op.logits.shape[0];
@@ -167,6 +136,33 @@ void choose_rows(const ChooseExperts& op, std::int64_t begin, std::int64_t end) 
 void store_as(float value, float* target) { *target = value; }
 void store_as(float value, Bf16* target) { *target = to_bf16_nearest_even(value); }
 
+// The gradient that the losses of a router add to the logits of a row.
+template <typename T>
+class RouterLossRow {
+ public:
+  RouterLossRow(const ChooseExpertsBackward& op, std::int64_t row, std::int64_t E)
+      : adds_(!op.slopes.empty() && counts_in_router(op.targets, row)) {
+    if (!adds_) return;
+    softmax_.emplace(op.logits.as<const T>() + row * E, E, std::span<const std::int32_t>{},
+                     ExpertRule{.normalizes = false});
+    slopes_ = op.slopes.as<const float>();
+    for (std::int64_t e = 0; e < E; ++e) mean_ += softmax_->probability(e) * slopes_[e];
+    of_log_sum_ = slopes_[E] * softmax_->log_sum();
+  }
+
+  bool adds() const { return adds_; }
+  float of(std::int64_t e) const {
+    return softmax_->probability(e) * (slopes_[e] - mean_ + of_log_sum_);
+  }
+
+ private:
+  bool adds_;
+  std::optional<RowSoftmax<T>> softmax_;
+  const float* slopes_ = nullptr;
+  float mean_ = 0;
+  float of_log_sum_ = 0;
+};
+
 template <typename T>
 void choose_rows_backward(const ChooseExpertsBackward& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t R = op.logits.shape[0];
@@ -183,13 +179,17 @@ void choose_rows_backward(const ChooseExpertsBackward& op, std::int64_t begin, s
     for (std::size_t j = 0; j < chosen.size(); ++j) {
       mean += softmax.probability(chosen[j]) * dweight[j];
     }
+    const RouterLossRow<T> losses(op, r, E);
+    std::size_t next = 0;
     for (std::int64_t e = 0; e < E; ++e) {
-      const float gradient = op.rule.normalizes ? 0.0F : -(softmax.probability(e) * mean);
-      store_as(gradient, dlogits + e);
-    }
-    for (std::size_t j = 0; j < chosen.size(); ++j) {
-      const std::int32_t e = chosen[j];
-      store_as(softmax.probability(e) * (dweight[j] - mean), dlogits + e);
+      const bool is_chosen = next < chosen.size() && chosen[next] == e;
+      float gradient = 0;
+      if (is_chosen) {
+        gradient = softmax.probability(e) * (dweight[next++] - mean);
+      } else if (!op.rule.normalizes) {
+        gradient = -(softmax.probability(e) * mean);
+      }
+      store_as(losses.adds() ? gradient + losses.of(e) : gradient, dlogits + e);
     }
   }
 }

@@ -15,6 +15,7 @@
 #include "kernels/cpu/cpu_norm_partials.h"
 #include "kernels/cpu/cpu_quantized.h"
 #include "kernels/cpu/cpu_rope.h"
+#include "kernels/cpu/cpu_router.h"
 
 namespace terrace {
 namespace {
@@ -57,6 +58,8 @@ constexpr KernelTable kCpuKernels = {
     .norm_partials = cpu_norm_partials,
     .choose_experts = cpu_choose_experts,
     .choose_experts_backward = cpu_choose_experts_backward,
+    .router_sums = cpu_router_sums,
+    .router_slopes = cpu_router_slopes,
     .sort_slots = cpu_sort_slots,
     .expert_forward = cpu_expert_forward,
     .expert_backward_input = cpu_expert_backward_input,
@@ -73,6 +76,7 @@ constexpr KernelTable kCpuKernels = {
     .head_loss_workspace = cpu_head_loss_workspace,
     .head_sums_workspace = cpu_head_sums_workspace,
     .head_part_loss_workspace = cpu_head_part_loss_workspace,
+    .router_sums_workspace = cpu_router_sums_workspace,
     .sort_slots_workspace = cpu_sort_slots_workspace,
     .expert_forward_workspace = cpu_expert_forward_workspace,
     .expert_backward_input_workspace = cpu_expert_backward_input_workspace,

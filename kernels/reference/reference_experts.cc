@@ -37,6 +37,8 @@ struct Softmax {
   W sum = 0;
 
   W probability(W logit) const { return std::exp(logit - max) / sum; }
+  // Returns the logarithm of the sum of the exponentials.
+  W log_sum() const { return max + std::log(sum); }
 };
 
 // Returns the softmax over the logits from which a row's weights are made.
@@ -81,6 +83,41 @@ void choose(const ChooseExperts& op) {
   }
 }
 
+// Returns whether a row counts in the losses of its router.
+bool counts(const TensorView& targets, std::int64_t row) {
+  return targets.empty() || targets.as<std::int32_t>()[row] != kPaddingTarget;
+}
+
+// The gradient that the losses of a router add to the logits of a row.
+template <typename T>
+class RouterLossRow {
+ public:
+  // Without slopes, and for a row that does not count, there is nothing to add.
+  RouterLossRow(const ChooseExpertsBackward& op, std::int64_t row, std::int64_t E)
+      : adds_(!op.slopes.empty() && counts(op.targets, row)),
+        logits_(op.logits.as<T>() + row * E),
+        slopes_(adds_ ? op.slopes.as<const Wide<T>>() : nullptr) {
+    if (!adds_) return;
+    softmax_ = softmax_of(logits_, E, {}, {.normalizes = false});
+    for (std::int64_t e = 0; e < E; ++e) mean_ += probability(e) * slopes_[e];
+    of_log_sum_ = slopes_[E] * softmax_.log_sum();
+  }
+
+  Wide<T> of(std::int64_t e) const {
+    return adds_ ? probability(e) * (slopes_[e] - mean_ + of_log_sum_) : 0;
+  }
+
+ private:
+  Wide<T> probability(std::int64_t e) const { return softmax_.probability(load(logits_[e])); }
+
+  bool adds_;
+  const T* logits_;
+  const Wide<T>* slopes_;
+  Softmax<Wide<T>> softmax_;
+  Wide<T> mean_ = 0;
+  Wide<T> of_log_sum_ = 0;
+};
+
 // With p the probabilities and g their gradients, which are zero for an expert that was not chosen:
 // dlogit = p (g - sum of p g). If weights are normalised, the other experts have no part in it.
 template <typename T>
@@ -101,15 +138,58 @@ void choose_gradient(const ChooseExpertsBackward& op) {
     for (std::size_t j = 0; j < chosen.size(); ++j) {
       mean += softmax.probability(load(logits[chosen[j]])) * dweight[j];
     }
+    const RouterLossRow<T> losses(op, r, E);
     std::size_t next = 0;
     for (std::int64_t e = 0; e < E; ++e) {
       const bool is_chosen = next < chosen.size() && chosen[next] == e;
       const Wide<T> gradient = is_chosen ? dweight[next++] : 0;
       const bool has_part = is_chosen || !op.rule.normalizes;
-      dlogits[e] =
-          round_to<T>(has_part ? softmax.probability(load(logits[e])) * (gradient - mean) : 0);
+      const Wide<T> of_weights =
+          has_part ? softmax.probability(load(logits[e])) * (gradient - mean) : 0;
+      dlogits[e] = round_to<T>(op.slopes.empty() ? of_weights : of_weights + losses.of(e));
     }
   }
+}
+
+template <typename T>
+void sum_router(const RouterSums& op) {
+  const std::int64_t R = op.logits.shape[0];
+  const std::int64_t E = op.logits.elements() / R;
+  const std::int64_t k = op.index.elements() / R;
+  TERRACE_CHECK_EQ(op.sums.elements(), router_sums_of(E));
+  auto* const sums = op.sums.as<double>();
+  std::fill_n(sums, router_sums_of(E), 0.0);
+  for (std::int64_t r = 0; r < R; ++r) {
+    if (!counts(op.targets, r)) continue;
+    const T* logits = op.logits.as<T>() + r * E;
+    const Softmax<Wide<T>> softmax = softmax_of(logits, E, {}, {.normalizes = false});
+    for (std::int64_t j = 0; j < k; ++j) sums[op.index.as<std::int32_t>()[r * k + j]] += 1;
+    for (std::int64_t e = 0; e < E; ++e) sums[E + e] += softmax.probability(load(logits[e]));
+    const double log_sum = softmax.log_sum();
+    sums[2 * E] += log_sum * log_sum;
+    sums[2 * E + 1] += 1;
+  }
+}
+
+template <typename T>
+void find_slopes(const RouterSlopes& op) {
+  const std::int64_t E = op.slopes.elements() - 1;
+  const std::int64_t stride = router_sums_of(E);
+  const std::int64_t n = op.sums.elements() / stride;
+  TERRACE_CHECK_EQ(op.sums.elements(), n * stride);
+  const auto* const sums = op.sums.as<const double>();
+  double rows = 0;
+  for (std::int64_t layer = 0; layer < n; ++layer) rows += sums[layer * stride + 2 * E + 1];
+  const double of_layer = sums[2 * E + 1];
+  T* const slopes = op.slopes.as<T>();
+  for (std::int64_t e = 0; e < E; ++e) {
+    double chosen = 0;
+    for (std::int64_t layer = 0; layer < n; ++layer) chosen += sums[layer * stride + e];
+    const double slope = op.balance * static_cast<double>(E) * (chosen / rows) / rows;
+    slopes[e] = rows > 0 ? static_cast<T>(slope) : 0;
+  }
+  const double of_log_sum = 2 * op.z / (static_cast<double>(op.layers) * of_layer);
+  slopes[E] = rows > 0 ? static_cast<T>(of_log_sum) : 0;
 }
 
 // The experts of a product: which sorted rows each has, and from which rows of a side they are
@@ -251,6 +331,15 @@ void choose_experts(const KernelContext&, const ChooseExperts& op) {
 void choose_experts_backward(const KernelContext&, const ChooseExpertsBackward& op) {
   with_compute_type(op.logits.dtype,
                     [&]<typename T>(std::type_identity<T>) { choose_gradient<T>(op); });
+}
+
+void router_sums(const KernelContext&, const RouterSums& op) {
+  with_compute_type(op.logits.dtype, [&]<typename T>(std::type_identity<T>) { sum_router<T>(op); });
+}
+
+void router_slopes(const KernelContext&, const RouterSlopes& op) {
+  if (op.slopes.dtype == DType::kF64) return find_slopes<double>(op);
+  find_slopes<float>(op);
 }
 
 void sort_slots(const KernelContext&, const SortSlots& op) {

@@ -56,6 +56,8 @@ std::size_t head_part_loss_workspace(const HeadPartLoss&, int workers);
 
 void choose_experts(const KernelContext&, const ChooseExperts&);
 void choose_experts_backward(const KernelContext&, const ChooseExpertsBackward&);
+void router_sums(const KernelContext&, const RouterSums&);
+void router_slopes(const KernelContext&, const RouterSlopes&);
 void sort_slots(const KernelContext&, const SortSlots&);
 void expert_forward(const KernelContext&, const ExpertForward&);
 void expert_backward_input(const KernelContext&, const ExpertBackwardInput&);

@@ -6,63 +6,13 @@
 
 #include "kernels/kernel_table.h"
 #include "kernels/shared/map.h"
+#include "kernels/shared/row_logits.h"
 #include "kernels/shared/token_sort.h"
 
 // The ops of experts besides their products: the choice, the sorting of slots, and sums of rows.
 namespace terrace::shared {
 
 // --- the choice ---------------------------------------------------------------------------------
-
-// The logits of a row, and the order in which experts are chosen.
-template <typename T>
-struct RowLogits {
-  const T* logits;
-  std::int64_t count;
-
-  TERRACE_KERNEL float at(std::int64_t e) const { return widened(logits[e]); }
-
-  // Returns whether expert a is chosen before expert b.
-  TERRACE_KERNEL bool comes_before(std::int64_t a, std::int64_t b) const {
-    const float of_a = at(a);
-    const float of_b = at(b);
-    const bool has_nan = of_a != of_a || of_b != of_b;
-    if (!has_nan && of_a != of_b) return of_a > of_b;
-    if (has_nan && (of_a == of_a || of_b == of_b)) return of_a == of_a;
-    return a < b;
-  }
-
-  // Returns the expert that is chosen after `last`; the first one where that is -1.
-  TERRACE_KERNEL std::int64_t next(std::int64_t last) const {
-    std::int64_t best = -1;
-    for (std::int64_t e = 0; e < count; ++e) {
-      if (last >= 0 && !comes_before(last, e)) continue;
-      if (best < 0 || comes_before(e, best)) best = e;
-    }
-    return best;
-  }
-};
-
-// The softmax over a row's chosen experts, or over all of them.
-struct RowProbabilities {
-  float max = -INFINITY;
-  float sum = 0;
-
-  template <typename T>
-  TERRACE_KERNEL static RowProbabilities of(const RowLogits<T>& row, const std::int32_t* chosen,
-                                            std::int64_t k, const ExpertRule& rule) {
-    const std::int64_t count = rule.normalizes ? k : row.count;
-    const auto logit = [&](std::int64_t i) { return row.at(rule.normalizes ? chosen[i] : i); };
-    RowProbabilities result;
-    for (std::int64_t i = 0; i < count; ++i) result.max = ::fmaxf(result.max, logit(i));
-    for (std::int64_t i = 0; i < count; ++i) result.sum += ::expf(logit(i) - result.max);
-    for (std::int64_t e = 0; e < row.count; ++e) {
-      const float value = row.at(e);
-      if (value != value) result.sum = value;
-    }
-    return result;
-  }
-  TERRACE_KERNEL float at(float logit) const { return ::expf(logit - max) / sum; }
-};
 
 // A thread chooses the experts of a row.
 template <typename T>
@@ -109,6 +59,29 @@ void choose_experts(Launcher& launcher, const ChooseExperts& op) {
   });
 }
 
+// The gradient that the losses of a router add to the logits of a row.
+template <typename T>
+struct RouterLossRow {
+  const float* slopes;  // null: there is nothing to add
+  RowProbabilities softmax;
+  float mean = 0;
+  float of_log_sum = 0;
+
+  TERRACE_KERNEL static RouterLossRow of_row(const RowLogits<T>& row, const float* slopes) {
+    RouterLossRow result{slopes, {}};
+    if (slopes == nullptr) return result;
+    result.softmax = RowProbabilities::of_all(row);
+    for (std::int64_t e = 0; e < row.count; ++e) {
+      result.mean += result.softmax.at(row.at(e)) * slopes[e];
+    }
+    result.of_log_sum = slopes[row.count] * result.softmax.log_sum();
+    return result;
+  }
+  TERRACE_KERNEL float of(const RowLogits<T>& row, std::int64_t e) const {
+    return softmax.at(row.at(e)) * (slopes[e] - mean + of_log_sum);
+  }
+};
+
 // A thread computes the gradients of a row's logits.
 template <typename T>
 struct ChooseExpertsBackwardBody {
@@ -118,6 +91,8 @@ struct ChooseExpertsBackwardBody {
   T* dlogits;
   std::int64_t E, k;
   ExpertRule rule;
+  const float* slopes;          // null: without the router's losses
+  const std::int32_t* targets;  // null: all rows count in them
 
   TERRACE_KERNEL void operator()(std::int64_t, std::int64_t r, int) const {
     const RowLogits<T> row{logits + r * E, E};
@@ -128,6 +103,8 @@ struct ChooseExpertsBackwardBody {
     for (std::int64_t j = 0; j < k; ++j) {
       mean += probabilities.at(row.at(chosen[j])) * gradients[j];
     }
+    const bool counts = targets == nullptr || targets[r] != kPaddingTarget;
+    const auto losses = RouterLossRow<T>::of_row(row, counts ? slopes : nullptr);
     std::int64_t next = 0;
     for (std::int64_t e = 0; e < E; ++e) {
       const bool is_chosen = next < k && chosen[next] == e;
@@ -135,6 +112,7 @@ struct ChooseExpertsBackwardBody {
       if (is_chosen || !rule.normalizes) {
         gradient = probabilities.at(row.at(e)) * ((is_chosen ? gradients[next] : 0.0F) - mean);
       }
+      if (losses.slopes != nullptr) gradient += losses.of(row, e);
       dlogits[r * E + e] = round_to<T>(gradient);
       next += is_chosen ? 1 : 0;
     }
@@ -149,13 +127,16 @@ void choose_experts_backward(Launcher& launcher, const ChooseExpertsBackward& op
   TERRACE_CHECK_EQ(op.dlogits.elements(), R * E);
   TERRACE_CHECK_EQ(op.dweight.elements(), R * k);
   with_compute_type(op.logits.dtype, [&]<typename T>(std::type_identity<T>) {
-    const ChooseExpertsBackwardBody<T> body{op.logits.as<T>(),
-                                            op.index.as<std::int32_t>(),
-                                            op.dweight.as<float>(),
-                                            op.dlogits.as<T>(),
-                                            E,
-                                            k,
-                                            op.rule};
+    const ChooseExpertsBackwardBody<T> body{
+        op.logits.as<T>(),
+        op.index.as<std::int32_t>(),
+        op.dweight.as<float>(),
+        op.dlogits.as<T>(),
+        E,
+        k,
+        op.rule,
+        op.slopes.empty() ? nullptr : op.slopes.as<float>(),
+        op.targets.empty() ? nullptr : op.targets.as<std::int32_t>()};
     launch_map<1>(launcher, "choose_experts_backward", 1, R, body);
   });
 }

@@ -22,6 +22,7 @@
 #include "kernels/shared/norm_forward.h"
 #include "kernels/shared/norm_sums.h"
 #include "kernels/shared/rope.h"
+#include "kernels/shared/router.h"
 
 // The table of all block kernels, for a Launcher.
 namespace terrace::shared {
@@ -107,6 +108,8 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .norm_partials = K::template run<NormPartials, norm_partials<L>>,
       .choose_experts = K::template run<ChooseExperts, choose_experts<L>>,
       .choose_experts_backward = K::template run<ChooseExpertsBackward, choose_experts_backward<L>>,
+      .router_sums = K::template run<RouterSums, router_sums<L>>,
+      .router_slopes = K::template run<RouterSlopes, router_slopes<L>>,
       .sort_slots = K::template run<SortSlots, sort_slots<L>>,
       .expert_forward = K::template run<ExpertForward, expert_forward<L>>,
       .expert_backward_input = K::template run<ExpertBackwardInput, expert_backward_input<L>>,
@@ -124,6 +127,7 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .head_loss_workspace = K::head_loss_bytes,
       .head_sums_workspace = K::head_sums_bytes,
       .head_part_loss_workspace = K::head_part_loss_bytes,
+      .router_sums_workspace = router_sums_workspace,
       .sort_slots_workspace = sort_slots_workspace,
       .expert_forward_workspace = no_expert_workspace<ExpertForward>,
       .expert_backward_input_workspace = no_expert_workspace<ExpertBackwardInput>,

@@ -45,6 +45,21 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.model.ignored_config_keys.empty() ? std::string{}
                                                   : toml_strings(o.model.ignored_config_keys);
      }},
+    {{"router-aux-loss-coef", "Model", "X",
+      "Coefficient of the loss that balances the experts of a model that has them; 0: off (the "
+      "model's router_aux_loss_coef if its output_router_logits is true, else 0)"},
+     [](TrainOptions& o, const FlagValue& v) { o.model.router_aux_loss_coef = v.number(0); },
+     [](const TrainOptions& o) {
+       const std::optional<double>& coefficient = o.model.router_aux_loss_coef;
+       return coefficient ? toml_number(*coefficient) : std::string{};
+     }},
+    {{"router-z-loss-coef", "Model", "X",
+      "Coefficient of the loss that keeps the router's logits small; 0: off (0)"},
+     [](TrainOptions& o, const FlagValue& v) { o.model.router_z_loss_coef = v.number(0); },
+     [](const TrainOptions& o) {
+       const std::optional<double>& coefficient = o.model.router_z_loss_coef;
+       return coefficient ? toml_number(*coefficient) : std::string{};
+     }},
     {{"trainable", "Tuning", "PATTERN",
       "Train only the tensors whose Hugging Face names match a pattern (*, ?, [..]) and freeze the "
       "others: no gradient, no optimizer state, no update (all train). Beside an adapter, train "

@@ -58,6 +58,9 @@ struct ModelOptions {
   LoraOptions lora;
   // The form of the blocks' matrices under an adapter; unset: not quantised.
   std::optional<QuantizedForm> base_quantization;
+  // The coefficients of the losses of routers. Unset: what config.json asks for, and 0.
+  std::optional<double> router_aux_loss_coef;
+  std::optional<double> router_z_loss_coef;
 };
 
 struct DataOptions {

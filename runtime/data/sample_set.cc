@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "kernels/expert_ops.h"
 #include "runtime/data/sample_order.h"
 
 namespace terrace {
@@ -30,9 +31,9 @@ std::int64_t fill_piece(const TokenSource& source, std::int64_t begin, bool uses
   return counted;
 }
 
-void fill_padding(const SampleRows& rows) {
+void fill_rest(const SampleRows& rows, std::int32_t target) {
   std::ranges::fill(rows.tokens, 0);
-  std::ranges::fill(rows.targets, -1);
+  std::ranges::fill(rows.targets, target);
 }
 
 void fill_lengths(const SampleRows& rows) {
@@ -71,7 +72,7 @@ class WindowSamples final : public SampleSet {
     const std::int64_t there = std::clamp<std::int64_t>(range_.count - 1 - start, 0, length_);
     const auto count = static_cast<std::size_t>(there);
     const SampleRows rest = rows.part(count, rows.tokens.size() - count);
-    fill_padding(rest);
+    fill_rest(rest, -1);
     fill_lengths(rest);
     fill_lengths(rows.part(0, count));
     if (there == 0) return 0;
@@ -105,7 +106,7 @@ class PackedSamples final : public SampleSet {
   }
   std::int64_t fill_evaluation(std::int64_t index, const SampleRows& rows) const override {
     if (index < sequences_.count()) return fill(index, rows);
-    fill_padding(rows);
+    fill_rest(rows, kPaddingTarget);
     name_document(rows, 0);
     return 0;
   }
@@ -128,7 +129,7 @@ class PackedSamples final : public SampleSet {
       row += static_cast<std::size_t>(piece.rows);
     }
     const SampleRows rest = rows.part(row, rows.tokens.size() - row);
-    fill_padding(rest);
+    fill_rest(rest, kPaddingTarget);
     name_document(rest, row);
     return counted;
   }

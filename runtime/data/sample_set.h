@@ -15,7 +15,9 @@ namespace terrace {
 // other.
 struct SampleRows {
   std::span<std::int32_t> tokens;
-  std::span<std::int32_t> targets;  // -1: not counted
+  // -1: not counted; kPaddingTarget (kernels/expert_ops.h): nor is the row, which fills a packed
+  // sequence up.
+  std::span<std::int32_t> targets;
   // The row's place in its document, and the row of its sequence that its document begins with.
   // Empty where sequences are not divided.
   std::span<std::int32_t> positions = {};

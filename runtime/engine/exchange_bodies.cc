@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "runtime/step/homes.h"
+#include "runtime/step/router_figures.h"
 
 namespace terrace {
 namespace {
@@ -75,8 +76,24 @@ void ExchangeBodies::pass_between_stages(const Op& op, NativeStream stream) cons
   pair.recv(message, peer, stream);
 }
 
-// Gathers, per rank, its norm partials, where the other ranks do not have them, and then its
-// losses. It throws before it looks at what an ended call has left in them.
+// Writes the sums of this rank's routers, folded, to their place among its sums.
+void ExchangeBodies::fold_routers(const Op& op, std::span<std::byte> own) const {
+  const auto micro_batches = static_cast<std::size_t>(bytes_.program.micro_batches);
+  const auto folded = static_cast<std::size_t>(model_.folded_router_sums());
+  if (folded == 0) return;
+  auto* const target = reinterpret_cast<double*>(own.data() + router_offset_in_sums(model_));
+  const auto of_layers = static_cast<std::size_t>(model_.router_layers() * model_.router_sums);
+  const Access* const access = op.find(Role::kRouterSums);
+  const auto* const sums =
+      access == nullptr ? nullptr : reinterpret_cast<const double*>(bytes_.of(*access).data());
+  for (std::size_t m = 0; m < micro_batches; ++m) {
+    fold_router_sums({sums + m * of_layers, access == nullptr ? 0 : of_layers},
+                     {target + m * folded, folded});
+  }
+}
+
+// Gathers, per rank, its norm partials, where the other ranks do not have them, the folded sums of
+// its routers, and its losses. It throws before it looks at what an ended call has left in them.
 void ExchangeBodies::gather_sums(const Op& op, NativeStream stream) const {
   ranks_.throw_if_aborted();
   const std::size_t rank_bytes = sums_bytes_of_rank(model_, bytes_.program.micro_batches);
@@ -90,6 +107,7 @@ void ExchangeBodies::gather_sums(const Op& op, NativeStream stream) const {
     std::memcpy(own.data(), bytes_.of(*partials).data(),
                 static_cast<std::size_t>(model_.partials()) * sizeof(double));
   }
+  fold_routers(op, own);
   std::memcpy(own.data() + rank_bytes - loss_bytes, bytes_.data(op, Role::kLosses), loss_bytes);
   const auto as_doubles = [](std::span<std::byte> memory) {
     return view(memory.data(), DType::kF64,

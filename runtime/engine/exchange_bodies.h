@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "runtime/engine/op_bytes.h"
 #include "runtime/engine/step_ranks.h"
 #include "runtime/step/step_model.h"
@@ -21,6 +24,7 @@ class ExchangeBodies {
   void tensor_collective(const Op& op, NativeStream stream) const;
   void pass_between_stages(const Op& op, NativeStream stream) const;
   void gather_sums(const Op& op, NativeStream stream) const;
+  void fold_routers(const Op& op, std::span<std::byte> own) const;
   Communicator& communicator_for(const StepGroup& group, const Access& access) const {
     return group.of(bytes_.program.buffers.at(access.buffer).tier);
   }

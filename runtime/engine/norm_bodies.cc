@@ -94,12 +94,40 @@ double NormBodies::sum_of_losses(const Op& op) const {
     add(reinterpret_cast<const double*>(bytes_.data(op, Role::kLosses)));
     return sum;
   }
-  const std::size_t partials =
-      sums_bytes_of_rank(model_, bytes_.program.micro_batches) / sizeof(double) - count;
+  const std::size_t before =
+      loss_offset_in_sums(model_, bytes_.program.micro_batches) / sizeof(double);
   for (std::int32_t rank = 0; rank < model_.zero.ranks; ++rank) {
-    add(sums_of_rank(op, model_.rank_of(model_.pipeline.stages - 1, rank, 0)) + partials);
+    add(sums_of_rank(op, model_.rank_of(model_.pipeline.stages - 1, rank, 0)) + before);
   }
   return sum;
+}
+
+// Adds in (rank, micro-batch) order. All tensor-parallel ranks have the same sums.
+std::optional<RouterFigures> NormBodies::router_figures(const Op& op) {
+  if (model_.router_layers_of_stages() == 0) return std::nullopt;
+  const auto count = static_cast<std::size_t>(bytes_.program.micro_batches);
+  router_.begin();
+  if (model_.ranks() == 1) {
+    const auto size = static_cast<std::size_t>(model_.router_layers() * model_.router_sums);
+    const auto* own = reinterpret_cast<const double*>(bytes_.data(op, Role::kRouterSums));
+    for (std::size_t m = 0; m < count; ++m) {
+      router_.add_layers({own + m * size, size});
+      router_.end_micro_batch();
+    }
+    return router_.figures();
+  }
+  const auto size = static_cast<std::size_t>(model_.folded_router_sums());
+  const std::size_t before = router_offset_in_sums(model_) / sizeof(double);
+  for (std::int32_t rank = 0; rank < model_.zero.ranks; ++rank) {
+    for (std::size_t m = 0; m < count; ++m) {
+      for (std::int32_t stage = 0; stage < model_.pipeline.stages; ++stage) {
+        const double* const of_rank = sums_of_rank(op, model_.rank_of(stage, rank, 0)) + before;
+        router_.add_stage({of_rank + m * size, size});
+      }
+      router_.end_micro_batch();
+    }
+  }
+  return router_.figures();
 }
 
 void NormBodies::finish(const Op& op, const RunInput& input) {
@@ -108,6 +136,7 @@ void NormBodies::finish(const Op& op, const RunInput& input) {
   const double loss = sum_of_losses(op) / static_cast<double>(input.target_tokens);
   if (model_.scales_loss) return finish_scaled(op, input, loss, norm);
   if (input.result != nullptr) *input.result = {loss, norm};
+  if (input.result != nullptr) input.result->router = router_figures(op);
   const bool is_finite = std::isfinite(loss) && std::isfinite(norm);
   if (gradients_.sink() != nullptr || (!is_finite && optimizer_.can_skip_steps)) {
     if (input.result != nullptr) input.result->was_skipped = true;
@@ -136,7 +165,9 @@ void NormBodies::finish_scaled(const Op& op, const RunInput& input, double loss,
   const LossScaleState before = loss_scale_of(bytes_, op);
   const bool overflows = !std::isfinite(loss) || !std::isfinite(norm);
   const double unscaled = overflows ? std::numeric_limits<double>::infinity() : norm / before.scale;
-  if (input.result != nullptr) *input.result = {loss, unscaled, before.scale, overflows};
+  if (input.result != nullptr) {
+    *input.result = {loss, unscaled, before.scale, overflows, router_figures(op)};
+  }
   if (overflows && !can_skip(options, before)) {
     throw NotFinite(
         fmt::format("step {}: loss {}, and gradients overflow fp16 even at the smallest loss "

@@ -3,12 +3,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "optim/grad_norm.h"
 #include "runtime/engine/op_bytes.h"
 #include "runtime/engine/optimizer_options.h"
 #include "runtime/model/option_names.h"
+#include "runtime/step/router_figures.h"
 #include "runtime/step/step_model.h"
 
 namespace terrace {
@@ -57,7 +59,8 @@ class NormBodies {
         model_(model),
         optimizer_(options.optimizer),
         name_of_option_(options.name_of_option),
-        gradients_(gradients) {}
+        gradients_(gradients),
+        router_(model.router_layers_of_stages(), model.folded_router_sums()) {}
 
   // Throws NotFinite if the gradient or the loss of a step is not a number and no lower loss scale
   // can help.
@@ -85,12 +88,15 @@ class NormBodies {
                     GradientNorm& norm) const;
   const double* sums_of_rank(const Op& op, std::int32_t rank) const;
   double sum_of_losses(const Op& op) const;
+  // Returns what the routers of all ranks did; none in a model without experts.
+  std::optional<RouterFigures> router_figures(const Op& op);
 
   const OpBytes bytes_;
   const StepModel& model_;
   const OptimizerOptions optimizer_;
   const OptionNames name_of_option_;
   GivenUpUpdates& gradients_;
+  RouterFigureSum router_;
   std::atomic<bool> is_held_{false};
 };
 

@@ -34,8 +34,14 @@ void UnitBodies::OpMemory::fill(UnitBodies& bodies, const Op& op, const RunInput
   memory.groups = bodies.group_memory(op);
   if (!memory.groups.empty()) memory.gradient_mode = memory.groups.front().gradient_mode;
   memory.gradient_scale = 1.0F / static_cast<float>(input.target_tokens);
-  if (op.find(Role::kLossScale) != nullptr)
-    memory.gradient_scale *= loss_scale_of(bodies.bytes_, op).scale;
+  const auto means =
+      static_cast<float>(bodies.bytes_.program.micro_batches * bodies.model_.zero.ranks);
+  memory.mean_scale = 1.0F / means;
+  if (op.find(Role::kLossScale) != nullptr) {
+    const float scale = loss_scale_of(bodies.bytes_, op).scale;
+    memory.gradient_scale *= scale;
+    memory.mean_scale *= scale;
+  }
 }
 
 std::span<const GroupMemory> UnitBodies::group_memory(const Op& op) {

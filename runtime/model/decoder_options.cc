@@ -36,9 +36,10 @@ std::string describe(const DecoderOptions& options) {
                       o.rotary_width);
   for (const RopeOptions& rope : o.ropes) text += " " + describe(rope);
   if (o.experts.count > 0) {
-    text += fmt::format(" experts {} {} {} {} {}", o.experts.count, o.experts.per_row,
+    text += fmt::format(" experts {} {} {} {} {} {} {}", o.experts.count, o.experts.per_row,
                         o.experts.intermediate, o.experts.rule.normalizes,
-                        o.experts.rule.rounds_weights);
+                        o.experts.rule.rounds_weights, o.experts.balance_coefficient,
+                        o.experts.z_coefficient);
   }
   for (const LayerOptions& layer : o.layer_options) {
     text += fmt::format(" {}/{}{}", layer.rope, layer.window, layer.has_experts ? "/experts" : "");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +56,12 @@ struct ExpertOptions {
   std::int64_t per_row = 0;       // how many are chosen
   std::int64_t intermediate = 0;  // of each expert
   ExpertRule rule;                // how logits become weights
+  // The coefficients, in the loss that is trained on, of the loss that balances the experts and of
+  // the routers' z-loss (RouterSlopes in kernels/expert_ops.h). 0: the loss is not in it.
+  double balance_coefficient = 0;
+  double z_coefficient = 0;
 
+  bool has_losses() const { return balance_coefficient != 0 || z_coefficient != 0; }
   friend bool operator==(const ExpertOptions&, const ExpertOptions&) = default;
 };
 
@@ -179,6 +185,10 @@ struct DecoderOptions {
   LayerOptions layer(std::int64_t number) const {
     return layer_options.empty() ? LayerOptions()
                                  : layer_options.at(static_cast<std::size_t>(number));
+  }
+  // Returns how many layers have experts.
+  std::int64_t expert_layers() const {
+    return std::ranges::count_if(layer_options, &LayerOptions::has_experts);
   }
   std::int64_t qkv_columns() const { return (heads + 2 * key_value_heads) * head_width; }
   std::int64_t up_columns() const {

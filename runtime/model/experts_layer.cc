@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "runtime/model/expert_groups.h"
+#include "runtime/model/router_losses.h"
 
 namespace terrace {
 namespace {
@@ -240,16 +241,22 @@ Route choose(const LayerSite& site, TensorId logits) {
   return route;
 }
 
-// Makes the call that computes the gradient of the logits from the gradient of the weights.
+// Makes the call that computes the gradient of the logits from the gradient of the weights and
+// from the losses of the router.
 UnitCall choice_gradient_call(const LayerSite& site, const Route& route, TensorId dweight,
                               TensorId dlogits) {
   const ExpertRule rule = site.config.experts.rule;
+  const RouterLossGradient losses = router_loss_gradient(site);
   UnitCall call;
   call.reads = {route.logits, route.index, dweight};
+  for (const TensorId tensor : {losses.slopes, losses.targets}) {
+    if (tensor != kNoTensor) call.reads.push_back(tensor);
+  }
   call.writes = {dlogits};
   call.run = [=](const UnitRun& run) {
-    run.kernels.choose_experts_backward(run.context, {run.view(route.logits), run.view(route.index),
-                                                      run.view(dweight), run.view(dlogits), rule});
+    run.kernels.choose_experts_backward(
+        run.context, {run.view(route.logits), run.view(route.index), run.view(dweight),
+                      run.view(dlogits), rule, run.view(losses.slopes), run.view(losses.targets)});
   };
   return call;
 }
@@ -504,6 +511,7 @@ TensorId experts(const LayerSite& site, TensorId x) {
   t.experts = config.experts.count;
   t.route = choose(site, linear(site, x, {site.weight(ParameterKind::kRouter, t.experts), {}},
                                 site.all_rows("router logits", t.experts)));
+  leave_router_sums(site, t.route.logits, t.route.index);
   t.x = x;
   t.width = config.width;
   t.inner = config.experts.intermediate;

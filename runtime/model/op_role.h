@@ -26,9 +26,11 @@ enum class Role : std::uint8_t {
   kState,
   kSource,  // of copies and collectives
   kTarget,
-  kSums,       // norm partials and losses of all ranks
-  kKeyValues,  // a block's keys and values, side by side, kept for later rows
+  kSums,           // norm partials and losses of all ranks
+  kKeyValues,      // a block's keys and values, side by side, kept for later rows
+  kRouterSums,     // that a layer of experts leaves of a micro-batch (ComputeModel::router_sums)
+  kAllRouterSums,  // of all layers of the pipeline stage in that micro-batch
 };
-inline constexpr std::size_t kRoleCount = 21;
+inline constexpr std::size_t kRoleCount = 23;
 
 }  // namespace terrace

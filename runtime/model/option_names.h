@@ -23,9 +23,12 @@ enum class Option : std::uint8_t {
   kTrainable,     // followed by a pattern
   kNoEvaluation,  // the option that gives up evaluation
   kBaseQuantization,
-  kExpertsPerGroup,  // followed by their number
+  kExpertsPerGroup,     // followed by their number
+  kPipelineParallel,    // followed by the number of stages
+  kBalanceCoefficient,  // of the routers' balance loss, followed by the number
+  kZCoefficient,        // of their z-loss, likewise
 };
-inline constexpr std::size_t kOptionCount = 16;
+inline constexpr std::size_t kOptionCount = 19;
 
 // Returns the words by which the user who set the options knows this one: "batch.sequences".
 using OptionNames = std::string_view (*)(Option option);

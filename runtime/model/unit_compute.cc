@@ -170,6 +170,9 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   model.tokens_bytes = tokens_bytes();
   model.constants_bytes = rope_tables() * rope_table_elements() * sizeof(float);
   model.workspace_bytes = workspace_bytes(micro_batches, workers);
+  if (part_.config.expert_layers() > 0) {
+    model.router_sums = router_sums_of(part_.config.experts.count);
+  }
   model.tensor = part_.sharing;
   for (const UnitLayout& layout : part_.layout) add_unit(layout, model);
   // The head uses the embedding's weight.

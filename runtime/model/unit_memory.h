@@ -34,6 +34,9 @@ struct UnitMemory {
   std::span<std::byte* const> between;                 // by number
   GradientMode gradient_mode = GradientMode::kAssign;  // of the first group
   float gradient_scale = 1.0F;
+  // The factor of gradients of losses that are means over micro-batches and data-parallel ranks:
+  // fp16's loss scale, divided by their number.
+  float mean_scale = 1.0F;
   std::int64_t kept_rows = 0;  // rows in kKeyValues before those that are computed
 
   std::byte*& of(Role role) { return buffers[static_cast<std::size_t>(role)]; }

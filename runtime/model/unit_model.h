@@ -181,6 +181,10 @@ struct ComputeModel {
   std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch
   std::size_t constants_bytes = 0;  // rotary tables
   std::size_t workspace_bytes = 0;  // that the largest compute op needs
+  // The fp64 numbers that a unit's forward leaves in Role::kRouterSums for each micro-batch
+  // (RouterSums in kernels/expert_ops.h); 0: no unit does. A step without a backward has no such
+  // buffer.
+  std::int64_t router_sums = 0;
   TensorSharing tensor;
 
   // Adds a unit with one group of its own, which comes first among the groups that the unit uses.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "runtime/report/curve_chart.h"
@@ -175,6 +176,28 @@ std::string headline_section(const ReportRun& run) {
   return html + bullet_list(remarks, "remarks");
 }
 
+namespace {
+
+// Returns the curves of a model with experts.
+std::string router_figures(const ReportRun& run, const RunCurves& curves) {
+  struct Figure {
+    const char *column, *title, *unit;
+  };
+  constexpr auto kFigures = std::to_array<Figure>(
+      {{"router_aux_loss", "Balance loss of routers", "before its coefficient"},
+       {"router_z_loss", "Z-loss of routers", "before its coefficient"},
+       {"experts_touched", "Experts in use", "of a layer, in a micro-batch"},
+       {"expert_share_max", "Busiest expert", "share of a layer's choices in a micro-batch"}});
+  std::string figures;
+  for (const Figure& figure : kFigures) {
+    if (!run.metrics.has(figure.column)) continue;
+    figures += curves.simple(figure.column, figure.title, figure.unit, true);
+  }
+  return figures;
+}
+
+}  // namespace
+
 std::string curves_section(const ReportRun& run, const std::string& id, const PictureRoom& room) {
   const RunCurves curves(run, id, room.curve_points);
   std::string figures = curves.loss();
@@ -187,6 +210,7 @@ std::string curves_section(const ReportRun& run, const std::string& id, const Pi
   const bool scale_changes = std::ranges::any_of(
       scales, [&](double scale) { return std::isfinite(scale) && scale != scales.front(); });
   if (scale_changes) figures += curves.simple("loss_scale", "Loss scale", "", true);
+  figures += router_figures(run, curves);
   if (run.metrics.has("mfu")) {
     figures += curves.simple("mfu", "Model FLOPs utilisation", "share of the stated speed", true);
   }

@@ -127,8 +127,18 @@ bool any_update_on_device(const StepPolicy& policy) {
 static_assert(sizeof(StepScalars) <= kScalarBytes, "a rule's scalars have this much room");
 
 std::size_t sums_bytes_of_rank(const StepModel& model, std::int32_t micro_batches) {
+  return loss_offset_in_sums(model, micro_batches) +
+         static_cast<std::size_t>(micro_batches) * sizeof(double);
+}
+
+std::size_t router_offset_in_sums(const StepModel& model) {
   const std::int64_t partials = model.gathers_partials() ? model.most_partials() : 0;
-  return static_cast<std::size_t>(partials + micro_batches) * sizeof(double);
+  return static_cast<std::size_t>(partials) * sizeof(double);
+}
+
+std::size_t loss_offset_in_sums(const StepModel& model, std::int32_t micro_batches) {
+  return router_offset_in_sums(model) +
+         static_cast<std::size_t>(micro_batches * model.folded_router_sums()) * sizeof(double);
 }
 
 SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const StepPolicy& policy) {
@@ -159,6 +169,17 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
                              micro_batches * sizeof(double), Tier::kHost);
   }
   if (!policy.has_backward) return shared;
+  const auto router_bytes =
+      static_cast<std::size_t>(policy.micro_batches * model.router_layers() * model.router_sums) *
+      sizeof(double);
+  if (router_bytes != 0) {
+    shared.router_sums = add(BufferKind::kRouterSums, "router sums", router_bytes, compute);
+    shared.router_sums_host = shared.router_sums;
+  }
+  if (router_bytes != 0 && !policy.unified) {
+    shared.router_sums_host =
+        add(BufferKind::kRouterSumsOnHost, "router sums on host", router_bytes, Tier::kHost);
+  }
   const std::size_t partial_bytes = static_cast<std::size_t>(model.partials()) * sizeof(double);
   if (partial_bytes != 0) {
     shared.partials = add(BufferKind::kNormPartials, "norm partials", partial_bytes, Tier::kHost);

@@ -59,12 +59,17 @@ struct SharedBuffers {
   BufferId workspace = kNoBuffer;
   BufferId losses = kNoBuffer;       // in the compute tier, one fp64 per micro-batch
   BufferId losses_host = kNoBuffer;  // the same buffer in unified mode
+  // In the compute tier, for each micro-batch the sums of each of the stage's layers with experts,
+  // and a copy on the host (the same buffer in unified mode); none without such layers, and where a
+  // step has no backward.
+  BufferId router_sums = kNoBuffer;
+  BufferId router_sums_host = kNoBuffer;
   // On the host, one fp64 per block of 4Ki elements that train; none if no unit of the pipeline
   // stage trains.
   BufferId partials = kNoBuffer;
   BufferId partials_device = kNoBuffer;  // only where gradients live on the device
-  // With several ranks: for each rank its norm partials (where ranks differ in them), then its
-  // losses.
+  // With several ranks: for each rank its norm partials (where ranks differ in them), then the
+  // folded sums of its routers, then its losses.
   BufferId sums = kNoBuffer;
   BufferId scalars = kNoBuffer;         // on the host: StepScalars of each update rule
   BufferId scalars_device = kNoBuffer;  // only where updates run on the device
@@ -72,8 +77,11 @@ struct SharedBuffers {
 };
 
 // Returns the bytes that a rank contributes to the sums: its norm partials, if every rank has its
-// own, and its losses.
+// own, the folded sums of its routers (fold_router_sums()), and its losses.
 std::size_t sums_bytes_of_rank(const StepModel& model, std::int32_t micro_batches);
+// Return the places of the two last in it.
+std::size_t router_offset_in_sums(const StepModel& model);
+std::size_t loss_offset_in_sums(const StepModel& model, std::int32_t micro_batches);
 
 SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const StepPolicy& policy);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "optim/update_rule.h"
 #include "runtime/step/home_gate.h"
 #include "runtime/step/program.h"
+#include "runtime/step/router_figures.h"
 
 // Runs a program on real lanes. Compute, uploads and downloads run on streams of the device, and so
 // do collectives over memory that the host cannot reach. Reads and writes go to the block store,
@@ -27,6 +29,7 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping; infinite in a step that was skipped
   double loss_scale = 1;     // the scale that the step used
   bool was_skipped = false;  // gradients overflowed: the step's updates change nothing
+  std::optional<RouterFigures> router = {};  // of a model that has experts
 };
 
 // The input of a run. It must stay valid until the run is retired.

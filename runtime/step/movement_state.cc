@@ -33,6 +33,10 @@ MovementState::MovementState(const StepModel& model_of_step, const StepPolicy& p
   if (!draft.period.has_value()) return;
   if (shared.tokens != kNoBuffer) draft.strides.push_back({shared.tokens, model.tokens_bytes});
   draft.strides.push_back({shared.losses, sizeof(double)});
+  if (shared.router_sums != kNoBuffer) {
+    const Range first = router_sums_of(0);
+    draft.strides.push_back({shared.router_sums, first.size_bytes});
+  }
 }
 
 Op MovementState::compute_op(const Task& task) const {
@@ -62,6 +66,13 @@ void MovementState::add_main(Op op, const Task& task) {
 void MovementState::add_loss_scale(Op& op) const {
   if (shared.loss_scale == kNoBuffer) return;
   op.reads.push_back(as(Role::kLossScale, whole(shared.loss_scale)));
+}
+
+Range MovementState::router_sums_of(std::int32_t micro_batch) const {
+  if (shared.router_sums == kNoBuffer) return {};
+  const std::size_t bytes =
+      static_cast<std::size_t>(model.router_layers() * model.router_sums) * sizeof(double);
+  return {shared.router_sums, bytes * static_cast<std::size_t>(micro_batch), bytes};
 }
 
 Load MovementState::load_of_now(std::int32_t earliest, std::size_t target_bytes) const {

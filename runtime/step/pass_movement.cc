@@ -39,7 +39,9 @@ PassMovement::PassMovement(MovementState& state, ParameterMovement& parameters,
   for (std::int32_t t = 0; t < static_cast<std::int32_t>(state.tasks.size()); ++t) {
     const Task& task = state.tasks[t];
     const bool is_first_time = computes(task) && task.kind != OpKind::kRecompute;
-    if (is_first_time && writes(steps_of(state.model, task), Role::kLosses)) last_loss_ = t;
+    if (!is_first_time) continue;
+    if (writes(steps_of(state.model, task), Role::kLosses)) last_loss_ = t;
+    if (writes(steps_of(state.model, task), Role::kRouterSums)) last_router_sums_ = t;
   }
 }
 
@@ -71,9 +73,9 @@ void PassMovement::add_part(const Task& task) {
 // issued in that order.
 void PassMovement::find_operands(const Task& task) {
   find_parameters(task);
-  for (const Role role :
-       {Role::kTokens, Role::kHidden, Role::kHiddenOut, Role::kSaved, Role::kLosses,
-        Role::kHiddenGradient, Role::kHiddenGradientOut, Role::kGradient}) {
+  for (const Role role : {Role::kTokens, Role::kHidden, Role::kHiddenOut, Role::kSaved,
+                          Role::kLosses, Role::kHiddenGradient, Role::kHiddenGradientOut,
+                          Role::kGradient, Role::kRouterSums, Role::kAllRouterSums}) {
     for (const UnitStep& step : steps_of(state_.model, task)) {
       for (const auto* list : {&step.reads, &step.writes}) {
         for (const UnitAccess& access : *list) {
@@ -105,6 +107,12 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
       return;
     case Role::kLosses:
       range = {state_.shared.losses, sizeof(double) * micro_batch, sizeof(double)};
+      return;
+    case Role::kRouterSums:
+      range = router_sums(task);
+      return;
+    case Role::kAllRouterSums:
+      range = state_.router_sums_of(task.micro_batch);
       return;
     case Role::kHidden:
       numbered(operands_->inputs, access.number) = activations_.input(task, access.number);
@@ -140,6 +148,22 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
     default:
       TERRACE_CHECK(false);
   }
+}
+
+// Returns the sums of the unit's own router.
+Range PassMovement::router_sums(const Task& task) const {
+  Range range = state_.router_sums_of(task.micro_batch);
+  range.size_bytes = static_cast<std::size_t>(state_.model.router_sums) * sizeof(double);
+  range.offset +=
+      static_cast<std::size_t>(state_.model.router_layers_before(task.unit)) * range.size_bytes;
+  return range;
+}
+
+// Returns whether the step has the buffer of an access.
+bool PassMovement::has_buffer(const Task& task, const UnitAccess& access) const {
+  if (access.role == Role::kSaved) return state_.model.units.at(task.unit).saved_bytes != 0;
+  const bool is_of_router = access.role == Role::kRouterSums || access.role == Role::kAllRouterSums;
+  return !is_of_router || state_.shared.router_sums != kNoBuffer;
 }
 
 Range PassMovement::between(const Task& task, const UnitAccess& access) {
@@ -189,7 +213,6 @@ void PassMovement::add_compute(const Task& task, const UnitStep& step, std::int3
   op.step = number;
   op.phase = step.name;
   op.cost.flops = step.flops;
-  const bool has_saved = state_.model.units.at(task.unit).saved_bytes != 0;
   for (const std::int32_t index : step.groups) {
     if (index >= std::ssize(operands_->parameters)) continue;
     const Range& parameters = operands_->parameters[index];
@@ -200,12 +223,12 @@ void PassMovement::add_compute(const Task& task, const UnitStep& step, std::int3
   for (const UnitAccess& read : step.reads) {
     if (read.role == Role::kLossScale) {
       state_.add_loss_scale(op);
-    } else if (read.role != Role::kSaved || has_saved) {
+    } else if (has_buffer(task, read)) {
       op.reads.push_back(found(task, read));
     }
   }
   for (const UnitAccess& write : step.writes) {
-    if (write.role == Role::kSaved && !has_saved) continue;
+    if (!has_buffer(task, write)) continue;
     const Access target = found(task, write);
     if (adds(write)) op.reads.push_back(target);
     op.writes.push_back(target);
@@ -238,6 +261,7 @@ void PassMovement::settle(const Task& task) {
     if (has_last_loss) losses_to_host();
   } else {
     if (has_last_loss) losses_to_host();
+    if (state_.now == last_router_sums_) router_sums_to_host();
     if (ends_pass) activations_.settle_forward(task);
   }
 }
@@ -264,6 +288,13 @@ void PassMovement::losses_to_host() {
   if (state_.policy.unified) return;
   Mover mover = state_.store(MovementState::labels(Task{}, Account::kWorkspace));
   mover.copy(state_.whole(state_.shared.losses), state_.whole(state_.shared.losses_host));
+}
+
+void PassMovement::router_sums_to_host() {
+  const SharedBuffers& shared = state_.shared;
+  if (shared.router_sums_host == shared.router_sums) return;
+  Mover mover = state_.store(MovementState::labels(Task{}, Account::kWorkspace));
+  mover.copy(state_.whole(shared.router_sums), state_.whole(shared.router_sums_host));
 }
 
 void PassMovement::add_joined_backward(const Task& task) {

@@ -49,6 +49,8 @@ class PassMovement {
   void find_parameters(const Task& task);
   void find(const Task& task, const UnitAccess& access, bool writes);
   Range between(const Task& task, const UnitAccess& access);
+  Range router_sums(const Task& task) const;
+  bool has_buffer(const Task& task, const UnitAccess& access) const;
   // Returns the access of a step to a buffer that has been found.
   Access found(const Task& task, const UnitAccess& access);
   bool adds(const UnitAccess& access) const;
@@ -57,6 +59,7 @@ class PassMovement {
   void settle(const Task& task);
   void settle_gradients(const Task& task);
   void losses_to_host();
+  void router_sums_to_host();
   // Returns the rows of all ranks, gathered from each rank's own ones. Without sequence parallelism
   // it returns `own`.
   Range gather_rows(const Task& task, const Range& own);
@@ -68,8 +71,9 @@ class PassMovement {
   // The passes whose parts are being added, by micro-batch: a part of all micro-batches may come
   // before the next part. Passes of one part share the entry -1.
   std::map<std::int32_t, Operands> passes_;
-  Operands* operands_ = nullptr;  // of the task's pass
-  std::int32_t last_loss_ = -1;   // the last task that writes a loss
+  Operands* operands_ = nullptr;        // of the task's pass
+  std::int32_t last_loss_ = -1;         // the last task that writes a loss
+  std::int32_t last_router_sums_ = -1;  // likewise sums of a router
 };
 
 }  // namespace terrace

@@ -80,6 +80,8 @@ enum class BufferKind : std::uint8_t {
   kWorkspace,
   kLosses,
   kLossesOnHost,  // a copy, if the compute tier is not the host
+  kRouterSums,
+  kRouterSumsOnHost,  // likewise
   kNormPartials,
   kNormPartialsOnDevice,
   kSumsOfRanks,

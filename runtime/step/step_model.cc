@@ -50,6 +50,26 @@ bool StepModel::passes_gradient(std::int32_t group) const {
   return false;
 }
 
+namespace {
+
+bool has_router(const UnitModel& unit) {
+  return UnitModel::writes(unit.forward, Role::kRouterSums);
+}
+
+}  // namespace
+
+std::int32_t StepModel::router_layers_before(std::int32_t unit) const {
+  if (router_sums == 0) return 0;
+  std::int32_t layers = 0;
+  for (std::int32_t u = 0; u < unit; ++u) layers += has_unit(u) && has_router(units.at(index(u)));
+  return layers;
+}
+
+std::int32_t StepModel::router_layers_of_stages() const {
+  if (router_sums == 0) return 0;
+  return static_cast<std::int32_t>(std::ranges::count_if(units, has_router));
+}
+
 bool StepModel::has_home(StateClass state, std::int32_t group) const {
   const bool is_of_all = info_of(state).use == StateUse::kEveryPass;
   return is_of_all ? has_parameters(group) : owns(group) && group_trains(group);

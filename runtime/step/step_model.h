@@ -84,6 +84,15 @@ struct StepModel : ChunkedModel {
   bool lends(std::int32_t group) const;
   // Returns whether a unit of another stage than the owner's writes gradients of the group.
   bool passes_gradient(std::int32_t group) const;
+  // Return how many units of this pipeline stage leave sums of a router: of those before this unit,
+  // and in all.
+  std::int32_t router_layers_before(std::int32_t unit) const;
+  std::int32_t router_layers() const { return router_layers_before(last_unit() + 1); }
+  // Returns how many do so in all pipeline stages.
+  std::int32_t router_layers_of_stages() const;
+  // Returns the numbers of a micro-batch that a rank contributes to the step's router figures
+  // (runtime/step/router_figures.h).
+  std::int64_t folded_router_sums() const { return router_sums == 0 ? 0 : router_sums + 2; }
   std::int32_t ranks() const { return zero.ranks * pipeline.stages * tensor.ranks; }
   // Returns the rank at this place of the mesh, as in parallel/mesh.h: pipeline stages are
   // outermost, tensor-parallel ranks innermost.

@@ -101,6 +101,9 @@ void UpdateMovement::norm_finish() {
     op.reads = {as(Role::kPartials, state_.whole(shared.partials))};
   }
   op.reads.push_back(as(Role::kLosses, state_.whole(shared.losses_host)));
+  if (state_.model.ranks() == 1 && shared.router_sums_host != kNoBuffer) {
+    op.reads.push_back(as(Role::kRouterSums, state_.whole(shared.router_sums_host)));
+  }
   if (state_.model.ranks() > 1) {
     gather_sums();
     op.reads.push_back(as(Role::kSums, state_.whole(shared.sums)));
@@ -138,6 +141,9 @@ void UpdateMovement::gather_sums() {
   op.reads = {as(Role::kLosses, state_.whole(shared.losses_host))};
   if (state_.model.gathers_partials() && shared.partials != kNoBuffer) {
     op.reads.push_back(as(Role::kPartials, state_.whole(shared.partials)));
+  }
+  if (shared.router_sums_host != kNoBuffer) {
+    op.reads.push_back(as(Role::kRouterSums, state_.whole(shared.router_sums_host)));
   }
   op.writes = {as(Role::kSums, state_.whole(shared.sums))};
   op.cost.bytes =

@@ -89,6 +89,13 @@ std::vector<Scalar> scalars_of(const ordered_json& row, const std::string& prefi
   return scalars;
 }
 
+void add_router(const RouterFigures& figures, ordered_json& row) {
+  row["router_aux_loss"] = figures.balance_loss;
+  row["router_z_loss"] = figures.z_loss;
+  row["experts_touched"] = figures.experts_touched;
+  row["expert_share_max"] = figures.expert_share_max;
+}
+
 double now_s() {
   const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
   return time.count();
@@ -118,6 +125,7 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["learning_rate"] = metrics.learning_rate;
   row["loss_scale"] = metrics.loss_scale;
   if (metrics.was_skipped) row["skipped"] = true;
+  if (metrics.router) add_router(*metrics.router, row);
   row["tokens"] = metrics.tokens;
   row["tokens_per_s"] =
       metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0;

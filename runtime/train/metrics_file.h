@@ -21,6 +21,7 @@ struct StepMetrics {
   double learning_rate = 0;
   double loss_scale = 1;
   bool was_skipped = false;  // gradients overflowed; their norm is then infinite
+  std::optional<RouterFigures> router = std::nullopt;  // of a model that has experts
   std::int64_t tokens = 0;
   double step_s = 0;
   double time_s = 0;  // when the row was written, since 1970

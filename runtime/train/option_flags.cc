@@ -13,7 +13,9 @@ std::string_view flag_of_option(Option option) {
       "--precision",         "--tensor-parallel",
       "--sequence-parallel", "--learning-rate",
       "--trainable",         "--validation-fraction 0 and no --validation-data",
-      "--base-quantization", "--experts-per-group"};
+      "--base-quantization", "--experts-per-group",
+      "--pipeline-parallel", "--router-aux-loss-coef",
+      "--router-z-loss-coef"};
   return kFlags.at(static_cast<std::size_t>(option));
 }
 

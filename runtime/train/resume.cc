@@ -22,10 +22,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns whether two models compute the same, given the same tensors.
+// Returns whether two models compute the same, given the same tensors. Losses of routers may
+// change, as other options of the training may.
 bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
   DecoderOptions other = b;
   other.positions = a.positions;
+  other.experts.balance_coefficient = a.experts.balance_coefficient;
+  other.experts.z_coefficient = a.experts.z_coefficient;
   return a == other;
 }
 

@@ -377,6 +377,7 @@ std::string describe_step(const StepMetrics& metrics, std::int64_t last_step) {
       metrics.gradient_norm, metrics.learning_rate,
       metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0.0,
       metrics.step_s);
+  if (metrics.router) text += fmt::format("  router_aux_loss {:.3f}", metrics.router->balance_loss);
   if (metrics.was_skipped) {
     text += fmt::format("  skipped: gradients overflow at loss scale {}", metrics.loss_scale);
   }

@@ -443,6 +443,7 @@ class Trainer {
                 .learning_rate = learning_rate_at(schedule_, step),
                 .loss_scale = outcome.result.loss_scale,
                 .was_skipped = outcome.result.was_skipped,
+                .router = outcome.result.router,
                 .tokens = tokens_per_step(),
                 .totals = totals});
     done_steps_ = step;

@@ -125,6 +125,22 @@ std::string doubt_about_peft(const ModelConfig& config) {
   return "";
 }
 
+// Sets the coefficients of the losses of routers. Throws ConfigError for a model without experts.
+void set_router_losses(ModelConfig& config, const ModelOptions& options) {
+  const auto set = [&config](Option option, const std::optional<double>& asked, double& target) {
+    if (!asked) return;
+    if (config.expert_layers() == 0) {
+      throw ConfigError(fmt::format("{} {}: {} has no layers of experts", flag_of_option(option),
+                                    *asked, config.name),
+                        "leave it out");
+    }
+    target = *asked;
+  };
+  ExpertOptions& experts = config.experts;
+  set(Option::kBalanceCoefficient, options.router_aux_loss_coef, experts.balance_coefficient);
+  set(Option::kZCoefficient, options.router_z_loss_coef, experts.z_coefficient);
+}
+
 }  // namespace
 
 TunedModel tuned_model(const ModelOptions& options) {
@@ -133,6 +149,7 @@ TunedModel tuned_model(const ModelOptions& options) {
   tuned.base_model = base_model_of(options);
   tuned.seed = options.seed;
   tuned.config = load_model_config(options.model, options.ignored_config_keys);
+  set_router_losses(tuned.config, options);
   const LoraOptions& lora = options.lora;
   if (!lora.adapter.empty()) {
     take_given_adapter(tuned, options);

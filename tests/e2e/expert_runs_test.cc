@@ -159,6 +159,51 @@ TEST(ExpertRunsRefused, NumbersThatNoGroupCanHave) {
   EXPECT_THAT(none.errors, HasSubstr("has no layers of experts"));
 }
 
+TEST(ExpertRunsRefused, LossesOfRoutersThatAreNotBuilt) {
+  const TinyTraining dense;
+  for (const char* flag : {"--router-aux-loss-coef", "--router-z-loss-coef"}) {
+    const Outcome none = run_program(dense.command("run", {"--max-steps", "1", flag, "0.1"}));
+    EXPECT_EQ(none.code, 2) << none;
+    EXPECT_THAT(none.errors, HasSubstr(std::string(flag) + " 0.1"));
+    EXPECT_THAT(none.errors, HasSubstr("has no layers of experts"));
+  }
+  const TinyTraining experts(small_experts());
+  const Outcome stages = run_program(
+      experts.command("run", {"--max-steps", "1", "--local-ranks", "2", "--pipeline-parallel", "2",
+                              "--router-aux-loss-coef", "0.1"}));
+  EXPECT_EQ(stages.code, 2) << stages;
+  EXPECT_THAT(stages.errors, HasSubstr("--pipeline-parallel 2"));
+  EXPECT_THAT(stages.errors, HasSubstr("--router-aux-loss-coef 0"));
+}
+
+// A run that asks for the loss itself equals a run of a model that asks for it, a resumed run may
+// change its mind, and every row has the figures.
+TEST(ExpertRunsOfLosses, AreAskedForByTheModelOrByFlags) {
+  nlohmann::json config = nlohmann::json::parse(small_experts());
+  config["output_router_logits"] = true;
+  config["router_aux_loss_coef"] = 0.25;
+  const TinyTraining asking(config.dump());
+  const TinyTraining silent(small_experts());
+  const Arguments steps = {"--max-steps", "4"};
+  asking.train("model", steps);
+  silent.train("flag", steps + Arguments{"--router-aux-loss-coef", "0.25"});
+  silent.train("none", steps);
+  asking.train("off", steps + Arguments{"--router-aux-loss-coef", "0"});
+  silent.train("z", steps + Arguments{"--router-z-loss-coef", "0.25"});
+  const auto rows = [](const TinyTraining& training, const std::string& run) {
+    std::string all;
+    for (const auto& row : training.rows(run)) all += row.bits + "\n";
+    return all;
+  };
+  EXPECT_EQ(rows(asking, "model"), rows(silent, "flag"));
+  EXPECT_EQ(rows(asking, "off"), rows(silent, "none"));
+  EXPECT_NE(rows(silent, "flag"), rows(silent, "none"));
+  EXPECT_NE(rows(silent, "z"), rows(silent, "none"));
+  silent.train("changed", steps + Arguments{"--stop-after-step", "2"});
+  silent.train("changed", steps + Arguments{"--resume", "auto", "--router-aux-loss-coef", "0.25"});
+  EXPECT_NE(rows(silent, "changed"), rows(silent, "none"));
+}
+
 // --- large models -------------------------------------------------------------------------------
 
 std::string qwen3_30b() {

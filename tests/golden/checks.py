@@ -70,6 +70,7 @@ class Spread:
         self.gradients = dict.fromkeys(results.gradients, 0.0)
         self.losses = [0.0] * len(results.training.losses)
         self.gradient_norms = list(self.losses)
+        self.balance_losses = [0.0] * len(results.training.balance_losses)
         self.after = dict.fromkeys(results.training.after, 0.0)
 
     def add(self, logits, gradients, training):
@@ -79,6 +80,7 @@ class Spread:
         grow(self.after, training.after, wanted.training.after)
         grow_numbers(self.losses, training.losses, wanted.training.losses)
         grow_numbers(self.gradient_norms, training.gradient_norms, wanted.training.gradient_norms)
+        grow_numbers(self.balance_losses, training.balance_losses, wanted.training.balance_losses)
 
 
 def grow(most, values, wanted):

@@ -571,6 +571,13 @@ EXPERT_CHANGES = (
 )
 
 
+# The loss that balances experts changes gradients alone.
+BALANCE_CHANGES = (
+    Change("no balance loss", keys={"output_router_logits": False}, of="gradients"),
+    Change("another coefficient", keys={"router_aux_loss_coef": 0.05}, of="gradients"),
+)
+
+
 def mixtral_cases():
     yield Case(
         "mixtral",
@@ -605,6 +612,17 @@ def mixtral_cases():
         embedding_deviation=TINY_EMBEDDING,
         stores_after=False,
     )
+
+
+    for layers in (1, 2):
+        yield Case(
+            f"mixtral_balance_{layers}",
+            "mixtral",
+            {**EXPERTS, "intermediate_size": 8, "num_hidden_layers": layers,
+             "output_router_logits": True, "router_aux_loss_coef": 0.3},
+            changes=BALANCE_CHANGES,
+            masked_targets=True,
+        )
 
 
 def olmoe_cases():
@@ -699,6 +717,16 @@ def qwen3_moe_cases():
         ),
         embedding_deviation=TINY_EMBEDDING,
     )
+
+
+    for layers in (1, 2):
+        yield Case(
+            f"qwen3_moe_balance_{layers}",
+            "qwen3_moe",
+            {**experts, "num_hidden_layers": layers, "norm_topk_prob": True,
+             "output_router_logits": True, "router_aux_loss_coef": 0.3},
+            changes=BALANCE_CHANGES,
+        )
 
 
 def cases():

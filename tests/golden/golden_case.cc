@@ -17,6 +17,7 @@ GoldenSpread read_spread(const Json& json) {
   json.at("logits").get_to(spread.logits);
   json.at("losses").get_to(spread.losses);
   json.at("gradient_norms").get_to(spread.gradient_norms);
+  spread.balance_losses = json.value("balance_losses", std::vector<double>());
   json.at("gradients").get_to(spread.gradients);
   json.at("after").get_to(spread.after);
   return spread;
@@ -56,6 +57,7 @@ GoldenCase::GoldenCase(const std::string& path)
   json.at("continuation").get_to(continuation);
   json.at("losses").get_to(losses);
   json.at("gradient_norms").get_to(gradient_norms);
+  balance_losses = json.value("balance_losses", std::vector<double>());
   spread = read_spread(json.at("spread"));
 }
 

@@ -16,6 +16,7 @@ struct GoldenSpread {
   double logits = 0;
   std::vector<double> losses;          // by step
   std::vector<double> gradient_norms;  // by step
+  std::vector<double> balance_losses;  // by step, as GoldenCase::balance_losses
   std::map<std::string, double> gradients;
   std::map<std::string, double> after;
 };
@@ -43,6 +44,9 @@ class GoldenCase {
   std::vector<std::int32_t> continuation;  // the likeliest ids after it
   std::vector<double> losses;              // by step, nats per target
   std::vector<double> gradient_norms;      // by step, before clipping
+  // By step, the mean over the micro-batches of the loss that balances experts, before its
+  // coefficient. Empty where config.json does not ask for it.
+  std::vector<double> balance_losses;
   GoldenSpread spread;
 
   std::int64_t steps() const { return static_cast<std::int64_t>(tokens.size()); }

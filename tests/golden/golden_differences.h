@@ -100,6 +100,10 @@ inline Differences compare_training(const GoldenCase& golden, const GoldenMesh& 
     differences.add_number(fmt::format("gradient norm of step {}", i + 1), run.gradient_norms.at(i),
                            golden.gradient_norms[i], golden.spread.gradient_norms[i]);
   }
+  for (std::size_t i = 0; i < golden.balance_losses.size(); ++i) {
+    differences.add_number(fmt::format("balance loss of step {}", i + 1), run.balance_losses.at(i),
+                           golden.balance_losses[i], golden.spread.balance_losses.at(i));
+  }
   compare_tensors("gradient", run.gradients, golden, differences);
   compare_tensors("value after the training", run.after, golden, differences);
   return differences;

@@ -165,6 +165,7 @@ GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh) {
       const StepResult result = train_step(ranked, golden, step);
       steps.losses.push_back(result.loss);
       steps.gradient_norms.push_back(result.gradient_norm);
+      if (result.router) steps.balance_losses.push_back(result.router->balance_loss);
     }
     FlatUnits units = read_field(ranked, StateField::kMaster);
     if (ranked.world.rank() != 0) return;

@@ -22,6 +22,7 @@ using NamedTensors = std::map<std::string, std::vector<float>>;
 struct GoldenRun {
   std::vector<double> losses;          // by step
   std::vector<double> gradient_norms;  // by step
+  std::vector<double> balance_losses;  // by step, of a model with experts
   NamedTensors gradients;              // of the first step, before clipping
   NamedTensors after;                  // the parameters after the last step
 };

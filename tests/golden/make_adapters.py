@@ -110,7 +110,7 @@ def train(make_model, batches, max_grad_norm, change=None):
     model = make_model()
     training = reference.train(model, batches, max_grad_norm, change)
     after = {stored_name(name): value for name, value in training.after.items() if "lora_" in name}
-    return reference.Training(training.losses, training.gradient_norms, after)
+    return reference.Training(training.losses, training.gradient_norms, after, training.balance_losses)
 
 
 def move_trained(random):

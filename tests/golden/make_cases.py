@@ -191,6 +191,9 @@ def golden_text(case, results, spread, after):
         "gradients": spread.gradients,
         "after": {name: spread.after[name] for name in after},
     }
+    if training.balance_losses:
+        lists["balance_losses"] = training.balance_losses
+        spreads["balance_losses"] = spread.balance_losses
     return {**numbers, **lists, "spread": rounded(spreads)}
 
 

@@ -187,24 +187,41 @@ def batches_of(case, vocabulary, padding):
     return Batches(tokens, targets, prompt)
 
 
-def loss_of(model, tokens, targets):
+def loss_of(logits, targets):
     """The sum of the losses of the targets that count, in nats."""
-    logits = model(input_ids=tokens, use_cache=False).logits
     return torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
     )
 
 
+def balances_experts(model):
+    return getattr(model.config, "output_router_logits", False)
+
+
 def backward(model, tokens, targets):
-    """Sets the gradients of the mean loss per target of all micro-batches; returns that loss."""
+    """Sets the gradients of the mean loss per target of all micro-batches; returns that loss.
+
+    Where the configuration asks for the loss that balances experts, the gradients have its mean over the micro-batches,
+    times its coefficient, too."""
     count = int((targets != IGNORED).sum())
     model.zero_grad()
     total = 0.0
     for one_tokens, one_targets in zip(tokens, targets):
-        loss = loss_of(model, one_tokens, one_targets)
-        (loss / count).backward()
+        output = model(input_ids=one_tokens, use_cache=False)
+        loss = loss_of(output.logits, one_targets)
+        trained = loss / count
+        if balances_experts(model):
+            trained = trained + model.config.router_aux_loss_coef * output.aux_loss / len(tokens)
+        trained.backward()
         total += loss.item()
     return total / count
+
+
+def balance_loss_of(model, tokens):
+    """The mean over the micro-batches of the loss that balances experts."""
+    with torch.no_grad():
+        losses = [model(input_ids=one, use_cache=False).aux_loss.item() for one in tokens]
+    return sum(losses) / len(losses)
 
 
 def logits_of(model, batches):
@@ -234,12 +251,15 @@ class Training:
     losses: list
     gradient_norms: list  # before clipping
     after: dict  # the parameters after the last step
+    balance_losses: list  # of the experts; empty where the configuration does not ask for them
 
 
 def train(model, batches, max_grad_norm, change_gradients=None, decay=WEIGHT_DECAY):
     optimizer = optimizer_of(model, decay)
-    losses, norms = [], []
+    losses, norms, balance_losses = [], [], []
     for tokens, targets in zip(batches.tokens, batches.targets):
+        if balances_experts(model):
+            balance_losses.append(balance_loss_of(model, tokens))
         losses.append(backward(model, tokens, targets))
         if change_gradients is not None:
             change_gradients(model)
@@ -247,7 +267,7 @@ def train(model, batches, max_grad_norm, change_gradients=None, decay=WEIGHT_DEC
         norms.append(norm.item())
         optimizer.step()
     after = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    return Training(losses, norms, as_stored(model.config.model_type, after))
+    return Training(losses, norms, as_stored(model.config.model_type, after), balance_losses)
 
 
 def continuation_of(model, prompt):

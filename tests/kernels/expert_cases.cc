@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "tests/kernels/op_case.h"
 
@@ -384,6 +385,7 @@ std::vector<OpCase> expert_cases(DType compute) {
     cases.push_back(sort_case(s, random));
     cases.push_back(weigh_range_case(compute, s, random));
   }
+  std::ranges::move(router_cases(compute), std::back_inserter(cases));
   return cases;
 }
 

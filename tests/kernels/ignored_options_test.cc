@@ -272,6 +272,20 @@ TEST_P(IgnoredOptions, OfExperts) {
   expect(without<Backward, &T::choose_experts_backward,
                  [](Backward& op) { op.rule.normalizes = false; }>(),
          "choose_experts_backward", "normalised weights");
+  constexpr std::string_view kLosses = "choose_experts_backward losses";
+  expect(without<Backward, &T::choose_experts_backward, [](Backward& op) { op.slopes = {}; }>(),
+         kLosses, "slopes");
+  expect(without<Backward, &T::choose_experts_backward, [](Backward& op) { op.targets = {}; }>(),
+         kLosses, "targets");
+  expect(without<RouterSums, &T::router_sums, [](RouterSums& op) { op.targets = {}; }>(),
+         "router_sums", "targets");
+  using Slopes = RouterSlopes;
+  expect(without<Slopes, &T::router_slopes, [](Slopes& op) { op.balance = 0; }>(), "router_slopes",
+         "the balance loss");
+  expect(without<Slopes, &T::router_slopes, [](Slopes& op) { op.z = 0; }>(), "router_slopes",
+         "the z-loss");
+  expect(without<Slopes, &T::router_slopes, [](Slopes& op) { op.layers = 1; }>(), "router_slopes",
+         "the number of layers");
   expect(without<SumExpertRows, &T::sum_expert_rows, [](SumExpertRows& op) { op.weight = {}; }>(),
          "sum_expert_rows", "weights");
   expect(without<ExpertBackwardWeight, &T::expert_backward_weight,

@@ -167,7 +167,8 @@ std::vector<OpCase> elementwise_cases(DType compute);
 std::vector<OpCase> embedding_cases(DType compute);
 std::vector<OpCase> head_loss_cases(DType compute);
 std::vector<OpCase> head_part_cases(DType compute);
-std::vector<OpCase> expert_cases(DType compute);
+std::vector<OpCase> expert_cases(DType compute);  // and of their routers
+std::vector<OpCase> router_cases(DType compute);
 // Returns calls that feed several workers, of the ops with scratch memory for each worker. They
 // have no bounds.
 std::vector<OpCase> busy_cases(DType compute);

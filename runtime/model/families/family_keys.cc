@@ -181,10 +181,10 @@ void read_experts(const ConfigReader& keys, ModelConfig& config, const ExpertDef
   if (config.experts.per_row > config.experts.count) {
     keys.wrong(kChosen, fmt::format("at most the {} experts of a layer", config.experts.count));
   }
-  if (keys.flag("output_router_logits", false)) {
-    keys.refuse("output_router_logits",
-                "asks for a loss that balances experts, which is not built; use false");
-  }
+  constexpr const char* kCoefficient = "router_aux_loss_coef";
+  if (!keys.flag("output_router_logits", false)) return;
+  refuse_null(keys, kCoefficient);
+  config.experts.balance_coefficient = keys.number(kCoefficient, defaults.balance_coefficient);
 }
 
 void refuse_null(const ConfigReader& keys, const std::string& key) {

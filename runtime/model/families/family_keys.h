@@ -89,9 +89,11 @@ void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults d
 struct ExpertDefaults {
   std::int64_t count = 0;
   std::int64_t per_row = 0;
+  double balance_coefficient = 0.001;
 };
-// Reads num_local_experts (or num_experts, another name of it) and num_experts_per_tok, and refuses
-// output_router_logits.
+// Reads num_local_experts (or num_experts, another name of it) and num_experts_per_tok. Where
+// output_router_logits is true, it also reads router_aux_loss_coef, the coefficient of the loss
+// that balances the experts.
 void read_experts(const ConfigReader& keys, ModelConfig& config, const ExpertDefaults& defaults);
 
 // Refuses a key that is there and null. To be called for keys whose null the class refuses.

@@ -17,7 +17,7 @@ constexpr auto kKeys = with_usual_keys({
     {"num_experts"},
     {"num_experts_per_tok"},
     {"output_router_logits"},
-    {"router_aux_loss_coef"},  // of the balance loss, which output_router_logits asks for
+    {"router_aux_loss_coef"},
     {"router_jitter_noise"},
 });
 

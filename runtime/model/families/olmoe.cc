@@ -19,7 +19,7 @@ constexpr auto kKeys = with_usual_keys({
     {"num_experts_per_tok"},
     {"norm_topk_prob"},
     {"output_router_logits"},
-    {"router_aux_loss_coef"},  // of the balance loss, which output_router_logits asks for
+    {"router_aux_loss_coef"},
 });
 
 void read(const ConfigReader& keys, ModelConfig& config) {
@@ -34,7 +34,7 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   read_attention_bias(keys, config);
   read_one_rope(keys, config);
   config.query_key_norms = QueryKeyNorms::kWholeWidth;
-  read_experts(keys, config, {.count = 64, .per_row = 8});
+  read_experts(keys, config, {.count = 64, .per_row = 8, .balance_coefficient = 0.01});
   config.experts.intermediate = config.intermediate;
   config.experts.rule.normalizes = keys.flag("norm_topk_prob", false);
   config.experts.rule.rounds_weights = true;

@@ -29,7 +29,7 @@ constexpr auto kKeys = with_usual_keys({
     {"decoder_sparse_step"},
     {"mlp_only_layers"},
     {"output_router_logits"},
-    {"router_aux_loss_coef"},  // of the balance loss, which output_router_logits asks for
+    {"router_aux_loss_coef"},
 });
 
 // All layers have the window. transformers passes over max_window_layers, unlike in qwen3.

@@ -178,6 +178,7 @@ Arguments every_flag() {
       "--eval-samples 7 "
       "--save-dtype float16 "
       "--keep-best --early-stopping-patience 3 --ignore-config-keys mup rope_scaling.x --dry-run "
+      "--router-aux-loss-coef 0.01 --router-z-loss-coef 0 "
       "--json --stage-speeds 1 0.5");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
@@ -208,6 +209,8 @@ TEST(TrainConfig, EveryFlagSetsItsOption) {
   EXPECT_EQ(options.model.init, InitChoice::kRandom);
   EXPECT_EQ(options.model.seed, 18446744073709551615U);
   EXPECT_EQ(options.model.ignored_config_keys, (Arguments{"mup", "rope_scaling.x"}));
+  EXPECT_EQ(options.model.router_aux_loss_coef, 0.01);
+  EXPECT_EQ(options.model.router_z_loss_coef, 0.0);
   EXPECT_EQ(options.data.data, (Arguments{"one", "two\"\\\n"}));
   EXPECT_EQ(options.data.data_format, "raw-u16");
   EXPECT_EQ(options.data.validation_data, (std::vector<ValidationSet>{{"", {"three"}}}));
@@ -425,6 +428,8 @@ TEST(TrainConfig, NumbersAreChecked) {
   expect_refused({"--zero-stage", "4"}, {"--zero-stage 4", "at most 3"});
   expect_refused({"--threads", "0"}, {"--threads 0"});
   expect_refused({"--experts-per-group", "0"}, {"--experts-per-group 0"});
+  expect_refused({"--router-aux-loss-coef", "-1"}, {"--router-aux-loss-coef -1"});
+  expect_refused({"--router-z-loss-coef", "-1"}, {"--router-z-loss-coef -1"});
   expect_refused({"--lookahead", "-1"}, {"--lookahead -1"});
   expect_refused({"--host-memory", "0"}, {"--host-memory 0"});
   expect_refused({"--host-memory", "4GBB"}, {"--host-memory 4GBB", "not a size"});
@@ -560,7 +565,8 @@ TEST(TrainConfig, MissingAndContradictoryOptionsAreRefused) {
 TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
   const std::string help = train_help();
   constexpr const char* kNames =
-      "model init seed trainable data data-format validation-data validation-fraction tokenizer "
+      "model init seed router-aux-loss-coef router-z-loss-coef trainable data data-format "
+      "validation-data validation-fraction tokenizer "
       "sequence-length micro-batch-size gradient-accumulation-steps max-steps num-train-epochs "
       "stop-after-step optimizer learning-rate min-learning-rate warmup-steps "
       "lr-scheduler-type weight-decay adam-beta1 adam-beta2 adam-epsilon max-grad-norm "

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "kernels/expert_ops.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/document_packing.h"
 #include "tests/runtime/temporary_directory.h"
@@ -377,7 +378,7 @@ TEST(MegatronFiles, HaveTheDocumentsOfTheirIndex) {
     Lists lists(4, true);
     dataset.fill_micro_batch(0, lists.rows());
     EXPECT_EQ(lists.tokens, (std::vector<std::int32_t>{1, 2, 4, 0}));
-    EXPECT_EQ(lists.targets, (std::vector<std::int32_t>{2, 3, 5, -1}));
+    EXPECT_EQ(lists.targets, (std::vector<std::int32_t>{2, 3, 5, kPaddingTarget}));
   }
   options.data = {directory.path("d")};
   options.format = DataFormat::kAuto;

@@ -22,7 +22,8 @@ struct Curve {
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<double> loss_scales = {};
-  std::vector<bool> skipped = {};  // steps whose gradients overflowed
+  std::vector<bool> skipped = {};          // steps whose gradients overflowed
+  std::vector<RouterFigures> router = {};  // of a model with experts
   friend bool operator==(const Curve&, const Curve&) = default;
 };
 
@@ -203,6 +204,7 @@ inline void train_steps(ModelRuntime& engine, const ModelRuntimeOptions& options
     run.curve.norms.push_back(outcome.result.gradient_norm);
     run.curve.loss_scales.push_back(outcome.result.loss_scale);
     run.curve.skipped.push_back(outcome.result.was_skipped);
+    if (outcome.result.router) run.curve.router.push_back(*outcome.result.router);
     add(*outcome.report);
   }
   if (const RunReport* report = engine.drain()) add(*report);

@@ -90,6 +90,23 @@ TEST_F(Fp16Training, TheScaleDoesNotShowInLossesAndNorms) {
   EXPECT_NEAR(a.norms[0], b.norms[0], 0x1p-11 * b.norms[0]);  // denormals are rounded otherwise
 }
 
+TEST_F(Fp16Training, TheScaleDoesNotShowInLossesOfRouters) {
+  const auto first_step = [this](double coefficient, float scale) {
+    ModelRuntimeOptions routed = options("mixtral");
+    routed.model.experts.balance_coefficient = coefficient;
+    routed.model.experts.z_coefficient = coefficient;
+    routed.optimizer.loss_scale.initial = scale;
+    return train_tiny(routed, 1).curve;
+  };
+  const Curve large = first_step(1, kFits / 16);
+  const Curve small = first_step(1, kFits / 32);
+  EXPECT_EQ(large.losses, small.losses);
+  EXPECT_EQ(large.router, small.router);
+  EXPECT_NEAR(large.norms[0], small.norms[0], 0x1p-11 * small.norms[0]);
+  const double without = first_step(0, kFits / 16).norms[0];
+  EXPECT_GT(std::abs(large.norms[0] - without), 0x1p-6 * without);
+}
+
 TEST_F(Fp16Training, TheScaleGoesAsItsRulesSay) {
   const ModelRuntimeOptions options = restless();
   const Curve curve = train_tiny(options, 9).curve;

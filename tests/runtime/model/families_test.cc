@@ -349,6 +349,21 @@ TEST(FamilyExperts, OfOlmoeAreInAllLayers) {
   EXPECT_NO_THROW(parse_with("olmoe", R"({"clip_qkv": null})"));
 }
 
+TEST(FamilyExperts, AreBalancedWhereOutputRouterLogitsAsks) {
+  const auto coefficient = [](const char* family, const char* more) {
+    return parse_with(family, more).experts.balance_coefficient;
+  };
+  for (const char* family : {"mixtral", "olmoe", "qwen3_moe"}) {
+    EXPECT_EQ(coefficient(family, R"({"router_aux_loss_coef": 0.5})"), 0) << family;
+    EXPECT_EQ(coefficient(family, R"({"output_router_logits": false})"), 0) << family;
+    EXPECT_EQ(coefficient(family, R"({"output_router_logits": true, "router_aux_loss_coef": 0.5})"),
+              0.5)
+        << family;
+    EXPECT_EQ(coefficient(family, R"({"output_router_logits": true})"),
+              family == std::string("olmoe") ? 0.01 : 0.001);
+  }
+}
+
 TEST(FamilyExperts, OfQwen3MoeAreInTheLayersThatTheKeysName) {
   const ModelConfig absent = parse_with("qwen3_moe");
   EXPECT_EQ(absent.experts,
@@ -441,32 +456,34 @@ INSTANTIATE_TEST_SUITE_P(
                          "class's default"}),
     [](const auto& each) { return std::string(each.param.what); });
 
+constexpr const char* kNullCoefficient =
+    R"({"output_router_logits": true, "router_aux_loss_coef": null})";
+
 INSTANTIATE_TEST_SUITE_P(
     Experts, FamilyRefuses,
-    testing::Values(RefusedByAFamily{"mixtral_noise", "mixtral", R"({"router_jitter_noise": 0.1})",
-                                     "router_jitter_noise"},
-                    RefusedByAFamily{"mixtral_balance", "mixtral",
-                                     R"({"output_router_logits": true})", "output_router_logits"},
-                    RefusedByAFamily{"mixtral_counts", "mixtral",
-                                     R"({"num_local_experts": 4, "num_experts": 5})",
-                                     "num_local_experts"},
-                    RefusedByAFamily{"mixtral_null", "mixtral", R"({"num_local_experts": null})",
-                                     "num_local_experts"},
-                    RefusedByAFamily{"mixtral_chosen", "mixtral", R"({"num_experts_per_tok": 9})",
-                                     "num_experts_per_tok"},
-                    RefusedByAFamily{"olmoe_clip", "olmoe", R"({"clip_qkv": 8.0})", "clip_qkv"},
-                    RefusedByAFamily{"olmoe_heads", "olmoe", R"({"head_dim": 8})", "head_dim"},
-                    RefusedByAFamily{"qwen3_moe_balance", "qwen3_moe",
-                                     R"({"output_router_logits": true})", "output_router_logits"},
-                    RefusedByAFamily{"qwen3_moe_no_experts", "qwen3_moe", R"({"num_experts": 0})",
-                                     "num_experts"},
-                    RefusedByAFamily{"qwen3_moe_step", "qwen3_moe", R"({"decoder_sparse_step": 0})",
-                                     "decoder_sparse_step"},
-                    RefusedByAFamily{"qwen3_moe_layers", "qwen3_moe", R"({"mlp_only_layers": [6]})",
-                                     "mlp_only_layers"},
-                    RefusedByAFamily{"qwen3_moe_windows", "qwen3_moe",
-                                     R"({"use_sliding_window": true, "max_window_layers": 2})",
-                                     "max_window_layers"}),
+    testing::Values(
+        RefusedByAFamily{"mixtral_noise", "mixtral", R"({"router_jitter_noise": 0.1})",
+                         "router_jitter_noise"},
+        RefusedByAFamily{"mixtral_balance", "mixtral", kNullCoefficient, "router_aux_loss_coef"},
+        RefusedByAFamily{"mixtral_counts", "mixtral",
+                         R"({"num_local_experts": 4, "num_experts": 5})", "num_local_experts"},
+        RefusedByAFamily{"mixtral_null", "mixtral", R"({"num_local_experts": null})",
+                         "num_local_experts"},
+        RefusedByAFamily{"mixtral_chosen", "mixtral", R"({"num_experts_per_tok": 9})",
+                         "num_experts_per_tok"},
+        RefusedByAFamily{"olmoe_clip", "olmoe", R"({"clip_qkv": 8.0})", "clip_qkv"},
+        RefusedByAFamily{"olmoe_heads", "olmoe", R"({"head_dim": 8})", "head_dim"},
+        RefusedByAFamily{"qwen3_moe_balance", "qwen3_moe", kNullCoefficient,
+                         "router_aux_loss_coef"},
+        RefusedByAFamily{"qwen3_moe_no_experts", "qwen3_moe", R"({"num_experts": 0})",
+                         "num_experts"},
+        RefusedByAFamily{"qwen3_moe_step", "qwen3_moe", R"({"decoder_sparse_step": 0})",
+                         "decoder_sparse_step"},
+        RefusedByAFamily{"qwen3_moe_layers", "qwen3_moe", R"({"mlp_only_layers": [6]})",
+                         "mlp_only_layers"},
+        RefusedByAFamily{"qwen3_moe_windows", "qwen3_moe",
+                         R"({"use_sliding_window": true, "max_window_layers": 2})",
+                         "max_window_layers"}),
     [](const auto& each) { return std::string(each.param.what); });
 
 }  // namespace

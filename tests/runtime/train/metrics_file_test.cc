@@ -50,6 +50,24 @@ TEST(MetricsFile, SaysWhatTheLossScaleWasAndWhichStepsWereSkipped) {
   EXPECT_EQ(rows[1].at("skipped"), true);
 }
 
+TEST(MetricsFile, HasTheFiguresOfRouters) {
+  const TemporaryDirectory directory;
+  MetricsFile file(directory.path(), 0, Ledger());
+  file.write(metrics_of(1));
+  StepMetrics routed = metrics_of(2);
+  routed.router = RouterFigures{1.25, 3.5, 6, 0.5};
+  file.write(routed);
+  const std::vector<nlohmann::json> rows = rows_of(directory);
+  for (const char* key :
+       {"router_aux_loss", "router_z_loss", "experts_touched", "expert_share_max"}) {
+    EXPECT_FALSE(rows[0].contains(key)) << key;
+  }
+  EXPECT_EQ(rows[1].at("router_aux_loss"), 1.25);
+  EXPECT_EQ(rows[1].at("router_z_loss"), 3.5);
+  EXPECT_EQ(rows[1].at("experts_touched"), 6);
+  EXPECT_EQ(rows[1].at("expert_share_max"), 0.5);
+}
+
 TEST(MetricsFile, HasWhenARowWasWrittenAndTheMemoryOfTheProcess) {
   const TemporaryDirectory directory;
   MetricsFile file(directory.path(), 0, Ledger());

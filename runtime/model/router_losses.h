@@ -1,0 +1,21 @@
+#pragma once
+
+#include "runtime/model/layers.h"
+
+// The figures and the losses of the router of a layer of experts (kernels/expert_ops.h).
+namespace terrace {
+
+// Adds the call that leaves the sums of the layer's router for the step's figures and losses: from
+// its logits [R,E], and the experts that its rows have chosen, i32 [R,k]. The sums go to a buffer
+// of the step that only a training step has.
+void leave_router_sums(const LayerSite& site, TensorId logits, TensorId index);
+
+// The gradient that a router's losses add to the gradient of its logits.
+struct RouterLossGradient {
+  TensorId slopes = kNoTensor;   // kNoTensor: the model has no such loss
+  TensorId targets = kNoTensor;  // kNoTensor: no row is padding
+};
+// Adds, in the backward, the call that computes the slopes of the router's losses.
+RouterLossGradient router_loss_gradient(const LayerSite& site);
+
+}  // namespace terrace
