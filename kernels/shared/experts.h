@@ -5,40 +5,87 @@
 #include <cstdint>
 
 #include "kernels/kernel_table.h"
+#include "kernels/shared/activation.h"
 #include "kernels/shared/map.h"
 #include "kernels/shared/token_sort.h"
 
-// The ops of experts besides their products: the choice, the sorting of slots, and sums of rows.
+// The ops of experts besides their products: the choice, the sorting of slots, sums of rows, and
+// the gate of an expert of all rows.
 namespace terrace::shared {
 
 // --- the choice ---------------------------------------------------------------------------------
 
-// The logits of a row, and the order in which experts are chosen.
+// Returns whether a number is chosen before another: the larger one first, then the lower place. A
+// NaN comes after all numbers.
+TERRACE_KERNEL inline bool is_before(float of_a, float of_b, bool a_is_lower) {
+  const bool has_nan = of_a != of_a || of_b != of_b;
+  if (!has_nan && of_a != of_b) return of_a > of_b;
+  if (has_nan && (of_a == of_a || of_b == of_b)) return of_a == of_a;
+  return a_is_lower;
+}
+
+// Returns which of the numbers 0 .. count - 1 is chosen after `last`, by number_of(); the first one
+// where `last` is -1.
+template <typename NumberOf>
+TERRACE_KERNEL std::int64_t next_largest(std::int64_t count, std::int64_t last,
+                                         const NumberOf& number_of) {
+  const float of_last = last < 0 ? 0.0F : number_of(last);
+  std::int64_t best = -1;
+  float of_best = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float number = number_of(i);
+    if (last >= 0 && !is_before(of_last, number, last < i)) continue;
+    if (best >= 0 && !is_before(number, of_best, i < best)) continue;
+    best = i;
+    of_best = number;
+  }
+  return best;
+}
+
+// The logits of a row.
 template <typename T>
 struct RowLogits {
   const T* logits;
   std::int64_t count;
 
   TERRACE_KERNEL float at(std::int64_t e) const { return widened(logits[e]); }
+  TERRACE_KERNEL float score(std::int64_t e) const { return sigmoid<float>(at(e)); }
+};
 
-  // Returns whether expert a is chosen before expert b.
-  TERRACE_KERNEL bool comes_before(std::int64_t a, std::int64_t b) const {
-    const float of_a = at(a);
-    const float of_b = at(b);
-    const bool has_nan = of_a != of_a || of_b != of_b;
-    if (!has_nan && of_a != of_b) return of_a > of_b;
-    if (has_nan && (of_a == of_a || of_b == of_b)) return of_a == of_a;
-    return a < b;
+// The numbers by which a row's experts are chosen.
+template <typename T>
+struct ChoiceNumbers {
+  RowLogits<T> row;
+  const T* bias;
+  std::int64_t addends;  // of a bias; 0: there is none
+  bool has_sigmoids;
+  std::int64_t group;                        // how many experts a group has
+  std::uint64_t chosen = ~std::uint64_t{0};  // a bit for each group
+
+  TERRACE_KERNEL float biased(std::int64_t e) const {
+    float sum = 0;
+    for (std::int64_t i = 0; i < addends; ++i) sum += widened(bias[i * row.count + e]);
+    return row.score(e) + sum;
   }
-
-  // Returns the expert that is chosen after `last`; the first one where that is -1.
-  TERRACE_KERNEL std::int64_t next(std::int64_t last) const {
-    std::int64_t best = -1;
-    for (std::int64_t e = 0; e < count; ++e) {
-      if (last >= 0 && !comes_before(last, e)) continue;
-      if (best < 0 || comes_before(e, best)) best = e;
+  TERRACE_KERNEL float operator()(std::int64_t e) const {
+    if (!has_sigmoids) return row.at(e);
+    return (chosen >> (e / group) & 1) != 0 ? biased(e) : -INFINITY;
+  }
+  // Returns the sum of the two best experts of a group, in ascending order.
+  TERRACE_KERNEL float two_best(std::int64_t g) const {
+    const auto number = [&](std::int64_t i) { return biased(g * group + i); };
+    const std::int64_t best = next_largest(group, -1, number);
+    const std::int64_t other = next_largest(group, best, number);
+    return best < other ? number(best) + number(other) : number(other) + number(best);
+  }
+  TERRACE_KERNEL void choose_groups(const ExpertRule& rule) {
+    std::uint64_t found = 0;
+    std::int64_t last = -1;
+    for (std::int32_t j = 0; j < rule.chosen_groups; ++j) {
+      last = next_largest(rule.groups, last, [&](std::int64_t g) { return two_best(g); });
+      found |= std::uint64_t{1} << last;
     }
-    return best;
+    chosen = found;
   }
 };
 
@@ -64,6 +111,20 @@ struct RowProbabilities {
   TERRACE_KERNEL float at(float logit) const { return ::expf(logit - max) / sum; }
 };
 
+// The sum that a row's scores are divided by, where each logit has its own score.
+template <typename T>
+TERRACE_KERNEL float score_sum(const RowLogits<T>& row, const std::int32_t* chosen, std::int64_t k,
+                               const ExpertRule& rule) {
+  float sum = rule.normalizes ? 0.0F : 1.0F;
+  for (std::int64_t j = 0; j < k && rule.normalizes; ++j) sum += row.score(chosen[j]);
+  if (rule.normalizes) sum += 1e-20F;
+  for (std::int64_t e = 0; e < row.count; ++e) {
+    const float value = row.at(e);
+    if (value != value) sum = value;
+  }
+  return sum;
+}
+
 // A thread chooses the experts of a row.
 template <typename T>
 struct ChooseExpertsBody {
@@ -72,6 +133,8 @@ struct ChooseExpertsBody {
   float* weight;
   std::int64_t E, k;
   ExpertRule rule;
+  const T* bias;
+  std::int64_t addends;  // of a bias; 0: there is none
 
   // Puts a number into the first `count` ones, which are in ascending order.
   TERRACE_KERNEL static void insert(std::int32_t* sorted, std::int64_t count, std::int32_t number) {
@@ -81,17 +144,26 @@ struct ChooseExpertsBody {
 
   TERRACE_KERNEL void operator()(std::int64_t, std::int64_t r, int) const {
     const RowLogits<T> row{logits + r * E, E};
+    const bool has_sigmoids = rule.scores == ExpertScores::kSigmoid;
+    ChoiceNumbers<T> numbers{row, bias, addends, has_sigmoids, E / rule.groups};
+    if (has_sigmoids && rule.groups > 1) numbers.choose_groups(rule);
     std::int32_t* const chosen = index + r * k;
     std::int64_t last = -1;
     for (std::int64_t j = 0; j < k; ++j) {
-      last = row.next(last);
+      last = next_largest(E, last, numbers);
       insert(chosen, j, static_cast<std::int32_t>(last));
     }
-    const auto probabilities = RowProbabilities::of(row, chosen, k, rule);
-    for (std::int64_t j = 0; j < k; ++j) {
-      const float exact = probabilities.at(row.at(chosen[j]));
-      weight[r * k + j] = rule.rounds_weights ? widened(round_to<T>(exact)) : exact;
+    if (has_sigmoids) {
+      const float sum = score_sum(row, chosen, k, rule);
+      for (std::int64_t j = 0; j < k; ++j) put(r, j, row.score(chosen[j]) / sum * rule.scale);
+      return;
     }
+    const auto probabilities = RowProbabilities::of(row, chosen, k, rule);
+    for (std::int64_t j = 0; j < k; ++j) put(r, j, probabilities.at(row.at(chosen[j])));
+  }
+
+  TERRACE_KERNEL void put(std::int64_t r, std::int64_t j, float exact) const {
+    weight[r * k + j] = rule.rounds_weights ? widened(round_to<T>(exact)) : exact;
   }
 };
 
@@ -102,9 +174,16 @@ void choose_experts(Launcher& launcher, const ChooseExperts& op) {
   const std::int64_t k = op.index.elements() / R;
   TERRACE_CHECK_LE(k, E);
   TERRACE_CHECK_EQ(op.weight.elements(), R * k);
+  TERRACE_CHECK_LE(op.rule.groups, ExpertRule::kGroupsMax);
   with_compute_type(op.logits.dtype, [&]<typename T>(std::type_identity<T>) {
-    const ChooseExpertsBody<T> body{
-        op.logits.as<T>(), op.index.as<std::int32_t>(), op.weight.as<float>(), E, k, op.rule};
+    const ChooseExpertsBody<T> body{op.logits.as<T>(),
+                                    op.index.as<std::int32_t>(),
+                                    op.weight.as<float>(),
+                                    E,
+                                    k,
+                                    op.rule,
+                                    op.bias.as<T>(),
+                                    op.bias.empty() ? 0 : op.bias.elements() / E};
     launch_map<1>(launcher, "choose_experts", 1, R, body);
   });
 }
@@ -123,6 +202,7 @@ struct ChooseExpertsBackwardBody {
     const RowLogits<T> row{logits + r * E, E};
     const std::int32_t* const chosen = index + r * k;
     const float* const gradients = dweight + r * k;
+    if (rule.scores == ExpertScores::kSigmoid) return of_sigmoids(row, chosen, gradients);
     const auto probabilities = RowProbabilities::of(row, chosen, k, rule);
     float mean = 0;
     for (std::int64_t j = 0; j < k; ++j) {
@@ -137,6 +217,24 @@ struct ChooseExpertsBackwardBody {
       }
       dlogits[r * E + e] = round_to<T>(gradient);
       next += is_chosen ? 1 : 0;
+    }
+  }
+
+  // With s the scores, D their sum and g the gradients of the weights: the gradient of a chosen
+  // score is scale / D (g - sum of g s / D), or scale g.
+  TERRACE_KERNEL void of_sigmoids(const RowLogits<T>& row, const std::int32_t* chosen,
+                                  const float* gradients) const {
+    T* const targets = dlogits + (row.logits - logits);
+    const float sum = score_sum(row, chosen, k, rule);
+    float mean = 0;
+    for (std::int64_t j = 0; j < k && rule.normalizes; ++j) {
+      mean += row.score(chosen[j]) / sum * gradients[j];
+    }
+    for (std::int64_t e = 0; e < E; ++e) targets[e] = round_to<T>(0.0F);
+    for (std::int64_t j = 0; j < k; ++j) {
+      const float score = row.score(chosen[j]);
+      const float dscore = rule.scale / sum * (gradients[j] - mean);
+      targets[chosen[j]] = round_to<T>(dscore * score * (1.0F - score));
     }
   }
 };
@@ -333,6 +431,95 @@ void weigh_expert_rows(Launcher& launcher, const WeighExpertRows& op) {
                         op.dh.elements() / S,
                         LaunchedRows(op.row_range)};
     launcher.template launch<Kernel::kThreads>("weigh_expert_rows", kernel, S);
+  });
+}
+
+// --- the gate of an expert of all rows ----------------------------------------------------------
+
+// Returns the share of a row whose logit is given, rounded as GateRows says.
+template <typename T>
+TERRACE_KERNEL float gate_share(T logit) {
+  return widened(round_to<T>(sigmoid<float>(widened(logit))));
+}
+
+template <typename T>
+struct GateRowsBody {
+  const T* x;
+  const T* logit;
+  T* y;
+  std::int64_t C;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
+    constexpr int kCount = kPackOf<T>;
+    const float share = gate_share(logit[r]);
+    const auto values = load_pack<T, kCount>(x + r * C + first, count, aligned);
+    Pack<T, kCount> result;
+    for (int i = 0; i < kCount; ++i) result.at[i] = round_to<T>(share * widened(values.at[i]));
+    store_pack(y + r * C + first, result, count, aligned);
+  }
+};
+
+template <typename Launcher>
+void gate_rows(Launcher& launcher, const GateRows& op) {
+  const std::int64_t R = op.x.shape[0];
+  const std::int64_t C = op.x.elements() / R;
+  TERRACE_CHECK_EQ(op.logit.elements(), R);
+  TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    const GateRowsBody<T> body{
+        op.x.as<T>(), op.logit.as<T>(), op.y.as<T>(), C,
+        may_load_packs({op.x.data, op.y.data}, static_cast<std::size_t>(C) * sizeof(T))};
+    launch_map<kPackOf<T>>(launcher, "gate_rows", R, C, body);
+  });
+}
+
+// A block handles a row: each thread adds some of its products in order, then block.sum() adds the
+// threads' sums.
+template <typename T>
+struct GateRowsBackwardKernel {
+  const T* x;
+  const T* logit;
+  const T* dy;
+  T* dx;
+  T* dlogit;
+  std::int64_t C;
+
+  static constexpr int kThreads = 128;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    const std::int64_t row = block.index();
+    const float share = gate_share(logit[row]);
+    typename Block::template PerThread<float> sums;
+    block.for_each_thread([&](int t) {
+      float sum = 0;
+      for (std::int64_t at = row * C + t; at < (row + 1) * C; at += kThreads) {
+        const float gradient = widened(dy[at]);
+        sum += gradient * widened(x[at]);
+        dx[at] = round_to<T>(share * gradient);
+      }
+      sums[t] = sum;
+    });
+    const float total = block.sum(sums);
+    block.for_each_thread([&](int t) {
+      if (t == 0) dlogit[row] = round_to<T>(share * (1.0F - share) * total);
+    });
+  }
+};
+
+template <typename Launcher>
+void gate_rows_backward(Launcher& launcher, const GateRowsBackward& op) {
+  const std::int64_t R = op.x.shape[0];
+  TERRACE_CHECK_EQ(op.logit.elements(), R);
+  TERRACE_CHECK_EQ(op.dlogit.elements(), R);
+  TERRACE_CHECK_EQ(op.dy.elements(), op.x.elements());
+  TERRACE_CHECK_EQ(op.dx.elements(), op.x.elements());
+  with_compute_type(op.dx.dtype, [&]<typename T>(std::type_identity<T>) {
+    using Kernel = GateRowsBackwardKernel<T>;
+    const Kernel kernel{op.x.as<T>(),  op.logit.as<T>(),  op.dy.as<T>(),
+                        op.dx.as<T>(), op.dlogit.as<T>(), op.x.elements() / R};
+    launcher.template launch<Kernel::kThreads>("gate_rows_backward", kernel, R);
   });
 }
 
