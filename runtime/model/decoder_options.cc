@@ -39,6 +39,10 @@ std::string describe(const DecoderOptions& options) {
     text += fmt::format(" experts {} {} {} {} {}", o.experts.count, o.experts.per_row,
                         o.experts.intermediate, o.experts.rule.normalizes,
                         o.experts.rule.rounds_weights);
+    text += fmt::format(" {} {} {} {} {} {} {}", static_cast<int>(o.experts.rule.scores),
+                        o.experts.rule.groups, o.experts.rule.chosen_groups, o.experts.rule.scale,
+                        o.experts.has_choice_bias, o.experts.shared_intermediate,
+                        o.experts.gates_shared);
   }
   for (const LayerOptions& layer : o.layer_options) {
     text += fmt::format(" {}/{}{}", layer.rope, layer.window, layer.has_experts ? "/experts" : "");

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "runtime/model/experts_layer.h"
 #include "runtime/model/layers.h"
+#include "runtime/model/shared_expert.h"
 
 namespace terrace {
 namespace {
@@ -73,9 +74,19 @@ TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
                 site.all_rows("partial", config.width));
 }
 
+// Returns the chosen experts' result plus the result of the expert that all rows have.
+TensorId all_experts(const LayerSite& site, TensorId x) {
+  if (site.config.experts.shared_intermediate == 0) return experts(site, x);
+  // The shared expert comes first, so that its backward is the last one. It is then in the part of
+  // the backward in which the unit's other shared parameters get their gradients.
+  const TensorId shared = shared_expert(site, x);
+  const TensorId chosen = experts(site, x);
+  return add(site, shared, chosen, site.all_rows("all experts", site.config.width), 1.0F);
+}
+
 // Returns the result of the layer's feed-forward, or of its experts.
 TensorId feed_forward(const LayerSite& site, TensorId x, const LayerOptions& layer) {
-  if (layer.has_experts) return experts(site, x);
+  if (layer.has_experts) return all_experts(site, x);
   const ModelConfig& config = site.config;
   const TensorId up =
       linear(site, x,

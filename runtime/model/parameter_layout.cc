@@ -160,6 +160,11 @@ class UnitArrangement {
   UnitLayout unit_;
 };
 
+// Returns whether a stored name has no place for the number of an expert.
+bool is_of_all_experts(std::string_view stored) {
+  return !stored.empty() && stored.find("{}") == stored.rfind("{}");
+}
+
 // Adds tensors to a unit one after the other.
 class UnitBuilder {
  public:
@@ -247,6 +252,9 @@ class UnitBuilder {
     tensor.rows = rows;
     tensor.columns = columns;
     tensor.trainable = is_trainable(config_, tensor.stored_name);
+    if (is_of_expert(kind) && is_of_all_experts(name.stored)) {
+      tensor.stored_matrices = config_.experts.count;
+    }
     return put(std::move(tensor));
   }
 
@@ -386,15 +394,34 @@ void add_feed_forward_biases(const ModelConfig& config, UnitBuilder& unit) {
   unit.bias(ParameterKind::kDownBias, config.width);
 }
 
+void add_shared_expert(const ModelConfig& config, UnitBuilder& unit) {
+  const std::int64_t inner = config.experts.shared_intermediate;
+  if (inner == 0) return;
+  unit.matrix(ParameterKind::kSharedGate, inner, config.width, TensorCut::kRows);
+  unit.matrix(ParameterKind::kSharedUp, inner, config.width, TensorCut::kRows);
+  unit.matrix(ParameterKind::kSharedDown, config.width, inner, TensorCut::kColumns);
+  if (!config.experts.gates_shared) return;
+  unit.matrix(ParameterKind::kSharedScore, 1, config.width, TensorCut::kReplicated);
+}
+
 void add_expert_matrices(const ModelConfig& config, UnitBuilder& unit) {
   TERRACE_CHECK(config.feed_forward != FeedForward::kGelu);
   const std::int64_t inner = config.experts.intermediate;
   unit.matrix(ParameterKind::kRouter, config.experts.count, config.width, TensorCut::kReplicated);
+  add_shared_expert(config, unit);
   for (std::int64_t expert = 0; expert < config.experts.count; ++expert) {
     unit.expert_matrix(ParameterKind::kExpertGate, expert, inner, config.width);
     unit.expert_matrix(ParameterKind::kExpertUp, expert, inner, config.width);
     unit.expert_matrix(ParameterKind::kExpertDown, expert, config.width, inner);
   }
+}
+
+// The bias has no gradient: the choice has none.
+void add_choice_bias(const ModelConfig& config, UnitBuilder& unit) {
+  constexpr std::int64_t kAddends = 3;
+  ParameterTensor& bias = unit.bias(ParameterKind::kRouterBias, kAddends * config.experts.count);
+  bias.addends = kAddends;
+  bias.trainable = false;
 }
 
 void add_block(const ModelConfig& config, UnitBuilder& unit, bool has_experts) {
@@ -407,6 +434,7 @@ void add_block(const ModelConfig& config, UnitBuilder& unit, bool has_experts) {
   unit.adapters();
   add_attention_biases(config, unit);
   if (config.has_feed_forward_bias && !has_experts) add_feed_forward_biases(config, unit);
+  if (config.experts.has_choice_bias && has_experts) add_choice_bias(config, unit);
   add_query_key_norms(config, unit);
   add_block_norms(config, unit);
 }
@@ -433,7 +461,7 @@ void find_stored_rows(UnitLayout& unit) {
     TERRACE_CHECK_EQ(stored.first->columns, tensor.columns);
     TERRACE_CHECK_EQ(stored.first->is_vector, tensor.is_vector);
     tensor.stored_first_row = stored.rows;
-    stored.rows += tensor.rows;
+    stored.rows += tensor.rows / tensor.addends;
   }
   for (ParameterTensor& tensor : unit.tensors) tensor.stored_rows = found[tensor.stored_name].rows;
 }
@@ -563,7 +591,7 @@ void check_quantized_parts(const ModelConfig& config, const BaseStorage& storage
 std::int64_t parameter_count(const std::vector<UnitLayout>& layout) {
   std::int64_t count = 0;
   for (const UnitLayout& unit : layout) {
-    for (const ParameterTensor& tensor : unit.tensors) count += tensor.elements();
+    for (const ParameterTensor& tensor : unit.tensors) count += tensor.elements() / tensor.addends;
   }
   return count;
 }

@@ -30,6 +30,14 @@ std::int64_t TensorSlice::before(std::int64_t whole, std::int32_t of_rank) const
 void check_tensor_split(const ModelConfig& config, std::int64_t rows, const TensorSplit& split,
                         OptionNames name_of_option) {
   if (split.ranks == 1) return;
+  if (config.experts.shared_intermediate > 0) {
+    const std::string_view option = name_of_option(Option::kTensorParallel);
+    throw ConfigError(
+        fmt::format("{} {}: {} has an expert of all tokens beside the chosen ones, which "
+                    "tensor-parallel ranks cannot share yet",
+                    option, split.ranks, config.name.empty() ? "the model" : config.name),
+        fmt::format("give {} 1; data-parallel ranks and pipeline stages may be more", option));
+  }
   if (config.experts.count > 0) {
     const std::string_view option = name_of_option(Option::kTensorParallel);
     throw ConfigError(

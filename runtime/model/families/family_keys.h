@@ -81,6 +81,12 @@ void read_attention_bias(const ConfigReader& keys, ModelConfig& config);
 // Reads mlp_bias: whether gate, up and down have biases.
 void read_feed_forward_bias(const ConfigReader& keys, ModelConfig& config);
 
+// Reads partial_rotary_factor: how many of a head's elements are rotated, its first ones.
+// `fallback` is the part where the key is absent.
+std::int64_t read_rotary_width(const ConfigReader& keys, std::int64_t head_width, double fallback);
+// Reads the multipliers of granite.
+void read_multipliers(const ConfigReader& keys, ModelConfig& config);
+
 // Reads one rotary table, the same for all layers. Sets the sizes in `defaults`.
 void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults defaults = {});
 
@@ -89,10 +95,15 @@ void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults d
 struct ExpertDefaults {
   std::int64_t count = 0;
   std::int64_t per_row = 0;
+  const char* count_key = "num_local_experts";
+  const char* alias = "num_experts";  // another name of count_key
 };
-// Reads num_local_experts (or num_experts, another name of it) and num_experts_per_tok, and refuses
-// output_router_logits.
+// Reads how many experts there are and num_experts_per_tok, and refuses output_router_logits.
 void read_experts(const ConfigReader& keys, ModelConfig& config, const ExpertDefaults& defaults);
+
+// Reads which layers have experts: every decoder_sparse_step-th, unless mlp_only_layers has its
+// number. To be called when the layers are there: after read_one_rope().
+void read_sparse_layers(const ConfigReader& keys, ModelConfig& config);
 
 // Refuses a key that is there and null. To be called for keys whose null the class refuses.
 void refuse_null(const ConfigReader& keys, const std::string& key);

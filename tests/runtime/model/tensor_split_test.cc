@@ -152,6 +152,11 @@ TEST(TensorSplit, RefusesLayersOfExperts) {
   EXPECT_THAT(
       refusal(model_of("mixtral", true), 60, {.ranks = 3}),
       testing::AllOf(HasSubstr("small has layers of experts"), HasSubstr("ranks.shape.tensor 3")));
+  for (const char* family : {"qwen2_moe", "glm4_moe"}) {
+    EXPECT_THAT(refusal(model_of(family, true), 60, {.ranks = 3}),
+                testing::AllOf(HasSubstr("small has an expert of all tokens"),
+                               HasSubstr("ranks.shape.tensor 3")));
+  }
 }
 
 }  // namespace
