@@ -15,13 +15,28 @@
 // runs, and may be anything from 0 to R.
 namespace terrace {
 
+// How a row's logits become the scores of its experts.
+enum class ExpertScores : std::uint8_t {
+  kSoftmax,  // the probabilities of a softmax
+  kSigmoid,  // the sigmoid of each logit by itself (DeepSeek-AI 2024, arXiv:2412.19437)
+};
+
 // How the logits of a row become the weights of its experts.
 struct ExpertRule {
   // Whether the weights are the softmax over the row's k chosen logits; else they are the
-  // probabilities of the chosen experts in the softmax over all E logits.
+  // probabilities of the chosen experts in the softmax over all E logits. With kSigmoid: whether
+  // the chosen scores are divided by 1e-20 plus their sum; else they are the weights.
   bool normalizes = true;
   // Whether a weight is rounded to the compute type.
   bool rounds_weights = false;
+  ExpertScores scores = ExpertScores::kSoftmax;
+  // The rest is for kSigmoid. Neighbouring experts are in `groups` groups of E / groups >= 2. Only
+  // the experts of the row's `chosen_groups` best groups can be chosen; a group is as good as the
+  // sum of its two best experts. At most kGroupsMax groups.
+  std::int32_t groups = 1;
+  std::int32_t chosen_groups = 1;
+  float scale = 1;  // of the weights
+  static constexpr std::int32_t kGroupsMax = 64;
 
   friend bool operator==(const ExpertRule&, const ExpertRule&) = default;
 };
@@ -30,10 +45,15 @@ struct ExpertRule {
 // [R,k]), and their weights to weight (fp32 [R,k]). Where logits are equal, the lower expert comes
 // first, and a NaN comes after all numbers, so index always has k different experts. A NaN among a
 // row's logits makes all its weights NaN. logits [R,E] are of the compute type; softmax is computed
-// in fp32.
+// in fp32. With kSigmoid, experts are chosen by score + bias in place of the logit, with the groups
+// of the rule, and the weights are made from scores without bias; all in fp32. Groups follow
+// the same order: the lower one of equal ones comes first, and one with a NaN comes last.
 struct ChooseExperts {
   TensorView logits, index, weight;
   ExpertRule rule;
+  // For kSigmoid: [P,E] of the compute type; empty: zero. The bias of an expert is the sum of
+  // its P numbers, added in order in fp32. So three bf16 numbers hold a bias of fp32 exactly.
+  TensorView bias = {};
 };
 // dlogits [R,E] (compute type) = the gradient of the logits, given the gradient dweight (fp32
 // [R,k]) of the weights. The choice itself has no gradient, and a weight's rounding is left out.
@@ -141,6 +161,18 @@ struct WeighExpertRows {
   // i32; if it is not empty, only the sorted rows from its first number up to its last one are
   // computed, such as those of some neighbouring experts (ExpertRows::offsets).
   TensorView row_range = {};
+};
+
+// y[r] = s * x[r] with s = sigmoid(logit[r]): the share of its result that a row has from an expert
+// of all rows. x and y are [R,C] and logit is [R,1], all of the compute type. s is computed in fp32
+// and rounded to the compute type; the product is rounded once.
+struct GateRows {
+  TensorView x, logit, y;
+};
+// dx[r] = s * dy[r]; dlogit[r] = s (1 - s) * the sum of dy * x over the row, in fp32, rounded once.
+// s is rounded as in GateRows. dx is [R,C] and dlogit is [R,1].
+struct GateRowsBackward {
+  TensorView x, logit, dy, dx, dlogit;
 };
 
 }  // namespace terrace

@@ -397,6 +397,8 @@ struct KernelTable {
   void (*expert_backward_weight)(const KernelContext&, const ExpertBackwardWeight&);
   void (*sum_expert_rows)(const KernelContext&, const SumExpertRows&);
   void (*weigh_expert_rows)(const KernelContext&, const WeighExpertRows&);
+  void (*gate_rows)(const KernelContext&, const GateRows&);
+  void (*gate_rows_backward)(const KernelContext&, const GateRowsBackward&);
 
   // Does the work that the first ops of these shapes would do: loads libraries, finds plans. Called
   // by one thread, while no op runs, for the device that is current in that thread; data pointers

@@ -1,11 +1,11 @@
 #include "kernels/cpu/cpu_experts.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <span>
 
 #include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/expert_choice.h"
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/parallel_blocks.h"
 #include "kernels/cpu/row_softmax.h"
@@ -73,6 +73,50 @@ void weigh_rows(const WeighExpertRows& op, std::int64_t begin, std::int64_t end)
   weigh_rows_as<Bf16>(op, begin, end);
 }
 
+// Multiplies rows with one number each.
+template <typename T>
+HWY_INLINE void gate_rows_as(const GateRows& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t C = op.x.elements() / op.x.shape[0];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const Vec share = splat(gate_share(op.logit.as<const T>()[r]));
+    const T* const x = op.x.as<const T>() + r * C;
+    T* const y = op.y.as<T>() + r * C;
+    for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      store_n(hn::Mul(share, load_n(x + i, n)), y + i, n);
+    });
+  }
+}
+
+void gate_rows(const GateRows& op, std::int64_t begin, std::int64_t end) {
+  if (op.y.dtype == DType::kF32) return gate_rows_as<float>(op, begin, end);
+  gate_rows_as<Bf16>(op, begin, end);
+}
+
+template <typename T>
+HWY_INLINE void gate_rows_backward_as(const GateRowsBackward& op, std::int64_t begin,
+                                      std::int64_t end) {
+  const std::int64_t C = op.x.elements() / op.x.shape[0];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const float share = gate_share(op.logit.as<const T>()[r]);
+    const Vec shares = splat(share);
+    const T* const x = op.x.as<const T>() + r * C;
+    const T* const dy = op.dy.as<const T>() + r * C;
+    const float sum = sum_over(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      return hn::Mul(load_n(dy + i, n), load_n(x + i, n));
+    });
+    store_as(share * (1.0F - share) * sum, op.dlogit.as<T>() + r);
+    T* const dx = op.dx.as<T>() + r * C;
+    for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      store_n(hn::Mul(shares, load_n(dy + i, n)), dx + i, n);
+    });
+  }
+}
+
+void gate_rows_backward(const GateRowsBackward& op, std::int64_t begin, std::int64_t end) {
+  if (op.dx.dtype == DType::kF32) return gate_rows_backward_as<float>(op, begin, end);
+  gate_rows_backward_as<Bf16>(op, begin, end);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace terrace
 HWY_AFTER_NAMESPACE();
@@ -82,6 +126,8 @@ namespace terrace {
 
 HWY_EXPORT(sum_rows);
 HWY_EXPORT(weigh_rows);
+HWY_EXPORT(gate_rows);
+HWY_EXPORT(gate_rows_backward);
 
 namespace {
 
@@ -90,26 +136,14 @@ constexpr std::int64_t kLogitRows = 32;
 
 void check_compute_type(DType type) { TERRACE_CHECK(type == DType::kF32 || type == DType::kBF16); }
 
-// Returns whether the logit of expert b is chosen before that of expert a, which is the lower one.
-bool beats(float b, float a) { return b > a || (std::isnan(a) && !std::isnan(b)); }
-
-// Writes the experts with the largest logits of a row, in ascending order.
-template <typename T>
-void choose_largest(const T* logits, std::int64_t E, std::span<std::int32_t> chosen) {
-  // Best first: an expert is put behind all that are not beaten by it.
-  std::size_t count = 0;
-  for (std::int64_t e = 0; e < E; ++e) {
-    const float logit = to_float(logits[e]);
-    std::size_t at = count;
-    while (at > 0 && beats(logit, to_float(logits[chosen[at - 1]]))) --at;
-    if (at == chosen.size()) continue;
-    count = std::min(count + 1, chosen.size());
-    std::copy_backward(chosen.begin() + static_cast<std::ptrdiff_t>(at),
-                       chosen.begin() + static_cast<std::ptrdiff_t>(count) - 1,
-                       chosen.begin() + static_cast<std::ptrdiff_t>(count));
-    chosen[at] = static_cast<std::int32_t>(e);
+// Writes the weights of a row's chosen experts.
+template <typename T, typename Scores>
+void put_weights(const Scores& scores, std::span<const std::int32_t> chosen, bool rounds,
+                 float* weight) {
+  for (std::size_t j = 0; j < chosen.size(); ++j) {
+    weight[j] = scores.weight(chosen[j]);
+    if (sizeof(T) == sizeof(Bf16) && rounds) weight[j] = to_float(to_bf16_nearest_even(weight[j]));
   }
-  std::sort(chosen.begin(), chosen.end());
 }
 
 template <typename T>
@@ -121,20 +155,17 @@ void choose_rows(const ChooseExperts& op, std::int64_t begin, std::int64_t end) 
     const T* const logits = op.logits.as<const T>() + r * E;
     const std::span<std::int32_t> chosen(op.index.as<std::int32_t>() + r * k,
                                          static_cast<std::size_t>(k));
-    choose_largest(logits, E, chosen);
-    const RowSoftmax<T> softmax(logits, E, chosen, op.rule);
+    choose_row<T>(op, r, chosen);
     float* const weight = op.weight.as<float>() + r * k;
-    for (std::int64_t j = 0; j < k; ++j) {
-      weight[j] = softmax.probability(chosen[static_cast<std::size_t>(j)]);
-      if (sizeof(T) == sizeof(Bf16) && op.rule.rounds_weights) {
-        weight[j] = to_float(to_bf16_nearest_even(weight[j]));
-      }
+    if (op.rule.scores == ExpertScores::kSigmoid) {
+      const RowSigmoids<T> scores(logits, E, chosen, op.rule);
+      put_weights<T>(scores, chosen, op.rule.rounds_weights, weight);
+    } else {
+      const RowSoftmax<T> scores(logits, E, chosen, op.rule);
+      put_weights<T>(scores, chosen, op.rule.rounds_weights, weight);
     }
   }
 }
-
-void store_as(float value, float* target) { *target = value; }
-void store_as(float value, Bf16* target) { *target = to_bf16_nearest_even(value); }
 
 // The gradient that the losses of a router add to the logits of a row.
 template <typename T>
@@ -164,6 +195,19 @@ class RouterLossRow {
 };
 
 template <typename T>
+void sigmoid_gradients(const RowSigmoids<T>& scores, std::span<const std::int32_t> chosen,
+                       const float* dweight, const RouterLossRow<T>& losses, std::span<T> dlogits) {
+  float mean = 0;
+  for (std::size_t j = 0; j < chosen.size(); ++j) mean += scores.share(chosen[j]) * dweight[j];
+  std::size_t next = 0;
+  for (std::int32_t e = 0; e < std::ssize(dlogits); ++e) {
+    const bool is_chosen = next < chosen.size() && chosen[next] == e;
+    const float gradient = is_chosen ? scores.gradient(e, dweight[next++], mean) : 0.0F;
+    store_as(losses.adds() ? gradient + losses.of(e) : gradient, &dlogits[e]);
+  }
+}
+
+template <typename T>
 void choose_rows_backward(const ChooseExpertsBackward& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t R = op.logits.shape[0];
   const std::int64_t E = op.logits.elements() / R;
@@ -174,12 +218,17 @@ void choose_rows_backward(const ChooseExpertsBackward& op, std::int64_t begin, s
     const float* const dweight = op.dweight.as<const float>() + r * k;
     const std::span<const std::int32_t> chosen(op.index.as<const std::int32_t>() + r * k,
                                                static_cast<std::size_t>(k));
+    const RouterLossRow<T> losses(op, r, E);
+    if (op.rule.scores == ExpertScores::kSigmoid) {
+      sigmoid_gradients(RowSigmoids<T>(logits, E, chosen, op.rule), chosen, dweight, losses,
+                        std::span(dlogits, static_cast<std::size_t>(E)));
+      continue;
+    }
     const RowSoftmax<T> softmax(logits, E, chosen, op.rule);
     float mean = 0;
     for (std::size_t j = 0; j < chosen.size(); ++j) {
       mean += softmax.probability(chosen[j]) * dweight[j];
     }
-    const RouterLossRow<T> losses(op, r, E);
     std::size_t next = 0;
     for (std::int64_t e = 0; e < E; ++e) {
       const bool is_chosen = next < chosen.size() && chosen[next] == e;
@@ -205,6 +254,7 @@ void cpu_choose_experts(const KernelContext& context, const ChooseExperts& op) {
   check_compute_type(op.logits.dtype);
   const std::int64_t R = op.logits.shape[0];
   TERRACE_CHECK_LE(op.index.elements(), op.logits.elements());
+  TERRACE_CHECK_LE(op.rule.groups, ExpertRule::kGroupsMax);
   TERRACE_CHECK_EQ(op.weight.elements(), op.index.elements());
   for_each_block(context, R, kLogitRows, [&](std::int64_t begin, std::int64_t end) {
     if (op.logits.dtype == DType::kF32) return choose_rows<float>(op, begin, end);
@@ -276,6 +326,30 @@ void cpu_weigh_expert_rows(const KernelContext& context, const WeighExpertRows& 
   for_each_block(context, rows.count(), block_rows(op.dh.elements() / S),
                  [&](std::int64_t begin, std::int64_t end) {
                    HWY_DYNAMIC_DISPATCH(weigh_rows)(op, rows.begin + begin, rows.begin + end);
+                 });
+}
+
+void cpu_gate_rows(const KernelContext& context, const GateRows& op) {
+  check_compute_type(op.y.dtype);
+  const std::int64_t R = op.x.shape[0];
+  TERRACE_CHECK_EQ(op.logit.elements(), R);
+  TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
+  for_each_block(context, R, block_rows(op.x.elements() / R),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   HWY_DYNAMIC_DISPATCH(gate_rows)(op, begin, end);
+                 });
+}
+
+void cpu_gate_rows_backward(const KernelContext& context, const GateRowsBackward& op) {
+  check_compute_type(op.dx.dtype);
+  const std::int64_t R = op.x.shape[0];
+  TERRACE_CHECK_EQ(op.logit.elements(), R);
+  TERRACE_CHECK_EQ(op.dlogit.elements(), R);
+  TERRACE_CHECK_EQ(op.dy.elements(), op.x.elements());
+  TERRACE_CHECK_EQ(op.dx.elements(), op.x.elements());
+  for_each_block(context, R, block_rows(op.x.elements() / R),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   HWY_DYNAMIC_DISPATCH(gate_rows_backward)(op, begin, end);
                  });
 }
 

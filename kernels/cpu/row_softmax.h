@@ -10,6 +10,11 @@
 
 namespace terrace {
 
+template <typename T>
+bool has_nan(const T* logits, std::int64_t E) {
+  return std::any_of(logits, logits + E, [](T x) { return std::isnan(to_float(x)); });
+}
+
 // The softmax from which the weights of a row's experts are made: over its chosen experts, or over
 // all of them where the rule says so. A NaN among the row's logits makes every probability NaN.
 template <typename T>
@@ -19,11 +24,10 @@ class RowSoftmax {
              const ExpertRule& rule)
       : logits_(logits) {
     sum_over(E, chosen, rule);
-    const bool has_nan =
-        std::any_of(logits, logits + E, [](T x) { return std::isnan(to_float(x)); });
-    if (has_nan) sum_ = std::nanf("");
+    if (has_nan(logits, E)) sum_ = std::nanf("");
   }
 
+  float weight(std::int64_t e) const { return probability(e); }
   float probability(std::int64_t e) const { return std::exp(logit(e) - max_) / sum_; }
   // Returns the logarithm of the sum of the exponentials.
   float log_sum() const { return max_ + std::log(sum_); }

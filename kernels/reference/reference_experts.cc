@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "kernels/reference/reference_element.h"
@@ -15,19 +16,63 @@ bool beats(W b, W a) {
   return b > a || (std::isnan(a) && !std::isnan(b));
 }
 
-// Marks the k experts with the largest logits of a row.
-template <typename T>
-void mark_largest(const T* logits, std::int64_t k, std::vector<bool>& is_chosen) {
-  const auto E = static_cast<std::int64_t>(is_chosen.size());
-  std::fill(is_chosen.begin(), is_chosen.end(), false);
-  for (std::int64_t j = 0; j < k; ++j) {
-    std::int64_t best = -1;
-    for (std::int64_t e = 0; e < E; ++e) {
-      if (is_chosen[static_cast<std::size_t>(e)]) continue;
-      if (best < 0 || beats(load(logits[e]), load(logits[best]))) best = e;
+// Marks the `count` largest of some numbers, the lower ones first where they are equal.
+template <typename W>
+void mark_largest(std::span<const W> numbers, std::int64_t count, std::vector<bool>& is_marked) {
+  std::fill(is_marked.begin(), is_marked.end(), false);
+  for (std::int64_t j = 0; j < count; ++j) {
+    std::size_t best = numbers.size();
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (is_marked[i]) continue;
+      if (best == numbers.size() || beats(numbers[i], numbers[best])) best = i;
     }
-    is_chosen[static_cast<std::size_t>(best)] = true;
+    is_marked[best] = true;
   }
+}
+
+template <typename W>
+W sigmoid(W x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+// Returns the sum of the two best numbers of a group.
+template <typename W>
+W two_best(std::span<const W> numbers) {
+  std::vector<bool> is_best(numbers.size());
+  mark_largest(numbers, 2, is_best);
+  W sum = 0;
+  for (std::size_t i = 0; i < numbers.size(); ++i) sum += is_best[i] ? numbers[i] : 0;
+  return sum;
+}
+
+// Returns the numbers by which a row's experts are chosen.
+template <typename T>
+std::vector<Wide<T>> choice_numbers(const ChooseExperts& op, const T* logits, std::int64_t E) {
+  std::vector<Wide<T>> numbers(static_cast<std::size_t>(E));
+  for (std::size_t e = 0; e < numbers.size(); ++e) numbers[e] = load(logits[e]);
+  if (op.rule.scores == ExpertScores::kSoftmax) return numbers;
+  const std::int64_t addends = op.bias.empty() ? 0 : op.bias.elements();
+  for (std::size_t e = 0; e < numbers.size(); ++e) {
+    Wide<T> bias = 0;
+    for (std::size_t i = e; i < static_cast<std::size_t>(addends); i += numbers.size()) {
+      bias += load(op.bias.as<const T>()[i]);
+    }
+    numbers[e] = sigmoid(numbers[e]) + bias;
+  }
+  const auto groups = static_cast<std::size_t>(op.rule.groups);
+  TERRACE_CHECK_EQ(numbers.size() % groups, 0U);
+  const std::size_t size = numbers.size() / groups;
+  if (groups == 1) return numbers;
+  std::vector<Wide<T>> of_groups;
+  for (std::size_t g = 0; g < groups; ++g) {
+    of_groups.push_back(two_best(std::span<const Wide<T>>(numbers).subspan(g * size, size)));
+  }
+  std::vector<bool> is_chosen(groups);
+  mark_largest(std::span<const Wide<T>>(of_groups), op.rule.chosen_groups, is_chosen);
+  for (std::size_t e = 0; e < numbers.size(); ++e) {
+    if (!is_chosen[e / size]) numbers[e] = -HUGE_VAL;
+  }
+  return numbers;
 }
 
 // The softmax over some logits of a row.
@@ -58,6 +103,56 @@ Softmax<Wide<T>> softmax_of(const T* logits, std::int64_t E, std::span<const std
   return result;
 }
 
+// The scores of a row's experts and their weights, where each logit has its own score.
+template <typename T>
+class Sigmoids {
+ public:
+  Sigmoids(const T* logits, std::int64_t E, std::span<const std::int32_t> chosen,
+           const ExpertRule& rule)
+      : logits_(logits), rule_(rule) {
+    if (rule.normalizes) {
+      for (const std::int32_t e : chosen) sum_ += score(e);
+      sum_ += static_cast<Wide<T>>(1e-20);
+    }
+    for (std::int64_t e = 0; e < E; ++e) {
+      if (std::isnan(load(logits[e]))) sum_ = load(logits[e]);
+    }
+    if (!rule.normalizes && !std::isnan(sum_)) sum_ = 1;
+  }
+
+  Wide<T> score(std::int64_t e) const { return sigmoid(load(logits_[e])); }
+  Wide<T> weight(std::int64_t e) const { return score(e) / sum_ * rule_.scale; }
+  // Returns the gradient of a chosen expert's logit, given its weight's gradient and `mean`, the
+  // sum over the chosen experts of the gradient times score / sum.
+  Wide<T> gradient(std::int64_t e, Wide<T> dweight, Wide<T> mean) const {
+    const Wide<T> dscore = rule_.scale / sum_ * (dweight - (rule_.normalizes ? mean : 0));
+    return dscore * score(e) * (1 - score(e));
+  }
+  Wide<T> share(std::int64_t e) const { return score(e) / sum_; }
+
+ private:
+  const T* logits_;
+  const ExpertRule& rule_;
+  Wide<T> sum_ = 0;
+};
+
+template <typename T>
+void weigh_chosen(const ChooseExperts& op, const T* logits, std::int64_t E,
+                  std::span<const std::int32_t> chosen, Wide<T>* weights) {
+  const auto put = [&](const auto& weight_of) {
+    for (std::size_t j = 0; j < chosen.size(); ++j) {
+      const Wide<T> weight = weight_of(chosen[j]);
+      weights[j] = op.rule.rounds_weights ? load(round_to<T>(weight)) : weight;
+    }
+  };
+  if (op.rule.scores == ExpertScores::kSigmoid) {
+    const Sigmoids<T> sigmoids(logits, E, chosen, op.rule);
+    return put([&](std::int32_t e) { return sigmoids.weight(e); });
+  }
+  const Softmax<Wide<T>> softmax = softmax_of(logits, E, chosen, op.rule);
+  put([&](std::int32_t e) { return softmax.probability(load(logits[e])); });
+}
+
 template <typename T>
 void choose(const ChooseExperts& op) {
   const std::int64_t R = op.logits.shape[0];
@@ -69,17 +164,12 @@ void choose(const ChooseExperts& op) {
   for (std::int64_t r = 0; r < R; ++r) {
     const T* logits = op.logits.as<T>() + r * E;
     std::int32_t* index = op.index.as<std::int32_t>() + r * k;
-    mark_largest(logits, k, is_chosen);
+    mark_largest<Wide<T>>(choice_numbers(op, logits, E), k, is_chosen);
     for (std::int64_t e = 0, j = 0; e < E; ++e) {
       if (is_chosen[static_cast<std::size_t>(e)]) index[j++] = static_cast<std::int32_t>(e);
     }
     const std::span<const std::int32_t> chosen(index, static_cast<std::size_t>(k));
-    const Softmax<Wide<T>> softmax = softmax_of(logits, E, chosen, op.rule);
-    for (std::int64_t j = 0; j < k; ++j) {
-      const Wide<T> weight = softmax.probability(load(logits[index[j]]));
-      op.weight.as<Wide<T>>()[r * k + j] =
-          op.rule.rounds_weights ? load(round_to<T>(weight)) : weight;
-    }
+    weigh_chosen(op, logits, E, chosen, op.weight.as<Wide<T>>() + r * k);
   }
 }
 
@@ -118,6 +208,21 @@ class RouterLossRow {
   Wide<T> of_log_sum_ = 0;
 };
 
+// The gradient of a row's logits, where each has its own score.
+template <typename T>
+void sigmoid_gradients(const Sigmoids<T>& sigmoids, std::span<const std::int32_t> chosen,
+                       const Wide<T>* dweight, const RouterLossRow<T>& losses,
+                       std::span<T> dlogits) {
+  Wide<T> mean = 0;
+  for (std::size_t j = 0; j < chosen.size(); ++j) mean += sigmoids.share(chosen[j]) * dweight[j];
+  std::size_t next = 0;
+  for (std::int32_t e = 0; e < std::ssize(dlogits); ++e) {
+    const bool is_chosen = next < chosen.size() && chosen[next] == e;
+    const Wide<T> gradient = is_chosen ? sigmoids.gradient(e, dweight[next++], mean) : 0;
+    dlogits[static_cast<std::size_t>(e)] = round_to<T>(gradient + losses.of(e));
+  }
+}
+
 // With p the probabilities and g their gradients, which are zero for an expert that was not chosen:
 // dlogit = p (g - sum of p g). If weights are normalised, the other experts have no part in it.
 template <typename T>
@@ -133,12 +238,17 @@ void choose_gradient(const ChooseExpertsBackward& op) {
     const Wide<T>* dweight = op.dweight.as<Wide<T>>() + r * k;
     const std::span<const std::int32_t> chosen(op.index.as<std::int32_t>() + r * k,
                                                static_cast<std::size_t>(k));
+    const RouterLossRow<T> losses(op, r, E);
+    if (op.rule.scores == ExpertScores::kSigmoid) {
+      sigmoid_gradients(Sigmoids<T>(logits, E, chosen, op.rule), chosen, dweight, losses,
+                        std::span(dlogits, static_cast<std::size_t>(E)));
+      continue;
+    }
     const Softmax<Wide<T>> softmax = softmax_of(logits, E, chosen, op.rule);
     Wide<T> mean = 0;
     for (std::size_t j = 0; j < chosen.size(); ++j) {
       mean += softmax.probability(load(logits[chosen[j]])) * dweight[j];
     }
-    const RouterLossRow<T> losses(op, r, E);
     std::size_t next = 0;
     for (std::int64_t e = 0; e < E; ++e) {
       const bool is_chosen = next < chosen.size() && chosen[next] == e;
@@ -322,6 +432,41 @@ void weigh_rows(const WeighExpertRows& op) {
   }
 }
 
+// Returns the share of a row, as the ops of a gate have it.
+template <typename T>
+Wide<T> share_of(const TensorView& logit, std::int64_t r) {
+  return load(round_to<T>(sigmoid(load(logit.as<const T>()[r]))));
+}
+
+template <typename T>
+void gate(const GateRows& op) {
+  const std::int64_t C = width_of(op.x);
+  TERRACE_CHECK_EQ(op.logit.elements(), op.x.shape[0]);
+  TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
+  for (std::int64_t i = 0; i < op.x.elements(); ++i) {
+    op.y.as<T>()[i] = round_to<T>(share_of<T>(op.logit, i / C) * load(op.x.as<const T>()[i]));
+  }
+}
+
+template <typename T>
+void gate_gradient(const GateRowsBackward& op) {
+  const std::int64_t R = op.x.shape[0];
+  const std::int64_t C = width_of(op.x);
+  TERRACE_CHECK_EQ(op.logit.elements(), R);
+  TERRACE_CHECK_EQ(op.dlogit.elements(), R);
+  TERRACE_CHECK_EQ(op.dx.elements(), op.x.elements());
+  for (std::int64_t r = 0; r < R; ++r) {
+    const Wide<T> share = share_of<T>(op.logit, r);
+    Wide<T> sum = 0;
+    for (std::int64_t i = r * C; i < (r + 1) * C; ++i) {
+      const Wide<T> dy = load(op.dy.as<const T>()[i]);
+      sum += dy * load(op.x.as<const T>()[i]);
+      op.dx.as<T>()[i] = round_to<T>(share * dy);
+    }
+    op.dlogit.as<T>()[r] = round_to<T>(share * (1 - share) * sum);
+  }
+}
+
 }  // namespace
 
 void choose_experts(const KernelContext&, const ChooseExperts& op) {
@@ -378,6 +523,14 @@ void sum_expert_rows(const KernelContext&, const SumExpertRows& op) {
 
 void weigh_expert_rows(const KernelContext&, const WeighExpertRows& op) {
   with_compute_type(op.act.dtype, [&]<typename T>(std::type_identity<T>) { weigh_rows<T>(op); });
+}
+
+void gate_rows(const KernelContext&, const GateRows& op) {
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) { gate<T>(op); });
+}
+
+void gate_rows_backward(const KernelContext&, const GateRowsBackward& op) {
+  with_compute_type(op.dx.dtype, [&]<typename T>(std::type_identity<T>) { gate_gradient<T>(op); });
 }
 
 }  // namespace terrace::reference

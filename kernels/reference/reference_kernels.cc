@@ -51,6 +51,8 @@ constexpr KernelTable kReferenceKernels = {
     .expert_backward_weight = reference::expert_backward_weight,
     .sum_expert_rows = reference::sum_expert_rows,
     .weigh_expert_rows = reference::weigh_expert_rows,
+    .gate_rows = reference::gate_rows,
+    .gate_rows_backward = reference::gate_rows_backward,
     .matmul_forward_workspace = [](const MatmulForward&, int) -> std::size_t { return 0; },
     .matmul_backward_input_workspace = [](const MatmulBackwardInput&, int) -> std::size_t {
       return 0;

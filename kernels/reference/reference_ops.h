@@ -64,5 +64,7 @@ void expert_backward_input(const KernelContext&, const ExpertBackwardInput&);
 void expert_backward_weight(const KernelContext&, const ExpertBackwardWeight&);
 void sum_expert_rows(const KernelContext&, const SumExpertRows&);
 void weigh_expert_rows(const KernelContext&, const WeighExpertRows&);
+void gate_rows(const KernelContext&, const GateRows&);
+void gate_rows_backward(const KernelContext&, const GateRowsBackward&);
 
 }  // namespace terrace::reference

@@ -5,11 +5,13 @@
 #include <cstdint>
 
 #include "kernels/kernel_table.h"
+#include "kernels/shared/expert_choice.h"
 #include "kernels/shared/map.h"
 #include "kernels/shared/row_logits.h"
 #include "kernels/shared/token_sort.h"
 
-// The ops of experts besides their products: the choice, the sorting of slots, and sums of rows.
+// The ops of experts besides their products: the choice, the sorting of slots, sums of rows, and
+// the gate of an expert of all rows.
 namespace terrace::shared {
 
 // --- the choice ---------------------------------------------------------------------------------
@@ -22,6 +24,8 @@ struct ChooseExpertsBody {
   float* weight;
   std::int64_t E, k;
   ExpertRule rule;
+  const T* bias;
+  std::int64_t addends;  // of a bias; 0: there is none
 
   // Puts a number into the first `count` ones, which are in ascending order.
   TERRACE_KERNEL static void insert(std::int32_t* sorted, std::int64_t count, std::int32_t number) {
@@ -31,17 +35,26 @@ struct ChooseExpertsBody {
 
   TERRACE_KERNEL void operator()(std::int64_t, std::int64_t r, int) const {
     const RowLogits<T> row{logits + r * E, E};
+    const bool has_sigmoids = rule.scores == ExpertScores::kSigmoid;
+    ChoiceNumbers<T> numbers{row, bias, addends, has_sigmoids, E / rule.groups};
+    if (has_sigmoids && rule.groups > 1) numbers.choose_groups(rule);
     std::int32_t* const chosen = index + r * k;
     std::int64_t last = -1;
     for (std::int64_t j = 0; j < k; ++j) {
-      last = row.next(last);
+      last = next_largest(E, last, numbers);
       insert(chosen, j, static_cast<std::int32_t>(last));
     }
-    const auto probabilities = RowProbabilities::of(row, chosen, k, rule);
-    for (std::int64_t j = 0; j < k; ++j) {
-      const float exact = probabilities.at(row.at(chosen[j]));
-      weight[r * k + j] = rule.rounds_weights ? widened(round_to<T>(exact)) : exact;
+    if (has_sigmoids) {
+      const float sum = score_sum(row, chosen, k, rule);
+      for (std::int64_t j = 0; j < k; ++j) put(r, j, row.score(chosen[j]) / sum * rule.scale);
+      return;
     }
+    const auto probabilities = RowProbabilities::of(row, chosen, k, rule);
+    for (std::int64_t j = 0; j < k; ++j) put(r, j, probabilities.at(row.at(chosen[j])));
+  }
+
+  TERRACE_KERNEL void put(std::int64_t r, std::int64_t j, float exact) const {
+    weight[r * k + j] = rule.rounds_weights ? widened(round_to<T>(exact)) : exact;
   }
 };
 
@@ -52,9 +65,16 @@ void choose_experts(Launcher& launcher, const ChooseExperts& op) {
   const std::int64_t k = op.index.elements() / R;
   TERRACE_CHECK_LE(k, E);
   TERRACE_CHECK_EQ(op.weight.elements(), R * k);
+  TERRACE_CHECK_LE(op.rule.groups, ExpertRule::kGroupsMax);
   with_compute_type(op.logits.dtype, [&]<typename T>(std::type_identity<T>) {
-    const ChooseExpertsBody<T> body{
-        op.logits.as<T>(), op.index.as<std::int32_t>(), op.weight.as<float>(), E, k, op.rule};
+    const ChooseExpertsBody<T> body{op.logits.as<T>(),
+                                    op.index.as<std::int32_t>(),
+                                    op.weight.as<float>(),
+                                    E,
+                                    k,
+                                    op.rule,
+                                    op.bias.as<T>(),
+                                    op.bias.empty() ? 0 : op.bias.elements() / E};
     launch_map<1>(launcher, "choose_experts", 1, R, body);
   });
 }
@@ -98,13 +118,14 @@ struct ChooseExpertsBackwardBody {
     const RowLogits<T> row{logits + r * E, E};
     const std::int32_t* const chosen = index + r * k;
     const float* const gradients = dweight + r * k;
+    const bool counts = targets == nullptr || targets[r] != kPaddingTarget;
+    const auto losses = RouterLossRow<T>::of_row(row, counts ? slopes : nullptr);
+    if (rule.scores == ExpertScores::kSigmoid) return of_sigmoids(row, chosen, gradients, losses);
     const auto probabilities = RowProbabilities::of(row, chosen, k, rule);
     float mean = 0;
     for (std::int64_t j = 0; j < k; ++j) {
       mean += probabilities.at(row.at(chosen[j])) * gradients[j];
     }
-    const bool counts = targets == nullptr || targets[r] != kPaddingTarget;
-    const auto losses = RouterLossRow<T>::of_row(row, counts ? slopes : nullptr);
     std::int64_t next = 0;
     for (std::int64_t e = 0; e < E; ++e) {
       const bool is_chosen = next < k && chosen[next] == e;
@@ -114,6 +135,28 @@ struct ChooseExpertsBackwardBody {
       }
       if (losses.slopes != nullptr) gradient += losses.of(row, e);
       dlogits[r * E + e] = round_to<T>(gradient);
+      next += is_chosen ? 1 : 0;
+    }
+  }
+
+  // With s the scores, D their sum and g the gradients of the weights: the gradient of a chosen
+  // score is scale / D (g - sum of g s / D), or scale g.
+  TERRACE_KERNEL void of_sigmoids(const RowLogits<T>& row, const std::int32_t* chosen,
+                                  const float* gradients, const RouterLossRow<T>& losses) const {
+    T* const results = dlogits + (row.logits - logits);
+    const float sum = score_sum(row, chosen, k, rule);
+    float mean = 0;
+    for (std::int64_t j = 0; j < k && rule.normalizes; ++j) {
+      mean += row.score(chosen[j]) / sum * gradients[j];
+    }
+    std::int64_t next = 0;
+    for (std::int64_t e = 0; e < E; ++e) {
+      const bool is_chosen = next < k && chosen[next] == e;
+      const float score = row.score(e);
+      float gradient = 0;
+      if (is_chosen) gradient = rule.scale / sum * (gradients[next] - mean) * score * (1.0F - score);
+      if (losses.slopes != nullptr) gradient += losses.of(row, e);
+      results[e] = round_to<T>(gradient);
       next += is_chosen ? 1 : 0;
     }
   }
@@ -314,6 +357,95 @@ void weigh_expert_rows(Launcher& launcher, const WeighExpertRows& op) {
                         op.dh.elements() / S,
                         LaunchedRows(op.row_range)};
     launcher.template launch<Kernel::kThreads>("weigh_expert_rows", kernel, S);
+  });
+}
+
+// --- the gate of an expert of all rows ----------------------------------------------------------
+
+// Returns the share of a row whose logit is given, rounded as GateRows says.
+template <typename T>
+TERRACE_KERNEL float gate_share(T logit) {
+  return widened(round_to<T>(sigmoid<float>(widened(logit))));
+}
+
+template <typename T>
+struct GateRowsBody {
+  const T* x;
+  const T* logit;
+  T* y;
+  std::int64_t C;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
+    constexpr int kCount = kPackOf<T>;
+    const float share = gate_share(logit[r]);
+    const auto values = load_pack<T, kCount>(x + r * C + first, count, aligned);
+    Pack<T, kCount> result;
+    for (int i = 0; i < kCount; ++i) result.at[i] = round_to<T>(share * widened(values.at[i]));
+    store_pack(y + r * C + first, result, count, aligned);
+  }
+};
+
+template <typename Launcher>
+void gate_rows(Launcher& launcher, const GateRows& op) {
+  const std::int64_t R = op.x.shape[0];
+  const std::int64_t C = op.x.elements() / R;
+  TERRACE_CHECK_EQ(op.logit.elements(), R);
+  TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    const GateRowsBody<T> body{
+        op.x.as<T>(), op.logit.as<T>(), op.y.as<T>(), C,
+        may_load_packs({op.x.data, op.y.data}, static_cast<std::size_t>(C) * sizeof(T))};
+    launch_map<kPackOf<T>>(launcher, "gate_rows", R, C, body);
+  });
+}
+
+// A block handles a row: each thread adds some of its products in order, then block.sum() adds the
+// threads' sums.
+template <typename T>
+struct GateRowsBackwardKernel {
+  const T* x;
+  const T* logit;
+  const T* dy;
+  T* dx;
+  T* dlogit;
+  std::int64_t C;
+
+  static constexpr int kThreads = 128;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    const std::int64_t row = block.index();
+    const float share = gate_share(logit[row]);
+    typename Block::template PerThread<float> sums;
+    block.for_each_thread([&](int t) {
+      float sum = 0;
+      for (std::int64_t at = row * C + t; at < (row + 1) * C; at += kThreads) {
+        const float gradient = widened(dy[at]);
+        sum += gradient * widened(x[at]);
+        dx[at] = round_to<T>(share * gradient);
+      }
+      sums[t] = sum;
+    });
+    const float total = block.sum(sums);
+    block.for_each_thread([&](int t) {
+      if (t == 0) dlogit[row] = round_to<T>(share * (1.0F - share) * total);
+    });
+  }
+};
+
+template <typename Launcher>
+void gate_rows_backward(Launcher& launcher, const GateRowsBackward& op) {
+  const std::int64_t R = op.x.shape[0];
+  TERRACE_CHECK_EQ(op.logit.elements(), R);
+  TERRACE_CHECK_EQ(op.dlogit.elements(), R);
+  TERRACE_CHECK_EQ(op.dy.elements(), op.x.elements());
+  TERRACE_CHECK_EQ(op.dx.elements(), op.x.elements());
+  with_compute_type(op.dx.dtype, [&]<typename T>(std::type_identity<T>) {
+    using Kernel = GateRowsBackwardKernel<T>;
+    const Kernel kernel{op.x.as<T>(),  op.logit.as<T>(),  op.dy.as<T>(),
+                        op.dx.as<T>(), op.dlogit.as<T>(), op.x.elements() / R};
+    launcher.template launch<Kernel::kThreads>("gate_rows_backward", kernel, R);
   });
 }
 

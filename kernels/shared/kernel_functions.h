@@ -116,6 +116,8 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .expert_backward_weight = K::template run<ExpertBackwardWeight, expert_backward_weight<L>>,
       .sum_expert_rows = K::template run<SumExpertRows, sum_expert_rows<L>>,
       .weigh_expert_rows = K::template run<WeighExpertRows, weigh_expert_rows<L>>,
+      .gate_rows = K::template run<GateRows, gate_rows<L>>,
+      .gate_rows_backward = K::template run<GateRowsBackward, gate_rows_backward<L>>,
       .prepare_attention = Functions::kPrepareAttention,
       .matmul_forward_workspace = K::template product_only<MatmulForward>,
       .matmul_backward_input_workspace = K::template product_only<MatmulBackwardInput>,

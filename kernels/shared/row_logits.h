@@ -5,38 +5,19 @@
 #include <cstdint>
 
 #include "kernels/expert_ops.h"
+#include "kernels/shared/activation.h"
 #include "kernels/shared/element.h"
 
 // The logits of a row of a router, and their softmax, as a thread handles them.
 namespace terrace::shared {
 
-// The logits of a row, and the order in which experts are chosen.
 template <typename T>
 struct RowLogits {
   const T* logits;
   std::int64_t count;
 
   TERRACE_KERNEL float at(std::int64_t e) const { return widened(logits[e]); }
-
-  // Returns whether expert a is chosen before expert b.
-  TERRACE_KERNEL bool comes_before(std::int64_t a, std::int64_t b) const {
-    const float of_a = at(a);
-    const float of_b = at(b);
-    const bool has_nan = of_a != of_a || of_b != of_b;
-    if (!has_nan && of_a != of_b) return of_a > of_b;
-    if (has_nan && (of_a == of_a || of_b == of_b)) return of_a == of_a;
-    return a < b;
-  }
-
-  // Returns the expert that is chosen after `last`; the first one where that is -1.
-  TERRACE_KERNEL std::int64_t next(std::int64_t last) const {
-    std::int64_t best = -1;
-    for (std::int64_t e = 0; e < count; ++e) {
-      if (last >= 0 && !comes_before(last, e)) continue;
-      if (best < 0 || comes_before(e, best)) best = e;
-    }
-    return best;
-  }
+  TERRACE_KERNEL float score(std::int64_t e) const { return sigmoid<float>(at(e)); }
 };
 
 // The softmax over a row's chosen experts, or over all of them.

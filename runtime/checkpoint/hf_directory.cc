@@ -221,6 +221,7 @@ void HfDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
   if (tensor.stored_transposed) {
     return bands_->read(*place.file, *place.tensor, tensor, begin, out);
   }
+  if (tensor.addends > 1) return read_addends(*place.file, *place.tensor, begin, out);
   const std::int64_t first = tensor.stored_first_row * tensor.columns;
   read_values(*place.file, *place.tensor, first + begin, out);
 }

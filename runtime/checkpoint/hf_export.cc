@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
@@ -49,15 +50,18 @@ struct Shard {
   std::vector<Piece> pieces;
 };
 
-// Returns the tensors of a unit. Parameters of one tensor lie side by side in the layout.
+// Returns the tensors of a unit, in the order of their first parameters. A vector of several
+// addends is fp32, because it is in no other type what it was.
 std::vector<Piece> pieces_of(const UnitLayout& unit, const WeightTypes& types) {
   std::vector<Piece> pieces;
+  std::unordered_map<std::string_view, std::size_t> numbers;
   for (const ParameterTensor& tensor : unit.tensors) {
-    const DType dtype = types.of(tensor.name);
-    if (tensor.stored_first_row == 0) pieces.push_back({.unit = &unit, .dtype = dtype});
-    Piece& piece = pieces.back();
+    const DType dtype = tensor.addends > 1 ? DType::kF32 : types.of(tensor.name);
+    const auto [place, is_first] = numbers.try_emplace(tensor.stored_name, pieces.size());
+    TERRACE_CHECK_EQ(is_first, tensor.stored_first_row == 0);
+    if (is_first) pieces.push_back({.unit = &unit, .dtype = dtype});
+    Piece& piece = pieces[place->second];
     piece.parameters.push_back(&tensor);
-    TERRACE_CHECK_EQ(piece.name(), tensor.stored_name);
     TERRACE_CHECK(piece.dtype == dtype);
   }
   return pieces;
@@ -119,10 +123,18 @@ class PieceWriter {
   }
 
   void write_rows(const ParameterTensor& tensor, BackgroundAppender& file) {
+    if (tensor.addends > 1) return write_sum(tensor, file);
     const std::int64_t elements = tensor.elements();
     for (std::int64_t begin = 0; begin < elements; begin += kFetchElements) {
       append(fetch(tensor, begin, std::min(kFetchElements, elements - begin)), file);
     }
+  }
+
+  void write_sum(const ParameterTensor& tensor, BackgroundAppender& file) {
+    const auto addends = fetch(tensor, 0, tensor.elements());
+    std::vector<float> sums(static_cast<std::size_t>(tensor.stored_rows));
+    for (std::size_t i = 0; i < addends.size(); ++i) sums[i % sums.size()] += addends[i];
+    append(sums, file);
   }
 
   // Writes a tensor whose rows in the file are our columns. As many of them as fit the buffer are

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "base/check.h"
+#include "base/half.h"
 #include "base/half_arrays.h"
 
 namespace terrace {
@@ -46,6 +48,10 @@ std::vector<std::uint64_t> stored_shape(const ParameterTensor& tensor) {
   const auto rows = static_cast<std::uint64_t>(tensor.stored_rows);
   const auto columns = static_cast<std::uint64_t>(tensor.columns);
   if (tensor.is_vector) return {rows};
+  if (tensor.stored_matrices > 0) {
+    const auto matrices = static_cast<std::uint64_t>(tensor.stored_matrices);
+    return {matrices, rows / matrices, columns};
+  }
   if (tensor.stored_transposed) return {columns, rows};
   return {rows, columns};
 }
@@ -62,6 +68,20 @@ void read_values(const SafetensorsFile& file, const SafetensorsTensor& tensor, s
       return read_halves<Bf16>(file, tensor, byte, out);
     default:
       TERRACE_CHECK(is_loadable(tensor.type));
+  }
+}
+
+void read_addends(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::int64_t first,
+                  std::span<float> out) {
+  std::vector<float> whole(static_cast<std::size_t>(tensor.elements()));
+  read_values(file, tensor, 0, whole);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::size_t at = static_cast<std::size_t>(first) + i;
+    float rest = whole[at % whole.size()];
+    for (std::size_t addend = 0; addend < at / whole.size(); ++addend) {
+      rest -= to_float(to_bf16_nearest_even(rest));
+    }
+    out[i] = to_float(to_bf16_nearest_even(rest));
   }
 }
 

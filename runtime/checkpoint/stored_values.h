@@ -24,5 +24,9 @@ std::vector<std::uint64_t> stored_shape(const ParameterTensor& tensor);
 // Throws IoError.
 void read_values(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::int64_t first,
                  std::span<float> out);
+// Reads elements [first, first + out.size()) of the parameter that a stored vector is the sum of
+// (ParameterTensor::addends). Throws IoError.
+void read_addends(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::int64_t first,
+                  std::span<float> out);
 
 }  // namespace terrace

@@ -40,6 +40,10 @@ std::string describe(const DecoderOptions& options) {
                         o.experts.intermediate, o.experts.rule.normalizes,
                         o.experts.rule.rounds_weights, o.experts.balance_coefficient,
                         o.experts.z_coefficient);
+    text += fmt::format(" {} {} {} {} {} {} {}", static_cast<int>(o.experts.rule.scores),
+                        o.experts.rule.groups, o.experts.rule.chosen_groups, o.experts.rule.scale,
+                        o.experts.has_choice_bias, o.experts.shared_intermediate,
+                        o.experts.gates_shared);
   }
   for (const LayerOptions& layer : o.layer_options) {
     text += fmt::format(" {}/{}{}", layer.rope, layer.window, layer.has_experts ? "/experts" : "");

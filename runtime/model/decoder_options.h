@@ -56,6 +56,11 @@ struct ExpertOptions {
   std::int64_t per_row = 0;       // how many are chosen
   std::int64_t intermediate = 0;  // of each expert
   ExpertRule rule;                // how logits become weights
+  // The experts of a row are chosen by scores with a bias, which does not train (ChooseExperts).
+  bool has_choice_bias = false;
+  // The size of an expert that all rows have, beside the chosen ones: their results are added.
+  std::int64_t shared_intermediate = 0;  // 0: there is none
+  bool gates_shared = false;  // its result is times the sigmoid of a linear layer of one column
   // The coefficients, in the loss that is trained on, of the loss that balances the experts and of
   // the routers' z-loss (RouterSlopes in kernels/expert_ops.h). 0: the loss is not in it.
   double balance_coefficient = 0;
@@ -86,7 +91,8 @@ enum class ParameterKind : std::uint8_t {
   kGate,
   kUp,
   kDown,
-  kRouter,      // [experts, width]
+  kRouter,  // [experts, width]
+  kShare,  // [1, width]: the sigmoid of its product is a row's share of the expert of all rows
   kExpertGate,  // of each expert, and up and down after it
   kExpertUp,
   kExpertDown,
@@ -119,6 +125,7 @@ enum class ParameterKind : std::uint8_t {
   kGateBias,
   kUpBias,
   kDownBias,
+  kRouterBias,  // of the choice
   kQueryNorm,
   kKeyNorm,
   kAttentionNorm,  // before the attention
@@ -130,7 +137,7 @@ enum class ParameterKind : std::uint8_t {
   kFinalNorm,
   kFinalNormBias,
 };
-inline constexpr std::size_t kParameterKinds = 52;
+inline constexpr std::size_t kParameterKinds = 54;
 // Returns whether each expert of a layer has a parameter of this kind.
 constexpr bool is_of_expert(ParameterKind kind) {
   return ParameterKind::kExpertGate <= kind && kind <= ParameterKind::kExpertDown;
@@ -141,7 +148,8 @@ constexpr bool is_of_expert(ParameterKind kind) {
 struct ParameterName {
   std::string name;  // in layouts and checkpoints
   // In Hugging Face's files; empty if it is the same. Parameters with one stored name are rows of
-  // one tensor there, in the order of their kinds.
+  // one tensor there, in the order of their kinds. A stored name of experts' parameters without the
+  // second {} is one tensor of all experts: a matrix for each of them, one after the other.
   std::string stored;
 };
 using ParameterNames = std::array<ParameterName, kParameterKinds>;

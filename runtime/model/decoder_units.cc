@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "runtime/model/experts_layer.h"
 #include "runtime/model/layers.h"
+#include "runtime/model/shared_expert.h"
 
 namespace terrace {
 namespace {
@@ -73,21 +74,39 @@ TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
                 site.all_rows("partial", config.width));
 }
 
-// Returns the result of the layer's feed-forward, or of its experts.
-TensorId feed_forward(const LayerSite& site, TensorId x, const LayerOptions& layer) {
-  if (layer.has_experts) return experts(site, x);
-  const ModelConfig& config = site.config;
+// Adds the feed-forward that the layer's gate, up and down matrices make. gate and up together have
+// `columns` rows.
+TensorId feed_forward(const LayerSite& site, TensorId x, std::int64_t columns) {
+  const std::int64_t width = site.config.width;
   const TensorId up =
       linear(site, x,
              {site.joined_weight({ParameterKind::kGate, ParameterKind::kUp}),
               site.joined_weight({ParameterKind::kGateBias, ParameterKind::kUpBias}),
               site.adapters({ParameterKind::kGate, ParameterKind::kUp})},
-             site.all_rows("up", config.up_columns()));
+             site.all_rows("up", columns));
   return linear(site, activation(site, up),
-                {site.weight(ParameterKind::kDown, config.width),
-                 site.weight(ParameterKind::kDownBias, config.width),
+                {site.weight(ParameterKind::kDown, width),
+                 site.weight(ParameterKind::kDownBias, width),
                  site.adapters({ParameterKind::kDown}), true},
-                site.all_rows("partial", config.width));
+                site.all_rows("partial", width));
+}
+
+// Returns the chosen experts' result plus the result of the expert that all rows have.
+TensorId all_experts(const LayerSite& site, TensorId x) {
+  const ExpertOptions& options = site.config.experts;
+  if (options.shared_intermediate == 0) return experts(site, x);
+  // The shared expert comes first, so that its backward is the last one. It is then in the part of
+  // the backward in which the unit's other shared parameters get their gradients.
+  TensorId shared = feed_forward(site, x, 2 * options.shared_intermediate);
+  if (options.gates_shared) shared = share_of_expert(site, x, shared);
+  const TensorId chosen = experts(site, x);
+  return add(site, shared, chosen, site.all_rows("all experts", site.config.width), 1.0F);
+}
+
+// Returns the result of the layer's feed-forward, or of its experts.
+TensorId feed_forward_or_experts(const LayerSite& site, TensorId x, const LayerOptions& layer) {
+  if (layer.has_experts) return all_experts(site, x);
+  return feed_forward(site, x, site.config.up_columns());
 }
 
 // The tensors that the calls of the head touch.
@@ -297,7 +316,7 @@ void sequential_branches(const LayerSite& site, TensorId x, TensorId out,
   const TensorId normed2 =
       norm_if(site, middle, ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
   const Branch mlp = enter(site, normed2, "mlp", "norm2");
-  const TensorId partial = feed_forward(site, mlp.all, layer);
+  const TensorId partial = feed_forward_or_experts(site, mlp.all, layer);
   if (!layer.has_experts) site.graph.on_backward({}, [site] { clear_padding(site); });
   const TensorId fed = leave(site, mlp, partial, "residual");
   add(site, middle,
@@ -314,7 +333,7 @@ void parallel_branches(const LayerSite& site, TensorId x, TensorId out, const La
            norm_weights(site, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias));
   const Branch both = enter(site, normed, "branches", "norm1");
   const TensorId attended = attend(site, both.all, layer);
-  const TensorId fed = feed_forward(site, both.all, layer);
+  const TensorId fed = feed_forward_or_experts(site, both.all, layer);
   if (!layer.has_experts) site.graph.on_backward({}, [site] { clear_padding(site); });
   const TensorId partial =
       add(site, attended, fed, site.all_rows("partial", site.config.width), 1.0F);

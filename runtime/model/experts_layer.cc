@@ -18,7 +18,7 @@ constexpr std::string_view kPlaces = "places of slots";
 
 // The choice of experts: which the rows have, with which weights, and the slots sorted by expert.
 struct Route {
-  TensorId logits, index, weight;
+  TensorId logits, bias, index, weight;
   TensorId order, place, offsets;
 };
 
@@ -207,12 +207,20 @@ void add_weights(const LayerSite& site, ExpertTensors& t) {
   if (t.is_divided) site.graph.set_own_groups(number + 1);
 }
 
+// Adds the bias of the choice; kNoTensor where there is none.
+TensorId choice_bias(const LayerSite& site) {
+  const ParameterTensor* const bias = site.layout.find(ParameterKind::kRouterBias);
+  if (bias == nullptr) return kNoTensor;
+  return site.parameter(site.layout, ParameterKind::kRouterBias, bias->rows, Role::kParameters);
+}
+
 // Adds the calls that choose experts by their logits and sort the slots.
-Route choose(const LayerSite& site, TensorId logits) {
+Route choose(const LayerSite& site, TensorId logits, TensorId bias) {
   const std::int64_t rows = site.batch.rows();
   const std::int64_t per_row = site.config.experts.per_row;
   const ExpertRule rule = site.config.experts.rule;
   const Route route = {logits,
+                       bias,
                        numbers(site, kChosen, rows, per_row),
                        site.per_row("expert weights", rows, per_row),
                        numbers(site, kOrder, rows * per_row),
@@ -220,10 +228,11 @@ Route choose(const LayerSite& site, TensorId logits) {
                        numbers(site, kRowsOfExperts, site.config.experts.count + 1)};
   UnitCall choice;
   choice.reads = {logits};
+  if (bias != kNoTensor) choice.reads.push_back(bias);
   choice.writes = {route.index, route.weight};
   choice.run = [=](const UnitRun& run) {
-    run.kernels.choose_experts(
-        run.context, {run.view(logits), run.view(route.index), run.view(route.weight), rule});
+    run.kernels.choose_experts(run.context, {run.view(logits), run.view(route.index),
+                                             run.view(route.weight), rule, run.view(route.bias)});
   };
   site.graph.call(std::move(choice));
   UnitCall sort;
@@ -478,7 +487,7 @@ void experts_backward(const LayerSite& site, const ExpertTensors& forward, Tenso
                       const std::vector<SavedRows>& kept) {
   UnitGraph& graph = site.graph;
   ExpertTensors t = forward;
-  t.route = choose(site, forward.route.logits);
+  t.route = choose(site, forward.route.logits, forward.route.bias);
   LayerGradients g;
   g.dy = dy;
   g.dweight = graph.like(t.route.weight, "gradient of expert weights");
@@ -509,8 +518,9 @@ TensorId experts(const LayerSite& site, TensorId x) {
   TERRACE_CHECK(site.layout.find(ParameterKind::kFeedForwardOutNorm) == nullptr);
   ExpertTensors t;
   t.experts = config.experts.count;
-  t.route = choose(site, linear(site, x, {site.weight(ParameterKind::kRouter, t.experts), {}},
-                                site.all_rows("router logits", t.experts)));
+  const TensorId logits = linear(site, x, {site.weight(ParameterKind::kRouter, t.experts), {}},
+                                 site.all_rows("router logits", t.experts));
+  t.route = choose(site, logits, choice_bias(site));
   leave_router_sums(site, t.route.logits, t.route.index);
   t.x = x;
   t.width = config.width;

@@ -541,7 +541,7 @@ TensorId activation(const LayerSite& site, TensorId x) {
   const bool gated = kind != FeedForward::kGelu;
   const GateActivation gate =
       kind == FeedForward::kSiluGate ? GateActivation::kSilu : GateActivation::kGeluTanh;
-  const TensorId y = site.all_rows("activated", site.config.intermediate);
+  const TensorId y = site.all_rows("activated", graph.at(x).columns() / (gated ? 2 : 1));
   UnitCall forward;
   forward.reads = {x};
   forward.writes = {y};

@@ -14,6 +14,8 @@ namespace terrace {
 struct ModelConfig : DecoderOptions {
   std::string name;  // the preset's, or the directory's
   ParameterNames names;
+  // The names of gate, up and down in the expert that all rows of a layer of experts have.
+  std::array<ParameterName, 3> shared_expert_names;
   float initializer_range = 0.02F;
   std::string unused_dropout;  // the text of config.json's dropout, which nothing here uses
   // The config.json that this came from, or one made for the preset. final/config.json will be the

@@ -112,9 +112,13 @@ class UnitArrangement {
     if (trainable) unit_.replicated = {begin, unit_.elements};
   }
 
+  // Returns whether a matrix of a layer of experts trains that all ranks have.
   bool trains_router() const {
-    const ParameterTensor* const router = whole_.find(ParameterKind::kRouter);
-    return router != nullptr && router->trainable;
+    return std::ranges::any_of(whole_.tensors, [](const ParameterTensor& tensor) {
+      const bool is_one =
+          tensor.kind == ParameterKind::kRouter || tensor.kind == ParameterKind::kShare;
+      return is_one && tensor.trainable;
+    });
   }
 
   // Weight decay applies to the first elements, and a router is a matrix that all ranks have. So
@@ -200,6 +204,11 @@ class UnitArrangement {
   UnitLayout unit_;
 };
 
+// Returns whether a stored name has no place for the number of an expert.
+bool is_of_all_experts(std::string_view stored) {
+  return !stored.empty() && stored.find("{}") == stored.rfind("{}");
+}
+
 // Adds tensors to a unit one after the other.
 class UnitBuilder {
  public:
@@ -211,6 +220,15 @@ class UnitBuilder {
   ParameterTensor& matrix(ParameterKind kind, std::int64_t rows, std::int64_t columns,
                           TensorCut cut) {
     return as_matrix(add(kind, rows, columns), cut);
+  }
+
+  // Adds a matrix of the expert that all rows have. It is of the same kind as in a layer's
+  // feed-forward, under another name.
+  void shared_expert_matrix(ParameterKind kind, std::int64_t rows, std::int64_t columns,
+                            TensorCut cut) {
+    const std::size_t number =
+        static_cast<std::size_t>(kind) - static_cast<std::size_t>(ParameterKind::kGate);
+    as_matrix(put(named(kind, config_.shared_expert_names.at(number), rows, columns)), cut);
   }
 
   // Adds a matrix of an expert. Ranks share down by columns, and the others by rows.
@@ -277,6 +295,11 @@ class UnitBuilder {
   ParameterTensor& add(ParameterKind kind, std::int64_t rows, std::int64_t columns,
                        std::int64_t expert = 0) {
     const ParameterName& name = config_.names.at(static_cast<std::size_t>(kind));
+    return put(named(kind, name, rows, columns, expert));
+  }
+
+  ParameterTensor named(ParameterKind kind, const ParameterName& name, std::int64_t rows,
+                        std::int64_t columns, std::int64_t expert = 0) const {
     TERRACE_CHECK(!name.name.empty());
     const auto numbered = [&](const std::string& pattern) {
       return fmt::format(fmt::runtime(pattern), unit_.index - 1, expert);
@@ -289,7 +312,10 @@ class UnitBuilder {
     tensor.rows = rows;
     tensor.columns = columns;
     tensor.trainable = is_trainable(config_, tensor.stored_name);
-    return put(std::move(tensor));
+    if (is_of_expert(kind) && is_of_all_experts(name.stored)) {
+      tensor.stored_matrices = config_.experts.count;
+    }
+    return tensor;
   }
 
   ParameterTensor& put(ParameterTensor tensor) {
@@ -428,17 +454,39 @@ void add_feed_forward_biases(const ModelConfig& config, UnitBuilder& unit) {
   unit.bias(ParameterKind::kDownBias, config.width);
 }
 
+// Adds the expert that all rows have, and their shares of it. A rank's gradient of the shares comes
+// from its own part of the expert.
+void add_shared_expert(const ModelConfig& config, UnitBuilder& unit) {
+  const std::int64_t inner = config.experts.shared_intermediate;
+  if (inner == 0) return;
+  unit.shared_expert_matrix(ParameterKind::kGate, inner, config.width, TensorCut::kRows);
+  unit.shared_expert_matrix(ParameterKind::kUp, inner, config.width, TensorCut::kRows);
+  unit.shared_expert_matrix(ParameterKind::kDown, config.width, inner, TensorCut::kColumns);
+  if (!config.experts.gates_shared) return;
+  unit.matrix(ParameterKind::kShare, 1, config.width, TensorCut::kReplicated).gradient =
+      GradientShare::kPart;
+}
+
 void add_expert_matrices(const ModelConfig& config, UnitBuilder& unit) {
   TERRACE_CHECK(config.feed_forward != FeedForward::kGelu);
   const std::int64_t inner = config.experts.intermediate;
   // A rank's gradient of the router's logits comes from its own part of each expert.
   unit.matrix(ParameterKind::kRouter, config.experts.count, config.width, TensorCut::kReplicated)
       .gradient = GradientShare::kPart;
+  add_shared_expert(config, unit);
   for (std::int64_t expert = 0; expert < config.experts.count; ++expert) {
     unit.expert_matrix(ParameterKind::kExpertGate, expert, inner, config.width);
     unit.expert_matrix(ParameterKind::kExpertUp, expert, inner, config.width);
     unit.expert_matrix(ParameterKind::kExpertDown, expert, config.width, inner);
   }
+}
+
+// The bias has no gradient: the choice has none.
+void add_choice_bias(const ModelConfig& config, UnitBuilder& unit) {
+  constexpr std::int64_t kAddends = 3;
+  ParameterTensor& bias = unit.bias(ParameterKind::kRouterBias, kAddends * config.experts.count);
+  bias.addends = kAddends;
+  bias.trainable = false;
 }
 
 void add_block(const ModelConfig& config, UnitBuilder& unit, bool has_experts) {
@@ -451,6 +499,7 @@ void add_block(const ModelConfig& config, UnitBuilder& unit, bool has_experts) {
   unit.adapters();
   add_attention_biases(config, unit);
   if (config.has_feed_forward_bias && !has_experts) add_feed_forward_biases(config, unit);
+  if (config.experts.has_choice_bias && has_experts) add_choice_bias(config, unit);
   add_query_key_norms(config, unit);
   add_block_norms(config, unit);
 }
@@ -477,7 +526,7 @@ void find_stored_rows(UnitLayout& unit) {
     TERRACE_CHECK_EQ(stored.first->columns, tensor.columns);
     TERRACE_CHECK_EQ(stored.first->is_vector, tensor.is_vector);
     tensor.stored_first_row = stored.rows;
-    stored.rows += tensor.rows;
+    stored.rows += tensor.rows / tensor.addends;
   }
   for (ParameterTensor& tensor : unit.tensors) tensor.stored_rows = found[tensor.stored_name].rows;
 }
@@ -570,7 +619,7 @@ void check_quantized_parts(const ModelConfig& config, const BaseStorage& storage
 std::int64_t parameter_count(const std::vector<UnitLayout>& layout) {
   std::int64_t count = 0;
   for (const UnitLayout& unit : layout) {
-    for (const ParameterTensor& tensor : unit.tensors) count += tensor.elements();
+    for (const ParameterTensor& tensor : unit.tensors) count += tensor.elements() / tensor.addends;
   }
   return count;
 }

@@ -31,10 +31,17 @@ struct ParameterTensor {
   std::int32_t expert = 0;  // whose parameter it is, if each expert has one of this kind
   std::string name;  // unique; in checkpoints: as llama calls it, or gpt2 without "transformer."
   // The place in Hugging Face's files: the tensor of this name has `stored_rows` rows there, and
-  // this parameter's rows begin at row stored_first_row. Both numbers are for the whole model.
+  // this parameter's rows begin at row stored_first_row. Both numbers are for the whole model. If
+  // stored_matrices is not 0, equal matrices of that number have the rows, one after the other: the
+  // tensor is [stored_matrices, rows, columns].
   std::string stored_name;
   std::int64_t stored_first_row = 0;
   std::int64_t stored_rows = 0;
+  std::int64_t stored_matrices = 0;
+  // A vector that is fp32 in files and has to be exact in every compute type is this number of
+  // vectors here, one after the other, whose sum it is: each is what is left of it so far, rounded
+  // to bf16. Three are enough for all of fp32.
+  std::int64_t addends = 1;
   std::int64_t rows = 0;  // [rows, columns] as Linear stores it: out, in. A vector has 1 column.
   std::int64_t columns = 1;
   TensorCut cut = TensorCut::kReplicated;

@@ -42,6 +42,8 @@ void check_tensor_split(const ModelConfig& config, std::int64_t rows, const Tens
   }
   require_parts(config.experts.intermediate, "intermediate columns in each expert", config, split,
                 name_of_option);
+  require_parts(config.experts.shared_intermediate, "intermediate columns in the shared expert",
+                config, split, name_of_option);
   const std::string_view ranks = name_of_option(Option::kTensorParallel);
   if ((split.ranks - 1) * split.part_of(config.vocabulary) >= config.vocabulary) {
     throw ConfigError(fmt::format("{} {}: a vocabulary of {} does not give every rank a part",
@@ -66,6 +68,7 @@ ModelConfig config_of_part(const ModelConfig& config, const TensorSplit& split) 
   part.key_value_heads /= split.ranks;
   part.intermediate /= split.ranks;
   part.experts.intermediate /= split.ranks;
+  part.experts.shared_intermediate /= split.ranks;
   part.vocabulary =
       std::min(split.part_of(config.vocabulary), config.vocabulary - first_token(config, split));
   return part;

@@ -16,7 +16,9 @@ class FrozenOrigin {
   // For a run whose parameters all train.
   FrozenOrigin() = default;
   // For a run that starts from the weights in `directory`. Reads all frozen tensors and hashes
-  // them, so that later changes there are found. Closes the weights where all parameters train.
+  // them, so that later changes there are found. If biases of the choice of experts are all that is
+  // frozen, reference() stores them, because a run that trains everything else should not need the
+  // directory any more. Closes the weights where all parameters train.
   // Throws IoError.
   FrozenOrigin(const std::string& directory, std::unique_ptr<HfDirectory> weights,
                const std::vector<UnitLayout>& layout);

@@ -64,6 +64,9 @@ Document shape_of_model(const ModelConfig& config) {
     shape["experts"] = config.experts.count;
     shape["experts_per_token"] = config.experts.per_row;
     shape["expert_intermediate"] = config.experts.intermediate;
+    if (config.experts.shared_intermediate > 0) {
+      shape["shared_expert_intermediate"] = config.experts.shared_intermediate;
+    }
   }
   return shape;
 }

@@ -535,7 +535,12 @@ EXPERTS = {**SMALL, "num_local_experts": 5, "num_experts_per_tok": 2}
 
 
 def expert_layers(model):
-    return [layer.mlp for layer in model.model.layers if hasattr(layer.mlp, "experts")]
+    layers = [getattr(layer, "mlp", None) or layer.block_sparse_moe for layer in model.model.layers]
+    return [layer for layer in layers if hasattr(layer, "experts")]
+
+
+def router_of(layer):
+    return layer.gate if hasattr(layer, "gate") else layer.router
 
 
 def with_gates_and_ups_exchanged(model):
@@ -554,11 +559,41 @@ def with_next_experts(model):
 def with_equal_weights(model):
     """Gives the chosen experts of a token the same weight."""
     for layer in expert_layers(model):
-        choose = layer.gate.forward
+        choose = router_of(layer).forward
 
         def forward(hidden, choose=choose):
             logits, weights, indices = choose(hidden)
             return logits, torch.full_like(weights, 1 / weights.shape[-1]), indices
+
+        router_of(layer).forward = forward
+
+
+def without_shared_experts(model):
+    for layer in expert_layers(model):
+        shared = layer.shared_expert if hasattr(layer, "shared_expert") else layer.shared_experts
+        shared.down_proj.weight.zero_()
+
+
+def with_whole_shared_experts(model):
+    """Leaves out the gate of the shared expert."""
+    for layer in expert_layers(model):
+        layer.shared_expert_gate.forward = lambda hidden: hidden[..., :1] * 0 + 100
+
+
+def without_choice_bias(model):
+    for layer in expert_layers(model):
+        layer.gate.e_score_correction_bias.zero_()
+
+
+def with_biased_weights(model):
+    """Makes the weights from the scores with the bias, by which experts are chosen."""
+    for layer in expert_layers(model):
+        choose, bias = layer.gate.forward, layer.gate.e_score_correction_bias
+
+        def forward(hidden, choose=choose, bias=bias):
+            logits, _, indices = choose(hidden)
+            weights = (logits.sigmoid() + bias).gather(1, indices)
+            return logits, weights / weights.sum(-1, keepdim=True), indices
 
         layer.gate.forward = forward
 
@@ -729,11 +764,185 @@ def qwen3_moe_cases():
         )
 
 
+NO_SHARED = Change("no shared expert", patch=without_shared_experts)
+
+
+def qwen2_moe_cases():
+    experts = {**SMALL, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+               "shared_expert_intermediate_size": 6}
+    shared = (NO_SHARED, Change("no gate of the shared expert", patch=with_whole_shared_experts))
+    yield Case(
+        "qwen2_moe",
+        "qwen2_moe",
+        {**experts, "norm_topk_prob": True, **rope("default")},
+        changes=(
+            *EXPERT_CHANGES,
+            *shared,
+            NO_BIASES,
+            Change("not normalised", keys={"norm_topk_prob": False}),
+        ),
+        masked_targets=True,
+    )
+    yield Case(
+        "qwen2_moe_layers",
+        "qwen2_moe",
+        {**experts, **THREE_LAYERS, "intermediate_size": 12, "moe_intermediate_size": 4,
+         "shared_expert_intermediate_size": 4, "mlp_only_layers": [1], "num_attention_heads": 2,
+         "num_key_value_heads": 1, "qkv_bias": False},
+        without=("norm_topk_prob", "decoder_sparse_step"),
+        changes=(
+            *shared,
+            Change("biases", keys={"qkv_bias": True}),
+            Change("normalised", keys={"norm_topk_prob": True}),
+            Change("experts in all layers", keys={"mlp_only_layers": []}),
+            Change("experts in the middle layer", keys={"mlp_only_layers": [0, 2]}),
+        ),
+    )
+    windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
+    yield Case(
+        "qwen2_moe_windows",
+        "qwen2_moe",
+        {**experts, **THREE_LAYERS, **windows, "num_experts": 2, "decoder_sparse_step": 2,
+         "num_experts_per_tok": 1, **TIED, "pad_token_id": 3},
+        without=("layer_types",),
+        changes=(
+            no_window(use_sliding_window=False),
+            one_more(),
+            Change("a window in the layers of qwen2", keys={
+                "layer_types": ["full_attention", "full_attention", "sliding_attention"]}),
+            Change("a window in both even layers", keys={"max_window_layers": 3}),
+            Change("a window in both lower layers", keys={
+                "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+            Change("experts in all layers", keys={"decoder_sparse_step": 1}),
+            PADDING_CHANGE,
+        ),
+        padding_in_batch=True,
+    )
+    yield Case(
+        "qwen2_moe_absent",
+        "qwen2_moe",
+        {**experts, "num_experts": 5, "num_experts_per_tok": 4, "moe_intermediate_size": 4,
+         "rms_norm_eps": 1e-6},
+        without=("num_experts_per_tok", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
+                 "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "hidden_act",
+                 "qkv_bias", "use_sliding_window", "sliding_window", "max_window_layers",
+                 "layer_types", "output_router_logits"),
+        changes=(
+            EXPERT_CHANGES[0],
+            NO_BIASES,
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-5}),
+            Change("theta", keys={"rope_theta": 1000000.0}),
+            Change("normalised", keys={"norm_topk_prob": True}),
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+    )
+
+
+def granitemoe_cases():
+    multipliers = {"embedding_multiplier": 6.0, "attention_multiplier": 0.09,
+                   "residual_multiplier": 0.3, "logits_scaling": 5.0}
+    experts = {**EXPERTS, "num_local_experts": 4, "intermediate_size": 8}
+    yield Case(
+        "granitemoe",
+        "granitemoe",
+        {**experts, **multipliers, **TIED},
+        changes=(*EXPERT_CHANGES, *(Change(key, without=(key,)) for key in multipliers)),
+        masked_targets=True,
+    )
+    yield Case(
+        "granitemoe_biases",
+        "granitemoe",
+        {**experts, **multipliers, "num_local_experts": 3, "num_experts_per_tok": 3,
+         "attention_bias": True, "pad_token_id": 3},
+        changes=(NO_BIASES, Change("two experts", keys={"num_experts_per_tok": 2}), PADDING_CHANGE),
+        padding_in_batch=True,
+    )
+    yield Case(
+        "granitemoe_absent",
+        "granitemoe",
+        {**experts, "num_local_experts": 8, "num_key_value_heads": 4, "rms_norm_eps": 1e-6},
+        without=("num_local_experts", "num_experts_per_tok", "num_key_value_heads", "rms_norm_eps",
+                 "rope_parameters", "tie_word_embeddings", "hidden_act", "attention_bias",
+                 "output_router_logits", *multipliers),
+        changes=(
+            EXPERT_CHANGES[0],
+            Change("scale of the head width", keys={"attention_multiplier": 8**-0.5}),
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-5}),
+            Change("theta", keys={"rope_theta": 1000000.0}),
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        stores_after=False,
+    )
+
+
+def glm4_moe_cases():
+    experts = {**SMALL, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+               "intermediate_size": 16}
+    no_bias = Change("no bias of the choice", patch=without_choice_bias)
+    yield Case(
+        "glm4_moe",
+        "glm4_moe",
+        {**experts, "head_dim": 8, "use_qk_norm": True, "routed_scaling_factor": 1.8},
+        changes=(
+            *EXPERT_CHANGES,
+            NO_HEAD_NORMS,
+            NO_SHARED,
+            no_bias,
+            Change("weights with the bias", patch=with_biased_weights),
+            Change("no scale", keys={"routed_scaling_factor": 1.0}),
+            Change("not normalised", keys={"norm_topk_prob": False}),
+            Change("experts in all layers", keys={"first_k_dense_replace": 0}),
+        ),
+        ignored=(Change("layers that guess", keys={"num_nextn_predict_layers": 2}),),
+        masked_targets=True,
+    )
+    yield Case(
+        "glm4_moe_groups",
+        "glm4_moe",
+        {**experts, "n_routed_experts": 6, "n_group": 3, "topk_group": 2, "n_shared_experts": 2,
+         "num_experts_per_tok": 3, "moe_intermediate_size": 4, "norm_topk_prob": False,
+         "first_k_dense_replace": 0, "attention_bias": True, **TIED, "pad_token_id": 3},
+        changes=(
+            NO_BIASES,
+            NO_SHARED,
+            no_bias,
+            Change("no groups", keys={"n_group": 1, "topk_group": 1}),
+            Change("two groups", keys={"n_group": 2, "topk_group": 1}),
+            Change("normalised", keys={"norm_topk_prob": True}),
+            PADDING_CHANGE,
+        ),
+        unsettled=("self_attn.k_proj.bias",),  # softmax does not see the part that is not rotated
+        padding_in_batch=True,
+    )
+    yield Case(
+        "glm4_moe_absent",
+        "glm4_moe",
+        {**experts, "n_routed_experts": 9, "num_experts_per_tok": 8, "moe_intermediate_size": 4,
+         "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 8, "rms_norm_eps": 1e-5},
+        without=("num_experts_per_tok", "num_key_value_heads", "rms_norm_eps", "rope_parameters",
+                 "tie_word_embeddings", "hidden_act", "attention_bias", "use_qk_norm", "n_group",
+                 "topk_group", "n_shared_experts", "norm_topk_prob", "routed_scaling_factor",
+                 "first_k_dense_replace", "output_router_logits", "num_nextn_predict_layers",
+                 "partial_rotary_factor"),
+        changes=(
+            EXPERT_CHANGES[0],
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-6}),
+            Change("theta", keys={"rope_theta": 1000000.0}),
+            Change("all of a head rotated", keys={"partial_rotary_factor": 1.0}),
+            Change("not normalised", keys={"norm_topk_prob": False}),
+            Change("experts in all layers", keys={"first_k_dense_replace": 0}),
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        stores_after=False,
+    )
+
+
 def cases():
     yield from mistral_cases()
     yield from mixtral_cases()
     yield from qwen2_cases()
     yield from qwen3_cases()
+    yield from qwen2_moe_cases()
     yield from qwen3_moe_cases()
     yield from gemma2_cases()
     yield from gemma3_cases()
@@ -742,3 +951,5 @@ def cases():
     yield from olmoe_cases()
     yield from smollm3_cases()
     yield from granite_cases()
+    yield from granitemoe_cases()
+    yield from glm4_moe_cases()

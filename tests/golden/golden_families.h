@@ -14,8 +14,10 @@ namespace terrace {
 inline constexpr auto kFamilies = std::to_array<std::string_view>({
     "gemma2",
     "gemma3_text",
+    "glm4_moe",
     "gpt2",
     "granite",
+    "granitemoe",
     "llama",
     "mistral",
     "mixtral",
@@ -23,6 +25,7 @@ inline constexpr auto kFamilies = std::to_array<std::string_view>({
     "olmoe",
     "phi3",
     "qwen2",
+    "qwen2_moe",
     "qwen3",
     "qwen3_moe",
     "smollm3",

@@ -17,9 +17,19 @@ EXPERT_NAMES = {
     "mixtral": ("block_sparse_moe.experts.{}.w1.weight", "block_sparse_moe.experts.{}.w3.weight",
                 "block_sparse_moe.experts.{}.w2.weight"),
     **dict.fromkeys(
-        ("olmoe", "qwen3_moe"),
+        ("glm4_moe", "olmoe", "qwen2_moe", "qwen3_moe"),
         ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight",
          "mlp.experts.{}.down_proj.weight")),
+}
+
+# The names in files of the parameters that a model of granitemoe has under other names. Files, too,
+# have all experts of a layer as one tensor.
+RENAMED = {
+    "granitemoe": {
+        "block_sparse_moe.experts.gate_up_proj": "block_sparse_moe.input_linear.weight",
+        "block_sparse_moe.experts.down_proj": "block_sparse_moe.output_linear.weight",
+        "block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight",
+    },
 }
 
 STEPS = 5
@@ -72,12 +82,30 @@ def model_of(config):
 
 def implementations(family):
     """The plainest code that transformers has."""
-    experts = {"experts_implementation": "eager"} if family in EXPERT_NAMES else {}
+    has_experts = family in EXPERT_NAMES or family in RENAMED
+    experts = {"experts_implementation": "eager"} if has_experts else {}
     return {"attn_implementation": "eager", **experts}
+
+
+def named_tensors(model):
+    """Returns the parameters of a model, and the buffers that files have."""
+    tensors = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
+    return tensors | {name: buffers[name] for name in model.state_dict() if name in buffers}
+
+
+def renamed(tensors, names):
+    def of(name):
+        ends = [end for end in names if name.endswith(end)]
+        return name.removesuffix(ends[0]) + names[ends[0]] if ends else name
+
+    return {of(name): value for name, value in tensors.items()}
 
 
 def as_stored(family, tensors):
     """Returns tensors of a model's parameters under the names, and in the shapes, that they have in files."""
+    if family in RENAMED:
+        return renamed(tensors, RENAMED[family])
     if family not in EXPERT_NAMES:
         return dict(tensors)
     gate, up, down = EXPERT_NAMES[family]
@@ -100,6 +128,8 @@ def as_stored(family, tensors):
 
 def as_parameters(family, stored):
     """Returns what as_stored() was given: tensors under the names of a model's parameters."""
+    if family in RENAMED:
+        return renamed(stored, {old: new for new, old in RENAMED[family].items()})
     if family not in EXPERT_NAMES:
         return dict(stored)
     tensors = {name: value for name, value in stored.items() if ".experts." not in name}
@@ -137,8 +167,11 @@ def is_norm(name):
 
 
 def draw(case, name, parameter, random):
-    """Values of a parameter, all exact in bf16, so that a file of half the size has them."""
+    """Values of a parameter, all exact in bf16, so that a file of half the size has them. A bias of the choice of
+    experts is fp32 in files, and exact in no smaller type."""
     normal = torch.randn(parameter.shape, generator=random)
+    if name.endswith("e_score_correction_bias"):
+        return case.choice_bias * normal
     is_head_norm = "q_norm" in name or "k_norm" in name
     gain = case.query_gain if is_head_norm or "q_proj" in name or "k_proj" in name else 1.0
     if name.endswith("bias"):
@@ -161,7 +194,7 @@ def weights_of(case, config):
     random = random_numbers(case, "weights")
     return {
         name: draw(case, name, parameter, random)
-        for name, parameter in model_of(config).named_parameters()
+        for name, parameter in named_tensors(model_of(config)).items()
     }
 
 
@@ -231,7 +264,8 @@ def logits_of(model, batches):
 
 def gradients_of(model, batches):
     backward(model, batches.tokens[0], batches.targets[0])
-    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    gradients = {name: torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.clone()
+                 for name, tensor in named_tensors(model).items()}
     return as_stored(model.config.model_type, gradients)
 
 
@@ -266,7 +300,7 @@ def train(model, batches, max_grad_norm, change_gradients=None, decay=WEIGHT_DEC
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         norms.append(norm.item())
         optimizer.step()
-    after = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    after = {name: tensor.detach().clone() for name, tensor in named_tensors(model).items()}
     return Training(losses, norms, as_stored(model.config.model_type, after), balance_losses)
 
 

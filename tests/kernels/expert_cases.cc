@@ -209,12 +209,26 @@ OpCase weight_case(DType compute, const ExpertShape& s, bool dy_is_by_row, Rando
 // --- the choice ---------------------------------------------------------------------------------
 
 std::string name_of(const char* op, const ExpertShape& s, const ExpertRule& rule) {
-  return fmt::format("{} R={} E={} k={} normalizes={} rounds={}", op, s.R, s.E, s.k,
-                     rule.normalizes, rule.rounds_weights);
+  std::string name = fmt::format("{} R={} E={} k={} normalizes={} rounds={}", op, s.R, s.E, s.k,
+                                 rule.normalizes, rule.rounds_weights);
+  if (rule.scores == ExpertScores::kSoftmax) return name;
+  return name + fmt::format(" sigmoids scale={} groups={}/{}", rule.scale, rule.chosen_groups,
+                            rule.groups);
+}
+
+// Returns a rule with sigmoids, and with groups where the experts are several.
+ExpertRule sigmoid_rule(const ExpertShape& s, bool normalizes) {
+  ExpertRule rule = {.normalizes = normalizes, .scores = ExpertScores::kSigmoid, .scale = 1.75F};
+  if (s.E % 2 == 0) rule.groups = 2;
+  if (s.E == 9) rule.groups = 3;
+  rule.chosen_groups = std::max(1, rule.groups - 1);
+  return rule;
 }
 
 // The relative error of a probability: of its exponential, whose argument is a rounded difference
-// of logits of at most 8 each, and of a sum of the exponentials, all positive.
+// of logits of at most 8 each, and of a sum of the exponentials, all positive. A sigmoid has the
+// error of an exponential of an exact argument and two roundings, so its share of a sum of sigmoids
+// has less.
 double probability_units(const ExpertShape& s) {
   return units(s.E + 4) + 2 * kExpUnits * kUnitF32 + 2 * 16 * kUnitF32;
 }
@@ -224,11 +238,14 @@ OpCase choice_case(DType compute, const ExpertShape& s, const ExpertRule& rule, 
   c.name = name_of("choose_experts", s, rule);
   c.inputs = HostTensors{HostTensor::random(compute, shape(s.R, s.E), random, 8.0)};
   c.inputs[0].set(s.E - 1, c.inputs[0].at(0));  // a tie: the lower one is chosen
+  const bool has_bias = rule.scores == ExpertScores::kSigmoid;
+  if (has_bias) c.inputs.push_back(HostTensor::random(compute, shape(3, s.E), random));
   c.outputs = {{.dtype = DType::kI32, .shape = shape(s.R, s.k)},
                {.dtype = DType::kF32, .shape = shape(s.R, s.k)}};
-  set_op(c, &KernelTable::choose_experts, [rule](const Views& in, const Views& out, GradientMode) {
-    return ChooseExperts{in[0], out[0], out[1], rule};
-  });
+  set_op(c, &KernelTable::choose_experts,
+         [rule, has_bias](const Views& in, const Views& out, GradientMode) {
+           return ChooseExperts{in[0], out[0], out[1], rule, has_bias ? in[1] : TensorView{}};
+         });
   c.bounds = [=, rounding = rounding_to(compute)](const Values&, const Values& want) {
     Values bounds = {std::vector<double>(want[0].size(), 0.0), {}};
     for (const double weight : want[1]) {
@@ -253,11 +270,12 @@ OpCase choice_backward_case(DType compute, const ExpertShape& s, const ExpertRul
            return ChooseExpertsBackward{in[0], in[1], in[2], out[0], rule};
          });
   // A gradient is p (g - mean), with |g| and |mean| of at most 1: twice the error of p, and of the
-  // mean that of k products and a sum. p is at most 1.
+  // mean that of k products and a sum. p is at most 1. With sigmoids there is one factor more, of
+  // at most 1, and the scale.
   c.bounds = [=, rounding = rounding_to(compute)](const Values&, const Values& want) {
     Values bounds(1);
     for (const double value : want[0]) {
-      const double error = 4 * probability_units(s) + 2 * units(s.k + 4);
+      const double error = rule.scale * (4 * probability_units(s) + 2 * units(s.k + 4));
       bounds[0].push_back(error + rounding.of(std::abs(value) + error));
     }
     return bounds;
@@ -364,6 +382,75 @@ OpCase weigh_range_case(DType compute, const ExpertShape& s, Random& random) {
   return c;
 }
 
+// --- the gate of an expert of all rows ----------------------------------------------------------
+
+// The error of a row's share: of an exponential and two operations, and the share's own rounding.
+double share_bound(DType compute, double logit) {
+  const double share = 1 / (1 + std::exp(-logit));
+  const double error = share * (kExpUnits + 4) * kUnitF32;
+  return error + rounding_to(compute).of(share + error);
+}
+
+OpCase gate_case(DType compute, const ExpertShape& s, Random& random) {
+  OpCase c;
+  c.name = name_of("gate_rows", s);
+  c.inputs = HostTensors{HostTensor::random(compute, shape(s.R, s.N), random),
+                         HostTensor::random(compute, shape(s.R, 1), random, 6.0)};
+  c.outputs = {{.dtype = compute, .shape = shape(s.R, s.N)}};
+  set_op(c, &KernelTable::gate_rows, [](const Views& in, const Views& out, GradientMode) {
+    return GateRows{in[0], in[1], out[0]};
+  });
+  c.bounds = [=](const Values& in, const Values& want) {
+    Values bounds(1);
+    for (std::size_t i = 0; i < want[0].size(); ++i) {
+      const double share = share_bound(compute, in[1][i / at(s.N)]);
+      const double error = share * std::abs(in[0][i]) + 2 * kUnitF32 * std::abs(want[0][i]);
+      bounds[0].push_back(error + rounding_to(compute).of(std::abs(want[0][i]) + error));
+    }
+    return bounds;
+  };
+  return c;
+}
+
+OpCase gate_backward_case(DType compute, const ExpertShape& s, Random& random) {
+  OpCase c;
+  c.name = name_of("gate_rows_backward", s);
+  c.inputs = HostTensors{HostTensor::random(compute, shape(s.R, s.N), random),
+                         HostTensor::random(compute, shape(s.R, 1), random, 6.0),
+                         HostTensor::random(compute, shape(s.R, s.N), random)};
+  c.outputs = {{.dtype = compute, .shape = shape(s.R, s.N)},
+               {.dtype = compute, .shape = shape(s.R, 1)}};
+  set_op(c, &KernelTable::gate_rows_backward, [](const Views& in, const Views& out, GradientMode) {
+    return GateRowsBackward{in[0], in[1], in[2], out[0], out[1]};
+  });
+  // s (1 - s) is at most a quarter, and moves no more than s does.
+  c.bounds = [=](const Values& in, const Values& want) {
+    Values bounds(2);
+    const auto round_up = [&](double value, double error) {
+      return error + rounding_to(compute).of(std::abs(value) + error);
+    };
+    for (std::size_t i = 0; i < want[0].size(); ++i) {
+      const double share = share_bound(compute, in[1][i / at(s.N)]);
+      const double error = share * std::abs(in[2][i]) + 2 * kUnitF32 * std::abs(want[0][i]);
+      bounds[0].push_back(round_up(want[0][i], error));
+    }
+    for (std::size_t r = 0; r < want[1].size(); ++r) {
+      double sum = 0;
+      double size = 0;
+      for (std::size_t i = r * at(s.N); i < (r + 1) * at(s.N); ++i) {
+        sum += in[0][i] * in[2][i];
+        size += std::abs(in[0][i] * in[2][i]);
+      }
+      const double of_share = share_bound(compute, in[1][r]) + 2 * kUnitF32;
+      const double of_sum = expert_sum_bound(s.N, size);
+      const double error = of_share * (std::abs(sum) + of_sum) + of_sum / 4;
+      bounds[1].push_back(round_up(want[1][r], error + 2 * kUnitF32 * std::abs(want[1][r])));
+    }
+    return bounds;
+  };
+  return c;
+}
+
 }  // namespace
 
 std::vector<OpCase> expert_cases(DType compute) {
@@ -381,9 +468,13 @@ std::vector<OpCase> expert_cases(DType compute) {
         cases.push_back(choice_case(compute, s, rule, random));
       }
       cases.push_back(choice_backward_case(compute, s, {.normalizes = flag}, random));
+      cases.push_back(choice_case(compute, s, sigmoid_rule(s, flag), random));
+      cases.push_back(choice_backward_case(compute, s, sigmoid_rule(s, flag), random));
     }
     cases.push_back(sort_case(s, random));
     cases.push_back(weigh_range_case(compute, s, random));
+    cases.push_back(gate_case(compute, s, random));
+    cases.push_back(gate_backward_case(compute, s, random));
   }
   std::ranges::move(router_cases(compute), std::back_inserter(cases));
   return cases;

@@ -557,9 +557,9 @@ struct ExpertCheck {
 };
 
 TEST_P(GradientCheck, Experts) {
-  for (const bool normalizes : {false, true}) {
-    Random random(23);
-    ExpertCheck check({.normalizes = normalizes}, random);
+  for (Random random(23); const int n : {0, 1, 2, 3}) {
+    const auto scores = n < 2 ? ExpertScores::kSoftmax : ExpertScores::kSigmoid;
+    ExpertCheck check({.normalizes = n % 2 == 1, .scores = scores, .scale = 1.5F}, random);
     check.loss();
     Gradient dact(check.act.view().shape, random);
     Gradient dlogits(check.logits.view().shape, random);

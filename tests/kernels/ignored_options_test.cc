@@ -286,6 +286,30 @@ TEST_P(IgnoredOptions, OfExperts) {
          "the z-loss");
   expect(without<Slopes, &T::router_slopes, [](Slopes& op) { op.layers = 1; }>(), "router_slopes",
          "the number of layers");
+  for (const auto& [table, what] : {
+           std::pair{without<Choose, &T::choose_experts, [](Choose& op) { op.bias = {}; }>(),
+                     "the bias"},
+           std::pair{without<Choose, &T::choose_experts,
+                             [](Choose& op) {
+                               const std::int64_t R = op.logits.shape[0];
+                               if (!op.bias.empty()) op.bias.shape = {1, op.logits.elements() / R};
+                             }>(),
+                     "the bias but for its first addend"},
+           std::pair{without<Choose, &T::choose_experts, [](Choose& op) { op.rule.groups = 1; }>(),
+                     "groups"},
+           std::pair{without<Choose, &T::choose_experts,
+                             [](Choose& op) { op.rule.scores = ExpertScores::kSoftmax; }>(),
+                     "sigmoids"},
+           std::pair{without<Choose, &T::choose_experts, [](Choose& op) { op.rule.scale = 1; }>(),
+                     "the scale"},
+       }) {
+    expect(table, "choose_experts R", what);
+  }
+  expect(without<Backward, &T::choose_experts_backward,
+                 [](Backward& op) { op.rule.scores = ExpertScores::kSoftmax; }>(),
+         "choose_experts_backward", "sigmoids");
+  expect(without<Backward, &T::choose_experts_backward, [](Backward& op) { op.rule.scale = 1; }>(),
+         "choose_experts_backward", "the scale");
   expect(without<SumExpertRows, &T::sum_expert_rows, [](SumExpertRows& op) { op.weight = {}; }>(),
          "sum_expert_rows", "weights");
   expect(without<ExpertBackwardWeight, &T::expert_backward_weight,

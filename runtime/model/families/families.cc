@@ -9,8 +9,10 @@ namespace {
 constexpr auto kFamilies = std::to_array<const Family*>({
     &kGemma2Family,
     &kGemma3TextFamily,
+    &kGlm4MoeFamily,
     &kGpt2Family,
     &kGraniteFamily,
+    &kGraniteMoeFamily,
     &kLlamaFamily,
     &kMistralFamily,
     &kMixtralFamily,
@@ -18,6 +20,7 @@ constexpr auto kFamilies = std::to_array<const Family*>({
     &kOlmoeFamily,
     &kPhi3Family,
     &kQwen2Family,
+    &kQwen2MoeFamily,
     &kQwen3Family,
     &kQwen3MoeFamily,
     &kSmolLm3Family,
@@ -31,9 +34,7 @@ struct Missing {
 constexpr auto kMissing = std::to_array<Missing>({
     {"deepseek_v2", "latent attention and groups of experts"},
     {"deepseek_v3", "latent attention, groups of experts and weights of fp8"},
-    {"glm4_moe", "a router with sigmoids and a bias, and shared experts"},
     {"gpt_oss", "attention sinks, biases of experts and weights of mxfp4"},
-    {"qwen2_moe", "a shared expert beside the chosen ones"},
 });
 
 }  // namespace

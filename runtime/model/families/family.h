@@ -27,8 +27,10 @@ std::span<const Family* const> all_families();
 
 extern const Family kGemma2Family;
 extern const Family kGemma3TextFamily;
+extern const Family kGlm4MoeFamily;
 extern const Family kGpt2Family;
 extern const Family kGraniteFamily;
+extern const Family kGraniteMoeFamily;
 extern const Family kLlamaFamily;
 extern const Family kMistralFamily;
 extern const Family kMixtralFamily;
@@ -36,6 +38,7 @@ extern const Family kOlmo2Family;
 extern const Family kOlmoeFamily;
 extern const Family kPhi3Family;
 extern const Family kQwen2Family;
+extern const Family kQwen2MoeFamily;
 extern const Family kQwen3Family;
 extern const Family kQwen3MoeFamily;
 extern const Family kSmolLm3Family;

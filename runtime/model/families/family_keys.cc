@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <vector>
 
 #include "base/error.h"
@@ -144,6 +145,14 @@ void set_name(ModelConfig& config, ParameterKind kind, const std::string& name) 
   config.names.at(static_cast<std::size_t>(kind)).name = "model.layers.{}." + name;
 }
 
+void set_shared_expert(ModelConfig& config, const std::string& module) {
+  constexpr auto kMatrices = std::to_array<std::string_view>({"gate", "up", "down"});
+  for (std::size_t i = 0; i < kMatrices.size(); ++i) {
+    config.shared_expert_names.at(i).name =
+        fmt::format("model.layers.{{}}.{}.{}_proj.weight", module, kMatrices.at(i));
+  }
+}
+
 bool is_tanh_gelu(const std::string& name) {
   constexpr auto kNames = std::to_array<std::string_view>(
       {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast"});
@@ -159,6 +168,32 @@ void read_feed_forward_bias(const ConfigReader& keys, ModelConfig& config) {
   config.has_feed_forward_bias = keys.flag("mlp_bias", false);
 }
 
+std::int64_t read_rotary_width(const ConfigReader& keys, std::int64_t head_width, double fallback) {
+  constexpr const char* kPartKey = "partial_rotary_factor";
+  double part = keys.number(kPartKey, fallback);
+  for (const char* rope : {"rope_parameters", "rope_scaling"}) {
+    const std::optional<ConfigReader> object = keys.object(rope);
+    if (object.has_value()) part = object->number(kPartKey, part);
+  }
+  if (part > 1) keys.refuse(kPartKey, "is more than a whole head");
+  const auto width = static_cast<std::int64_t>(static_cast<double>(head_width) * part);
+  if (width == 0 || width % 2 != 0) {
+    keys.refuse(kPartKey, fmt::format("rotates {} of a head's {} elements, but only whole pairs "
+                                      "can be rotated",
+                                      width, head_width));
+  }
+  return width;
+}
+
+void read_multipliers(const ConfigReader& keys, ModelConfig& config) {
+  const auto multiplier = [&keys](const char* key) { return keys.number(key, 1.0); };
+  config.embedding_scale = static_cast<float>(multiplier("embedding_multiplier"));
+  // Where the key is absent this is 1, too, and does not depend on the head's width.
+  config.score_scale = static_cast<float>(multiplier("attention_multiplier"));
+  config.residual_scale = static_cast<float>(multiplier("residual_multiplier"));
+  config.logit_scale = static_cast<float>(1 / multiplier("logits_scaling"));
+}
+
 void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults defaults) {
   defaults.positions = config.positions;
   defaults.rotary_width = config.rotated_width();
@@ -168,23 +203,40 @@ void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults d
 
 void read_experts(const ConfigReader& keys, ModelConfig& config, const ExpertDefaults& defaults) {
   constexpr std::int64_t kExpertsMax = 4096;
-  constexpr const char* kCount = "num_local_experts";
-  constexpr const char* kAlias = "num_experts";
+  const char* const count_key = defaults.count_key;
+  const char* const alias = defaults.alias;
   constexpr const char* kChosen = "num_experts_per_tok";
-  for (const char* key : {kCount, kAlias, kChosen}) refuse_null(keys, key);
-  const bool is_named = keys.has(kCount) || keys.has(kAlias);
-  config.experts.count = is_named ? keys.count_of(kCount, kAlias) : defaults.count;
+  for (const char* key : {count_key, alias, kChosen}) refuse_null(keys, key);
+  const bool is_named = keys.has(count_key) || keys.has(alias);
+  config.experts.count = is_named ? keys.count_of(count_key, alias) : defaults.count;
   if (config.experts.count > kExpertsMax) {
-    keys.wrong(keys.has(kCount) ? kCount : kAlias, fmt::format("at most {}", kExpertsMax));
+    keys.wrong(keys.has(count_key) ? count_key : alias, fmt::format("at most {}", kExpertsMax));
   }
   config.experts.per_row = keys.count(kChosen, defaults.per_row);
   if (config.experts.per_row > config.experts.count) {
     keys.wrong(kChosen, fmt::format("at most the {} experts of a layer", config.experts.count));
   }
   constexpr const char* kCoefficient = "router_aux_loss_coef";
-  if (!keys.flag("output_router_logits", false)) return;
+  const bool asks = keys.flag("output_router_logits", false);
+  if (!asks || defaults.balance_coefficient == 0) return;
   refuse_null(keys, kCoefficient);
   config.experts.balance_coefficient = keys.number(kCoefficient, defaults.balance_coefficient);
+}
+
+void read_sparse_layers(const ConfigReader& keys, ModelConfig& config) {
+  const std::int64_t step = keys.count("decoder_sparse_step", 1);
+  for (std::size_t i = 0; i < config.layer_options.size(); ++i) {
+    config.layer_options[i].has_experts = (static_cast<std::int64_t>(i) + 1) % step == 0;
+  }
+  if (!keys.has("mlp_only_layers")) return;
+  for (const double number : keys.numbers("mlp_only_layers")) {
+    const bool is_layer = number >= 0 && number < static_cast<double>(config.layers);
+    if (!is_layer || number != std::floor(number)) {
+      keys.wrong("mlp_only_layers",
+                 fmt::format("a list of layers' numbers, below {}", config.layers));
+    }
+    config.layer_options[static_cast<std::size_t>(number)].has_experts = false;
+  }
 }
 
 void refuse_null(const ConfigReader& keys, const std::string& key) {

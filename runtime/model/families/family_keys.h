@@ -69,6 +69,9 @@ void check_sizes(const ModelConfig& config, const std::string& origin);
 // Returns the usual names: model.layers.N.self_attn.q_proj and so on.
 ParameterNames usual_names();
 void set_name(ModelConfig& config, ParameterKind kind, const std::string& name);
+// Sets the names of the expert that all tokens have: "mlp.shared_expert" becomes
+// model.layers.N.mlp.shared_expert.gate_proj.weight and so on.
+void set_shared_expert(ModelConfig& config, const std::string& module);
 
 // --- options -------------------------------------------------------------------------------------
 
@@ -81,6 +84,12 @@ void read_attention_bias(const ConfigReader& keys, ModelConfig& config);
 // Reads mlp_bias: whether gate, up and down have biases.
 void read_feed_forward_bias(const ConfigReader& keys, ModelConfig& config);
 
+// Reads partial_rotary_factor: how many of a head's elements are rotated, its first ones.
+// `fallback` is the part where the key is absent.
+std::int64_t read_rotary_width(const ConfigReader& keys, std::int64_t head_width, double fallback);
+// Reads the multipliers of granite.
+void read_multipliers(const ConfigReader& keys, ModelConfig& config);
+
 // Reads one rotary table, the same for all layers. Sets the sizes in `defaults`.
 void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults defaults = {});
 
@@ -89,12 +98,17 @@ void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults d
 struct ExpertDefaults {
   std::int64_t count = 0;
   std::int64_t per_row = 0;
-  double balance_coefficient = 0.001;
+  double balance_coefficient = 0.001;  // 0: the family has no balance loss
+  const char* count_key = "num_local_experts";
+  const char* alias = "num_experts";  // another name of count_key
 };
-// Reads num_local_experts (or num_experts, another name of it) and num_experts_per_tok. Where
-// output_router_logits is true, it also reads router_aux_loss_coef, the coefficient of the loss
-// that balances the experts.
+// Reads how many experts there are and num_experts_per_tok. Where output_router_logits is true, it
+// also reads router_aux_loss_coef, the coefficient of the loss that balances the experts.
 void read_experts(const ConfigReader& keys, ModelConfig& config, const ExpertDefaults& defaults);
+
+// Reads which layers have experts: every decoder_sparse_step-th, unless mlp_only_layers has its
+// number. To be called when the layers are there: after read_one_rope().
+void read_sparse_layers(const ConfigReader& keys, ModelConfig& config);
 
 // Refuses a key that is there and null. To be called for keys whose null the class refuses.
 void refuse_null(const ConfigReader& keys, const std::string& key);

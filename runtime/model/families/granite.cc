@@ -25,12 +25,7 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   read_attention_bias(keys, config);
   read_feed_forward_bias(keys, config);
   read_one_rope(keys, config);
-  const auto multiplier = [&keys](const char* key) { return keys.number(key, 1.0); };
-  config.embedding_scale = static_cast<float>(multiplier("embedding_multiplier"));
-  // Where the key is absent this is 1, too, and does not depend on the head's width.
-  config.score_scale = static_cast<float>(multiplier("attention_multiplier"));
-  config.residual_scale = static_cast<float>(multiplier("residual_multiplier"));
-  config.logit_scale = static_cast<float>(1 / multiplier("logits_scaling"));
+  read_multipliers(keys, config);
 }
 
 }  // namespace

@@ -1,7 +1,4 @@
-#include <fmt/format.h>
-
 #include <array>
-#include <optional>
 
 #include "runtime/model/families/family_keys.h"
 
@@ -22,25 +19,6 @@ constexpr auto kKeys = with_usual_keys({
     {"interpolate_factor", "1"},
 });
 
-constexpr const char* kPartKey = "partial_rotary_factor";
-
-// Returns how many of a head's elements are rotated: its first ones.
-std::int64_t read_rotary_width(const ConfigReader& keys, std::int64_t head_width) {
-  double part = keys.number(kPartKey, 1.0);
-  for (const char* rope : {"rope_parameters", "rope_scaling"}) {
-    const std::optional<ConfigReader> object = keys.object(rope);
-    if (object.has_value()) part = object->number(kPartKey, part);
-  }
-  if (part > 1) keys.refuse(kPartKey, "is more than a whole head");
-  const auto width = static_cast<std::int64_t>(static_cast<double>(head_width) * part);
-  if (width == 0 || width % 2 != 0) {
-    keys.refuse(kPartKey, fmt::format("rotates {} of a head's {} elements, but only whole pairs "
-                                      "can be rotated",
-                                      width, head_width));
-  }
-  return width;
-}
-
 void set_stored_names(ModelConfig& config) {
   const auto set = [&config](ParameterKind kind, const char* name) {
     config.names.at(static_cast<std::size_t>(kind)).stored = name;
@@ -55,7 +33,7 @@ void set_stored_names(ModelConfig& config) {
 
 void read(const ConfigReader& keys, ModelConfig& config) {
   read_usual(keys, config, {.positions = 4096, .epsilon = 1e-5, .padding_token = 32000});
-  config.rotary_width = read_rotary_width(keys, config.head_width);
+  config.rotary_width = read_rotary_width(keys, config.head_width, 1.0);
   read_one_rope(keys, config,
                 {.original_positions = 4096, .only_longrope = true, .may_be_partial = true});
   set_window(config, read_window(keys, 0));

@@ -1,8 +1,4 @@
-#include <fmt/format.h>
-
 #include <array>
-#include <cmath>
-#include <vector>
 
 #include "runtime/model/families/family_keys.h"
 
@@ -39,23 +35,6 @@ void read_sliding_window(const ConfigReader& keys, ModelConfig& config) {
   if (keys.integer("max_window_layers", 0) != 0) {
     keys.refuse("max_window_layers",
                 "would leave the first layers without a window, but transformers passes over it");
-  }
-}
-
-// Every decoder_sparse_step-th layer has experts, unless mlp_only_layers has its number.
-void read_sparse_layers(const ConfigReader& keys, ModelConfig& config) {
-  const std::int64_t step = keys.count("decoder_sparse_step", 1);
-  for (std::size_t i = 0; i < config.layer_options.size(); ++i) {
-    config.layer_options[i].has_experts = (static_cast<std::int64_t>(i) + 1) % step == 0;
-  }
-  if (!keys.has("mlp_only_layers")) return;
-  for (const double number : keys.numbers("mlp_only_layers")) {
-    const bool is_layer = number >= 0 && number < static_cast<double>(config.layers);
-    if (!is_layer || number != std::floor(number)) {
-      keys.wrong("mlp_only_layers",
-                 fmt::format("a list of layers' numbers, below {}", config.layers));
-    }
-    config.layer_options[static_cast<std::size_t>(number)].has_experts = false;
   }
 }
 

@@ -68,6 +68,26 @@ INSTANTIATE_TEST_SUITE_P(Switches, ExpertGroups,
                          testing::Range(std::size_t{0}, std::size(kSwitches)),
                          [](const auto& test) { return kSwitches[test.param].name; });
 
+// An expert of all tokens, a bias of the choice that does not train, other scores.
+TEST(ExpertGroupsOfFamilies, HaveTheBitsOfOneGroup) {
+  for (const std::string_view family : {"qwen2_moe", "granitemoe", "glm4_moe"}) {
+    const ModelRuntimeOptions plain = moe_options(family, true);
+    const SwitchedRun expected = result_of(plain, 3);
+    for (const std::int64_t experts : kPerGroup) {
+      for (const bool recomputes : {false, true}) {
+        ModelRuntimeOptions options = in_groups(plain, experts);
+        const TemporaryDirectory drive;
+        options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+        options.placement.recompute = recomputes;
+        if (recomputes) options.placement.order = MicroBatchOrder::kLayerMajor;
+        all_on(options, true, recomputes ? Tier::kHost : Tier::kNvme);
+        expect_same(result_of(options, 3), expected,
+                    fmt::format("{} {}", family, name_of_groups(experts)).c_str());
+      }
+    }
+  }
+}
+
 TEST(ExpertGroupsOfRanks, HaveTheBitsOfOneGroupAtEveryStage) {
   const ModelRuntimeOptions plain = moe_options("mixtral", true);
   const RankedRun expected = train_ranks(plain, 2, 0);

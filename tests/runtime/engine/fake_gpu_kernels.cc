@@ -150,7 +150,7 @@ void visit(NormPartials& op, Move&& move) {
 }
 template <typename Move>
 void visit(ChooseExperts& op, Move&& move) {
-  move(op.logits, op.index, op.weight);
+  move(op.logits, op.index, op.weight, op.bias);
 }
 template <typename Move>
 void visit(ChooseExpertsBackward& op, Move&& move) {
@@ -179,6 +179,14 @@ void visit(SumExpertRows& op, Move&& move) {
 template <typename Move>
 void visit(WeighExpertRows& op, Move&& move) {
   move(op.order, op.weight, op.dh, op.act, op.dweight, op.dact, op.weighted, op.row_range);
+}
+template <typename Move>
+void visit(GateRows& op, Move&& move) {
+  move(op.x, op.logit, op.y);
+}
+template <typename Move>
+void visit(GateRowsBackward& op, Move&& move) {
+  move(op.x, op.logit, op.dy, op.dx, op.dlogit);
 }
 template <typename Move>
 void visit(ParameterUpdate& op, Move&& move) {
@@ -331,6 +339,8 @@ KernelTable make_table(const KernelTable& host_kernels) {
       .expert_backward_weight = queued<ExpertBackwardWeight, &T::expert_backward_weight>,
       .sum_expert_rows = queued<SumExpertRows, &T::sum_expert_rows>,
       .weigh_expert_rows = queued<WeighExpertRows, &T::weigh_expert_rows>,
+      .gate_rows = queued<GateRows, &T::gate_rows>,
+      .gate_rows_backward = queued<GateRowsBackward, &T::gate_rows_backward>,
       .prepare_attention = prepare_attention,
       .matmul_forward_workspace = host_kernels.matmul_forward_workspace,
       .matmul_backward_input_workspace = host_kernels.matmul_backward_input_workspace,

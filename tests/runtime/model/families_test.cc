@@ -102,7 +102,10 @@ INSTANTIATE_TEST_SUITE_P(
         Defaults{"phi3", 32, 4, 1e-5, 1e4, kNone}, Defaults{"olmo2", 32, 4, 1e-5, 1e4, kNone},
         Defaults{"smollm3", 4, 4, 1e-6, 2e6, kNone, FeedForward::kSiluGate, true},
         Defaults{"granite", 32, 4, 1e-6, 1e4, kNone}, Defaults{"mixtral", 8, 4, 1e-5, 1e6, kNone},
-        Defaults{"olmoe", 32, 4, 1e-5, 1e4, kNone}, Defaults{"qwen3_moe", 4, 4, 1e-6, 1e4, kNone}),
+        Defaults{"olmoe", 32, 4, 1e-5, 1e4, kNone}, Defaults{"qwen3_moe", 4, 4, 1e-6, 1e4, kNone},
+        Defaults{"qwen2_moe", 16, 4, 1e-6, 1e4, kNone},
+        Defaults{"granitemoe", 32, 4, 1e-6, 1e4, kNone},
+        Defaults{"glm4_moe", 8, 4, 1e-5, 1e4, kNone}),
     [](const auto& each) { return std::string(each.param.family); });
 
 // --- the padding token ---------------------------------------------------------------------------
@@ -378,6 +381,74 @@ TEST(FamilyExperts, OfQwen3MoeAreInTheLayersThatTheKeysName) {
   EXPECT_EQ(windows(parse_with("qwen3_moe", R"({"use_sliding_window": true})")), kAll);
 }
 
+TEST(FamilyExperts, OfQwen2MoeHaveOneThatAllTokensHave) {
+  const ModelConfig absent = parse_with("qwen2_moe");
+  const ExpertOptions& experts = absent.experts;
+  EXPECT_EQ(experts.count, 60);
+  EXPECT_EQ(experts.per_row, 4);
+  EXPECT_EQ(experts.intermediate, 1408);
+  EXPECT_EQ(experts.shared_intermediate, 5632);
+  EXPECT_TRUE(experts.gates_shared);
+  EXPECT_EQ(experts.rule, (ExpertRule{.normalizes = false, .rounds_weights = true}));
+  EXPECT_TRUE(absent.has_qkv_bias);
+  EXPECT_FALSE(absent.has_projection_bias);
+  EXPECT_FALSE(parse_with("qwen2_moe", R"({"qkv_bias": false})").has_qkv_bias);
+  EXPECT_EQ(layers_with_experts(parse_with("qwen2_moe", R"({"mlp_only_layers": [0, 4]})")),
+            (std::vector<bool>{false, true, true, true, false, true}));
+  EXPECT_EQ(windows(parse_with("qwen2_moe", R"({"use_sliding_window": true})")),
+            (std::vector<std::int64_t>{4096, 0, 4096, 0, 4096, 0}));
+  EXPECT_EQ(
+      windows(parse_with("qwen2_moe", R"({"use_sliding_window": true, "max_window_layers": 3})")),
+      (std::vector<std::int64_t>{4096, 0, 4096, 0, 0, 0}));
+}
+
+TEST(FamilyExperts, OfGraniteMoeAreInAllLayersWithItsMultipliers) {
+  const ModelConfig absent = parse_with("granitemoe");
+  EXPECT_EQ(absent.experts, (ExpertOptions{8, 2, absent.intermediate, {.rounds_weights = true}}));
+  EXPECT_EQ(layers_with_experts(absent), std::vector<bool>(6, true));
+  EXPECT_EQ(absent.score_scale, 1);
+  const ModelConfig scaled =
+      parse_with("granitemoe", R"({"embedding_multiplier": 12, "attention_multiplier": 0.5,
+                        "residual_multiplier": 0.25, "logits_scaling": 4})");
+  EXPECT_EQ(scaled.embedding_scale, 12);
+  EXPECT_EQ(scaled.score_scale, 0.5);
+  EXPECT_EQ(scaled.residual_scale, 0.25);
+  EXPECT_EQ(scaled.logit_scale, 0.25);
+}
+
+TEST(FamilyExperts, OfGlm4MoeAreChosenByBiasedSigmoids) {
+  const ModelConfig absent = parse_with("glm4_moe");
+  const ExpertOptions& experts = absent.experts;
+  EXPECT_EQ(experts.count, 128);
+  EXPECT_EQ(experts.per_row, 8);
+  EXPECT_EQ(experts.intermediate, 1408);
+  EXPECT_EQ(experts.shared_intermediate, 1408);
+  EXPECT_FALSE(experts.gates_shared);
+  EXPECT_TRUE(experts.has_choice_bias);
+  EXPECT_EQ(experts.rule, (ExpertRule{.scores = ExpertScores::kSigmoid}));
+  EXPECT_EQ(layers_with_experts(absent), (std::vector<bool>{false, true, true, true, true, true}));
+  EXPECT_EQ(absent.rotary_width, 2);
+  EXPECT_EQ(absent.query_key_norms, QueryKeyNorms::kNone);
+  EXPECT_FALSE(absent.has_qkv_bias);
+  const ModelConfig other = parse_with(
+      "glm4_moe", R"({"attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 1.0,
+                      "n_group": 4, "topk_group": 2, "n_shared_experts": 3,
+                      "routed_scaling_factor": 2.5, "norm_topk_prob": false,
+                      "first_k_dense_replace": 5, "num_mtp_layers": 2})");
+  EXPECT_TRUE(other.has_qkv_bias);
+  EXPECT_FALSE(other.has_projection_bias);
+  EXPECT_EQ(other.query_key_norms, QueryKeyNorms::kEachHead);
+  EXPECT_EQ(other.rotary_width, 4);
+  EXPECT_EQ(other.experts.shared_intermediate, 3 * 1408);
+  EXPECT_EQ(other.experts.rule, (ExpertRule{.normalizes = false,
+                                            .scores = ExpertScores::kSigmoid,
+                                            .groups = 4,
+                                            .chosen_groups = 2,
+                                            .scale = 2.5F}));
+  EXPECT_EQ(layers_with_experts(other),
+            (std::vector<bool>{false, false, false, false, false, true}));
+}
+
 TEST(FamilyExperts, OfFamiliesThatAreNotBuiltAreRefusedWithWhatIsMissing) {
   TERRACE_EXPECT_THROW_WITH(parse_with("deepseek_v3"), ConfigError, "latent attention");
   TERRACE_EXPECT_THROW_WITH(parse_with("gpt_oss"), ConfigError, "attention sinks");
@@ -483,7 +554,37 @@ INSTANTIATE_TEST_SUITE_P(
                          "mlp_only_layers"},
         RefusedByAFamily{"qwen3_moe_windows", "qwen3_moe",
                          R"({"use_sliding_window": true, "max_window_layers": 2})",
-                         "max_window_layers"}),
+                         "max_window_layers"},
+        RefusedByAFamily{"qwen2_moe_balance", "qwen2_moe", kNullCoefficient,
+                         "router_aux_loss_coef"},
+        RefusedByAFamily{"qwen2_moe_shared", "qwen2_moe",
+                         R"({"shared_expert_intermediate_size": 0})",
+                         "shared_expert_intermediate_size"},
+        RefusedByAFamily{"qwen2_moe_name", "qwen2_moe", R"({"num_local_experts": 4})",
+                         "num_local_experts"},
+        RefusedByAFamily{"qwen2_moe_heads", "qwen2_moe", R"({"num_key_value_heads": null})",
+                         "num_key_value_heads"},
+        RefusedByAFamily{"granitemoe_balance", "granitemoe", kNullCoefficient,
+                         "router_aux_loss_coef"},
+        RefusedByAFamily{"granitemoe_biases", "granitemoe", R"({"mlp_bias": true})", "mlp_bias"},
+        RefusedByAFamily{"granitemoe_shared", "granitemoe", R"({"shared_intermediate_size": 8})",
+                         "shared_intermediate_size"},
+        RefusedByAFamily{"glm4_moe_groups", "glm4_moe", R"({"n_group": 3})", "n_group"},
+        RefusedByAFamily{"glm4_moe_small_groups", "glm4_moe", R"({"n_group": 128})", "n_group"},
+        RefusedByAFamily{"glm4_moe_many_groups", "glm4_moe",
+                         R"({"n_group": 65, "n_routed_experts": 130})", "n_group"},
+        RefusedByAFamily{"glm4_moe_chosen_groups", "glm4_moe",
+                         R"({"n_group": 32, "topk_group": 1})", "topk_group"},
+        RefusedByAFamily{"glm4_moe_more_groups", "glm4_moe", R"({"n_group": 2, "topk_group": 3})",
+                         "topk_group"},
+        RefusedByAFamily{"glm4_moe_no_shared", "glm4_moe", R"({"n_shared_experts": 0})",
+                         "n_shared_experts"},
+        RefusedByAFamily{"glm4_moe_rotary", "glm4_moe", R"({"partial_rotary_factor": 0.3})",
+                         "partial_rotary_factor"},
+        RefusedByAFamily{"glm4_moe_null_rotary", "glm4_moe", R"({"partial_rotary_factor": null})",
+                         "partial_rotary_factor"},
+        RefusedByAFamily{"glm4_moe_windows", "glm4_moe", R"({"sliding_window": 8})",
+                         "sliding_window"}),
     [](const auto& each) { return std::string(each.param.what); });
 
 }  // namespace

@@ -28,6 +28,30 @@ struct SmallModel {
   std::int64_t window = 16;  // of gemma2 and gemma3_text, in the layers that have one
 };
 
+// Returns the keys of experts; empty for a family without them. Where layers may have none, the
+// second layer has none, or the first one.
+inline std::string small_experts_json(std::string_view family, const SmallModel& sizes) {
+  const std::int64_t inner = sizes.intermediate / 4;
+  if (family == "mixtral") return R"(, "num_experts": 5, "num_experts_per_tok": 2)";
+  if (family == "granitemoe") {
+    return R"(, "num_local_experts": 5, "num_experts_per_tok": 2, "residual_multiplier": 0.5,
+              "attention_multiplier": 0.3)";
+  }
+  if (family == "glm4_moe") {
+    return fmt::format(
+        R"(, "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": {},
+            "partial_rotary_factor": 0.4, "use_qk_norm": true, "routed_scaling_factor": 1.5)",
+        inner);
+  }
+  if (!family.ends_with("_moe")) return "";
+  return fmt::format(
+      R"(, "num_experts": 5, "num_experts_per_tok": 2, "mlp_only_layers": [1],
+          "moe_intermediate_size": {}{})",
+      inner,
+      family == "qwen2_moe" ? fmt::format(R"(, "shared_expert_intermediate_size": {})", 2 * inner)
+                            : "");
+}
+
 // Returns its config.json, as transformers writes it for the family.
 inline std::string small_config_json(std::string_view family, const SmallModel& sizes) {
   if (family == "gpt2") {
@@ -38,29 +62,23 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
         sizes.intermediate, sizes.tied);
   }
   const bool is_gemma = family.starts_with("gemma");
-  const bool has_no_bias =
-      family == "mistral" || family == "mixtral" || family == "qwen2" || family == "phi3";
+  const bool has_no_bias = family == "mistral" || family == "mixtral" || family == "qwen2" ||
+                           family == "qwen2_moe" || family == "phi3";
   const bool has_mlp_bias = family == "llama" || family == "smollm3" || family == "granite";
+  const bool has_only_experts = family == "mixtral" || family == "granitemoe";
   std::string more;
   if (!has_no_bias) more += fmt::format(R"(, "attention_bias": {})", sizes.bias);
   if (has_mlp_bias) more += fmt::format(R"(, "mlp_bias": {})", sizes.bias);
   if (is_gemma) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
-  const bool has_few = family == "mixtral" || family == "olmoe";  // no dense layers
-  if (has_few || family == "qwen3_moe") {
-    more += R"(, "num_experts": 5, "num_experts_per_tok": 2)";
-  }
-  if (family == "qwen3_moe") {  // the second layer has none
-    more += fmt::format(R"(, "moe_intermediate_size": {}, "mlp_only_layers": [1])",
-                        sizes.intermediate / 4);
-  }
+  more += small_experts_json(family, sizes);
   return fmt::format(
       R"({{"model_type": "{}", "hidden_size": {}, "num_hidden_layers": {},
           "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
           "intermediate_size": {}, "vocab_size": {}, "max_position_embeddings": {},
           "rms_norm_eps": 1e-05, "tie_word_embeddings": {}, "pad_token_id": {}{}}})",
       family, sizes.width, sizes.layers, sizes.heads, sizes.key_value_heads, sizes.head_width,
-      has_few ? sizes.intermediate / 4 : sizes.intermediate, sizes.vocabulary, sizes.positions,
-      sizes.tied, family == "llama" ? "null" : "3", more);
+      has_only_experts ? sizes.intermediate / 4 : sizes.intermediate, sizes.vocabulary,
+      sizes.positions, sizes.tied, family == "llama" ? "null" : "3", more);
 }
 
 inline ModelConfig small_model(std::string_view family, const SmallModel& sizes) {
