@@ -40,6 +40,9 @@ std::string describe(const DecoderOptions& options) {
                         o.experts.intermediate, o.experts.rule.normalizes,
                         o.experts.rule.rounds_weights);
   }
+  if (o.experts.has_bias) text += " biases";
+  if (o.experts.storage == ExpertStorage::kInterleaved) text += " interleaved";
+  if (o.has_sinks) text += " sinks";
   for (const LayerOptions& layer : o.layer_options) {
     text += fmt::format(" {}/{}{}", layer.rope, layer.window, layer.has_experts ? "/experts" : "");
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "runtime/model/expert_biases.h"
 #include "runtime/model/expert_groups.h"
 
 namespace terrace {
@@ -43,6 +44,7 @@ struct ExpertTensors {
   std::int64_t per_row = 0;           // k
   std::int64_t slots = 0;             // S
   GateActivation activation = GateActivation::kSilu;
+  ExpertBiases biases;
   std::vector<ExpertWeights> groups;  // ascending
   // Whether every group is a group of parameters of its own, which a part of the pass works with.
   // Else all experts are in the unit's own group, and the pass is one part.
@@ -67,22 +69,20 @@ struct GroupTensors {
     return 2.0 * share() * static_cast<double>(layer.slots) * columns *
            static_cast<double>(layer.width);
   }
+  ExpertSlots expert_slots() const {
+    return {layer.route.order, layer.route.offsets, layer.per_row,
+            weights.first,     weights.count,       share()};
+  }
 };
 
 // The numbers and tensors that the calls of a group need when they run. Each call has a copy.
 struct GroupRows {
   Route route;
-  std::int64_t per_row = 0;
-  std::int64_t first = 0, count = 0;  // the experts
+  ExpertSlots slots;
   std::int64_t width = 0, inner = 0;  // C and I
 
   explicit GroupRows(const GroupTensors& t)
-      : route(t.layer.route),
-        per_row(t.layer.per_row),
-        first(t.weights.first),
-        count(t.weights.count),
-        width(t.layer.width),
-        inner(t.layer.inner) {}
+      : route(t.layer.route), slots(t.expert_slots()), width(t.layer.width), inner(t.layer.inner) {}
 
   // Returns the matrix of each expert, or its gradient, as a row.
   StridedRows matrices(const UnitRun& run, TensorId all, ExpertMatrix matrix) const {
@@ -90,16 +90,8 @@ struct GroupRows {
     if (matrix == ExpertMatrix::kGateUp) return columns_of(run.view(all), 0, gate_up);
     return columns_of(run.view(all), gate_up, inner * width);
   }
-  // Returns where the rows of the group's experts begin, and where the last ones end.
-  TensorView offsets(const UnitRun& run) const {
-    TensorView offsets = run.view(route.offsets);
-    offsets.data += static_cast<std::size_t>(first) * sizeof(std::int32_t);
-    offsets.shape[0] = count + 1;
-    return offsets;
-  }
-  ExpertRows rows(const UnitRun& run) const {
-    return {run.view(route.order), offsets(run), per_row};
-  }
+  TensorView offsets(const UnitRun& run) const { return slots.offsets_of(run); }
+  ExpertRows rows(const UnitRun& run) const { return slots.rows(run); }
 };
 
 TensorId sorted_rows(const LayerSite& site, std::string_view name, const ExpertTensors& t,
@@ -375,6 +367,9 @@ GroupTensors activated_rows(const LayerSite& site, const ExpertTensors& t,
   group.up = sorted_rows(site, "up", t, 2 * t.inner);
   group.activated = sorted_rows(site, "activated", t, t.inner);
   site.graph.call(forward_call(group, ExpertMatrix::kGateUp, {t.x, true}, group.up));
+  if (t.biases.up != kNoTensor) {
+    site.graph.call(add_bias_call(group.expert_slots(), t.biases.up, group.up));
+  }
   site.graph.call(activation_call(group));
   return group;
 }
@@ -396,11 +391,21 @@ void group_backward(const LayerSite& site, const GroupTensors& t, const LayerGra
   clear_expert_padding(site, t.weights);
   graph.call(input_gradient_call(t, ExpertMatrix::kDown, {g.dy, true}, slots.dh));
   graph.call(weigh_call(t, slots));
+  const ExpertBiases& biases = t.layer.biases;
+  if (biases.down != kNoTensor) {
+    graph.call(bias_share_call(t.expert_slots(), g.dy, biases.down, g.dweight));
+  }
+  if (biases.ddown != kNoTensor) {
+    graph.call(bias_gradient_call(t.expert_slots(), {g.dy, t.layer.route.weight, biases.ddown}));
+  }
   if (trains) {
     graph.call(weight_gradient_call(t, ExpertMatrix::kDown, {g.dy, true}, {slots.weighted, false}));
   }
   const TensorId dup = sorted_rows(site, "gradient of up", t.layer, 2 * t.layer.inner);
   graph.call(activation_gradient_call(t, slots.dh, dup));
+  if (biases.dup != kNoTensor) {
+    graph.call(bias_gradient_call(t.expert_slots(), {dup, kNoTensor, biases.dup}));
+  }
   if (trains) {
     graph.call(weight_gradient_call(t, ExpertMatrix::kGateUp, {dup, false}, {t.layer.x, true}));
   }
@@ -421,6 +426,7 @@ void experts_backward(const LayerSite& site, const ExpertTensors& forward, Tenso
   UnitGraph& graph = site.graph;
   ExpertTensors t = forward;
   t.route = choose(site, forward.route.logits);
+  add_bias_gradients(site, t.biases);
   LayerGradients g;
   g.dy = dy;
   g.dweight = graph.like(t.route.weight, "gradient of expert weights");
@@ -435,6 +441,7 @@ void experts_backward(const LayerSite& site, const ExpertTensors& forward, Tenso
   }
   if (t.is_divided) graph.begin_part("router");
   clear_padding(site);
+  write_bias_gradients(site, t.biases);
   graph.call(choice_gradient_call(site, t.route, g.dweight, graph.next_gradient(t.route.logits)));
   const TensorId dx = graph.like(t.x, "gradient of experts");
   graph.call(sum_call(t, g.rows, kNoTensor, dx));
@@ -452,15 +459,17 @@ TensorId experts(const LayerSite& site, TensorId x) {
   TERRACE_CHECK(site.layout.find(ParameterKind::kFeedForwardOutNorm) == nullptr);
   ExpertTensors t;
   t.experts = config.experts.count;
-  t.route = choose(site, linear(site, x, {site.weight(ParameterKind::kRouter, t.experts), {}},
+  t.route = choose(site, linear(site, x,
+                                {site.weight(ParameterKind::kRouter, t.experts),
+                                 site.weight(ParameterKind::kRouterBias, t.experts)},
                                 site.all_rows("router logits", t.experts)));
+  t.biases = expert_biases(site);
   t.x = x;
   t.width = config.width;
   t.inner = config.experts.intermediate;
   t.per_row = config.experts.per_row;
   t.slots = site.batch.rows() * t.per_row;
-  t.activation = config.feed_forward == FeedForward::kSiluGate ? GateActivation::kSilu
-                                                               : GateActivation::kGeluTanh;
+  t.activation = gate_activation(config.feed_forward);
   add_weights(site, t);
   const TensorId rows = sorted_rows(site, "results of slots", t, t.width);
   const TensorId y = site.all_rows("experts", t.width);
@@ -471,6 +480,9 @@ TensorId experts(const LayerSite& site, TensorId x) {
     if (t.is_divided) graph.begin_part("experts");
     const GroupTensors group = activated_rows(site, t, weights);
     graph.call(forward_call(group, ExpertMatrix::kDown, {group.activated, false}, rows));
+    if (t.biases.down != kNoTensor) {
+      graph.call(add_bias_call(group.expert_slots(), t.biases.down, rows));
+    }
     if (t.groups.size() == 1) kept.push_back({group.up, group.activated});
   }
   if (t.is_divided) graph.begin_part("sum");

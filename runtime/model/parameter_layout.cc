@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "runtime/model/stored_elements.h"
 #include "runtime/model/trainable.h"
 
 namespace terrace {
@@ -178,6 +179,11 @@ class UnitBuilder {
     as_matrix(add(kind, rows, columns, expert), TensorCut::kReplicated);
   }
 
+  // Adds the biases of all experts, one a row.
+  void expert_biases(ParameterKind kind, std::int64_t columns) {
+    add(kind, config_.experts.count, columns).init = Init::kZeros;
+  }
+
   ParameterTensor& bias(ParameterKind kind, std::int64_t elements,
                         TensorCut cut = TensorCut::kReplicated) {
     ParameterTensor& tensor = add(kind, elements, 1);
@@ -186,6 +192,12 @@ class UnitBuilder {
     tensor.init_deviation = 0.0F;
     tensor.cut = cut;
     return tensor;
+  }
+
+  // Lets a vector start as matrices do.
+  void starts_random(ParameterTensor& vector) const {
+    vector.init = Init::kNormal;
+    vector.init_deviation = config_.initializer_range;
   }
 
   // Adds a norm of rows, with a bias if it is a layer norm that has one.
@@ -345,6 +357,9 @@ void add_attention_biases(const ModelConfig& config, UnitBuilder& unit) {
     unit.bias(ParameterKind::kValueBias, keys, TensorCut::kRows);
   }
   if (config.has_projection_bias) unit.bias(ParameterKind::kProjectionBias, config.width);
+  if (config.has_sinks) {
+    unit.starts_random(unit.bias(ParameterKind::kSinks, config.heads, TensorCut::kRows));
+  }
 }
 
 void add_query_key_norms(const ModelConfig& config, UnitBuilder& unit) {
@@ -397,6 +412,13 @@ void add_expert_matrices(const ModelConfig& config, UnitBuilder& unit) {
   }
 }
 
+void add_expert_biases(const ModelConfig& config, UnitBuilder& unit) {
+  unit.starts_random(unit.bias(ParameterKind::kRouterBias, config.experts.count));
+  unit.expert_biases(ParameterKind::kExpertGateBias, config.experts.intermediate);
+  unit.expert_biases(ParameterKind::kExpertUpBias, config.experts.intermediate);
+  unit.expert_biases(ParameterKind::kExpertDownBias, config.width);
+}
+
 void add_block(const ModelConfig& config, UnitBuilder& unit, bool has_experts) {
   add_attention_matrices(config, unit);
   if (has_experts) {
@@ -407,6 +429,7 @@ void add_block(const ModelConfig& config, UnitBuilder& unit, bool has_experts) {
   unit.adapters();
   add_attention_biases(config, unit);
   if (config.has_feed_forward_bias && !has_experts) add_feed_forward_biases(config, unit);
+  if (config.experts.has_bias && has_experts) add_expert_biases(config, unit);
   add_query_key_norms(config, unit);
   add_block_norms(config, unit);
 }
@@ -454,6 +477,7 @@ UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t ind
     if (joins && config.narrows_residual_init) tensor.init_deviation = residual;
     tensor.stored_transposed = config.stores_transposed && is_layer_weight(tensor.kind);
     TERRACE_CHECK(!tensor.stored_transposed || tensor.stored_rows == tensor.rows);
+    tensor.stored_elements = stored_elements(config, tensor);
   }
   return layout;
 }

@@ -42,6 +42,7 @@ class Case:
     embedding_deviation: float = 0.7
     head_gain: float = 1.0  # also scales an untied head: larger logits
     query_gain: float = 1.3  # also scales the query and key projections: larger scores
+    expert_gain: float = 1.0  # scales the matrices of gpt_oss's experts: larger gates
     padding_in_batch: bool = False  # the id pad_token_id is in every sequence
     masked_targets: bool = False  # some targets are -100
     stores_after: bool = True  # the parameters after the last step are small enough to be kept

@@ -15,6 +15,7 @@ inline constexpr auto kFamilies = std::to_array<std::string_view>({
     "gemma2",
     "gemma3_text",
     "gpt2",
+    "gpt_oss",
     "granite",
     "llama",
     "mistral",

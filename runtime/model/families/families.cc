@@ -10,6 +10,7 @@ constexpr auto kFamilies = std::to_array<const Family*>({
     &kGemma2Family,
     &kGemma3TextFamily,
     &kGpt2Family,
+    &kGptOssFamily,
     &kGraniteFamily,
     &kLlamaFamily,
     &kMistralFamily,
@@ -32,7 +33,6 @@ constexpr auto kMissing = std::to_array<Missing>({
     {"deepseek_v2", "latent attention and groups of experts"},
     {"deepseek_v3", "latent attention, groups of experts and weights of fp8"},
     {"glm4_moe", "a router with sigmoids and a bias, and shared experts"},
-    {"gpt_oss", "attention sinks, biases of experts and weights of mxfp4"},
     {"qwen2_moe", "a shared expert beside the chosen ones"},
 });
 

@@ -25,7 +25,7 @@ struct SmallModel {
   std::int64_t positions = 64;
   bool tied = false;
   bool bias = false;         // attention_bias and mlp_bias, where the family has these keys
-  std::int64_t window = 16;  // of gemma2 and gemma3_text, in the layers that have one
+  std::int64_t window = 16;  // of gemma2, gemma3_text, gpt_oss: in the layers that have one
 };
 
 // Returns its config.json, as transformers writes it for the family.
@@ -40,12 +40,13 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
   const bool is_gemma = family.starts_with("gemma");
   const bool has_no_bias =
       family == "mistral" || family == "mixtral" || family == "qwen2" || family == "phi3";
+  const bool is_gpt_oss = family == "gpt_oss";
   const bool has_mlp_bias = family == "llama" || family == "smollm3" || family == "granite";
   std::string more;
   if (!has_no_bias) more += fmt::format(R"(, "attention_bias": {})", sizes.bias);
   if (has_mlp_bias) more += fmt::format(R"(, "mlp_bias": {})", sizes.bias);
-  if (is_gemma) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
-  if (family == "mixtral" || family == "qwen3_moe") {
+  if (is_gemma || is_gpt_oss) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
+  if (family == "mixtral" || family == "qwen3_moe" || is_gpt_oss) {
     more += R"(, "num_experts": 5, "num_experts_per_tok": 2)";
   }
   if (family == "qwen3_moe") {  // the second layer has none
@@ -58,8 +59,8 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
           "intermediate_size": {}, "vocab_size": {}, "max_position_embeddings": {},
           "rms_norm_eps": 1e-05, "tie_word_embeddings": {}, "pad_token_id": {}{}}})",
       family, sizes.width, sizes.layers, sizes.heads, sizes.key_value_heads, sizes.head_width,
-      family == "mixtral" ? sizes.intermediate / 4 : sizes.intermediate, sizes.vocabulary,
-      sizes.positions, sizes.tied, family == "llama" ? "null" : "3", more);
+      family == "mixtral" || is_gpt_oss ? sizes.intermediate / 4 : sizes.intermediate,
+      sizes.vocabulary, sizes.positions, sizes.tied, family == "llama" ? "null" : "3", more);
 }
 
 inline ModelConfig small_model(std::string_view family, const SmallModel& sizes) {
