@@ -145,6 +145,32 @@ struct ExpertBackwardWeight {
   GradientMode mode = GradientMode::kAssign;
 };
 
+// y += the bias of the expert of each slot; y [S,N] is sorted. Row e of `biases` is the e-th
+// expert's bias, N elements. The sum is fp32 and rounded once.
+struct AddExpertBias {
+  ExpertRows rows;
+  StridedRows biases;
+  TensorView y;
+};
+// dbias[N] (fp32) = the sum of weight * dy over the slots of each expert, in their order, complete
+// in fp32 before it is stored or added. weight (fp32 [R,k]) may be empty: then every weight is 1.
+// The gradient of an expert without slots is zero.
+struct ExpertBiasGradient {
+  ExpertRows rows;
+  ExpertSide dy;
+  TensorView weight;
+  StridedRows dbiases;
+  GradientMode mode = GradientMode::kAssign;
+};
+// dweight (fp32 [R,k]) += the dot product of dy and the bias of the expert, for each slot: the
+// share that a bias has in the gradient of the weight with which the result is multiplied.
+struct AddBiasShare {
+  ExpertRows rows;
+  ExpertSide dy;
+  StridedRows biases;
+  TensorView dweight;
+};
+
 // y[r] = the sum over j of weight[r,j] * rows[place[r,j]], in the order of j, in fp32 and rounded
 // once. rows [S,C] is sorted, y is [R,C]. weight (fp32 [R,k]) may be empty: then every weight is 1.
 struct SumExpertRows {

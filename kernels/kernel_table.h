@@ -129,12 +129,15 @@ struct AttentionShape {
 // window W > 0 it sees only the last W of them: key > position - W. With first_keys (i32 [batch,
 // queries]) it sees no key before its own first key, where its document starts. A first key is at
 // most the query's position, and never less than the first key of the query before it. A score is
-// scale * q.k; with soft_cap > 0 it then becomes soft_cap * tanh(score / soft_cap).
+// scale * q.k; with soft_cap > 0 it then becomes soft_cap * tanh(score / soft_cap). With sinks
+// ([H], compute type), every query of head h also sees a key without a value, whose score is
+// sinks[h]: exp(sinks[h]) is a term of the softmax's sum, and so of log_sum_exp.
 struct AttentionRule {
   float scale = 1.0F;
   float soft_cap = 0.0F;
   std::int64_t window = 0;
   TensorView first_keys = {};  // may be empty
+  TensorView sinks = {};       // may be empty
 };
 // q [batch*queries, H*D], k and v [batch*keys, G*D], columns of one matrix or of several: query
 // head h sees the keys and values of head h / (H/G). out [batch*queries, H*D]; log_sum_exp [batch,
@@ -147,7 +150,7 @@ struct AttentionForward {
   TensorView out, log_sum_exp;
 };
 // dq, dk and dv have the shapes of q, k and v. queries == keys, because a caller that keeps the
-// keys of earlier calls does not train.
+// keys of earlier calls does not train. The rule's sinks are not read: log_sum_exp has them.
 struct AttentionBackward {
   AttentionShape shape;
   AttentionRule rule;
@@ -155,12 +158,24 @@ struct AttentionBackward {
   TensorView out, log_sum_exp, dout;
   StridedRows dq = {}, dk = {}, dv = {};
 };
+// dsinks[H] (fp32) = minus the sum, over all queries of a head, of exp(sinks[h] - log_sum_exp)
+// times the query's dout.out. Queries are added in an order that the shape fixes. keys is not read.
+struct AttentionSinksBackward {
+  AttentionShape shape;
+  TensorView sinks, out, log_sum_exp, dout, dsinks;
+  GradientMode mode = GradientMode::kAssign;
+};
 
 // y[R,I] = activation(gate) * up with gate_up [R,2I] = gate | up, rounded once.
 enum class GateActivation : std::uint8_t {
   kSilu,      // gate * sigmoid(gate)
   kGeluTanh,  // GELU by the tanh formula: gemma's gelu_pytorch_tanh
+  // With g = min(gate, kGateClamp) and u = up clamped to [-kGateClamp, kGateClamp], the result is
+  // g * sigmoid(kGateSlope * g) * (u + 1): gpt_oss. A clamped element has no gradient.
+  kClampedGate,
 };
+inline constexpr float kGateClamp = 7.0F;
+inline constexpr float kGateSlope = 1.702F;
 struct GluForward {
   TensorView gate_up, y;
   GateActivation activation = GateActivation::kSilu;
@@ -365,6 +380,7 @@ struct KernelTable {
   void (*rope)(const KernelContext&, const Rope&);
   void (*attention_forward)(const KernelContext&, const AttentionForward&);
   void (*attention_backward)(const KernelContext&, const AttentionBackward&);
+  void (*attention_sinks_backward)(const KernelContext&, const AttentionSinksBackward&);
   void (*glu_forward)(const KernelContext&, const GluForward&);
   void (*glu_backward)(const KernelContext&, const GluBackward&);
   void (*gelu_forward)(const KernelContext&, const GeluForward&);
@@ -395,6 +411,9 @@ struct KernelTable {
   void (*expert_forward)(const KernelContext&, const ExpertForward&);
   void (*expert_backward_input)(const KernelContext&, const ExpertBackwardInput&);
   void (*expert_backward_weight)(const KernelContext&, const ExpertBackwardWeight&);
+  void (*add_expert_bias)(const KernelContext&, const AddExpertBias&);
+  void (*expert_bias_gradient)(const KernelContext&, const ExpertBiasGradient&);
+  void (*add_bias_share)(const KernelContext&, const AddBiasShare&);
   void (*sum_expert_rows)(const KernelContext&, const SumExpertRows&);
   void (*weigh_expert_rows)(const KernelContext&, const WeighExpertRows&);
   void (*gate_rows)(const KernelContext&, const GateRows&);

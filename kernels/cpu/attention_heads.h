@@ -20,6 +20,12 @@ struct Head {
   std::int64_t b = 0, h = 0, g = 0;
 };
 
+// Returns element `at` of a vector of fp32 or bf16.
+inline float number_at(const TensorView& numbers, std::int64_t at) {
+  if (numbers.dtype == DType::kF32) return numbers.as<const float>()[at];
+  return to_float(numbers.as<const Bf16>()[at]);
+}
+
 class HeadRows {
  public:
   HeadRows(const AttentionShape& shape, DType dtype)
@@ -58,6 +64,12 @@ class HeadRows {
     TERRACE_CHECK(out.dtype == dtype_);
     TERRACE_CHECK_EQ(out.elements(), rows * out_stride());
     TERRACE_CHECK_EQ(log_sum_exp.elements(), rows * shape_.heads);
+  }
+  // Checks AttentionRule::sinks.
+  void check_sinks(const TensorView& sinks) const {
+    if (sinks.empty()) return;
+    TERRACE_CHECK(sinks.dtype == dtype_);
+    TERRACE_CHECK_EQ(sinks.elements(), shape_.heads);
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_activation.h"
 
+#include <limits>
+
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/parallel_blocks.h"
 #include "kernels/row_range.h"
@@ -51,7 +53,9 @@ struct Activated {
 };
 
 // silu' = s + g s (1 - s) with s = logistic(g).
+struct PlainUp;
 struct Silu {
+  using Up = PlainUp;
   HWY_INLINE static Vec value(Vec g) { return hn::Mul(g, logistic(g)); }
   HWY_INLINE static Activated both(Vec g) {
     const Vec s = logistic(g);
@@ -61,12 +65,52 @@ struct Silu {
 };
 
 struct Gelu {
+  using Up = PlainUp;
   HWY_INLINE static Vec value(Vec x) { return hn::Mul(x, gelu_gate(x).value); }
   HWY_INLINE static Activated both(Vec x) {
     const GeluGate gate = gelu_gate(x);
     const Vec bend = hn::Mul(gate.value, hn::Sub(splat(1.0F), gate.value));
     const Vec slope = hn::Add(gate.value, hn::Mul(x, hn::Mul(bend, gate.slope)));
     return {hn::Mul(x, gate.value), slope};
+  }
+};
+
+// Returns the lanes of x where it is neither below `low` nor above `high`, and zero elsewhere. A
+// NaN stays.
+HWY_INLINE Vec zero_outside(Vec x, Vec limited, float low, float high) {
+  const auto is_outside = hn::Or(hn::Lt(limited, splat(low)), hn::Gt(limited, splat(high)));
+  return hn::IfThenZeroElse(is_outside, x);
+}
+
+// The factor that the activation is multiplied by, and what its gradient is multiplied by.
+struct PlainUp {
+  HWY_INLINE static Vec value(Vec up) { return up; }
+  HWY_INLINE static Vec gradient(Vec /*up*/, Vec dfactor) { return dfactor; }
+};
+struct ClampedUp {
+  HWY_INLINE static Vec value(Vec up) {
+    const Vec clamped = hn::Max(splat(-kGateClamp), hn::Min(splat(kGateClamp), up));
+    return hn::Add(clamped, splat(1.0F));
+  }
+  HWY_INLINE static Vec gradient(Vec up, Vec dfactor) {
+    return zero_outside(dfactor, up, -kGateClamp, kGateClamp);
+  }
+};
+
+// g logistic(k g) of the clamped gate g.
+struct ClampedGate {
+  using Up = ClampedUp;
+  HWY_INLINE static Vec value(Vec gate) {
+    const Vec g = hn::Min(splat(kGateClamp), gate);
+    return hn::Mul(g, logistic(hn::Mul(splat(kGateSlope), g)));
+  }
+  HWY_INLINE static Activated both(Vec gate) {
+    const Vec g = hn::Min(splat(kGateClamp), gate);
+    const Vec inner = hn::Mul(splat(kGateSlope), g);
+    const Vec s = logistic(inner);
+    const Vec slope = hn::Mul(s, hn::MulAdd(inner, hn::Sub(splat(1.0F), s), splat(1.0F)));
+    const float lowest = -std::numeric_limits<float>::infinity();
+    return {hn::Mul(g, s), zero_outside(slope, gate, lowest, kGateClamp)};
   }
 };
 
@@ -78,19 +122,27 @@ void glu_forward_rows(const GluForward& op, std::int64_t begin, std::int64_t end
     const T* up = gate + I;
     T* y = op.y.as<T>() + r * I;
     for_each_vector(I, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
-      store_n(hn::Mul(Activation::value(load_n(gate + i, n)), load_n(up + i, n)), y + i, n);
+      const Vec factor = Activation::Up::value(load_n(up + i, n));
+      store_n(hn::Mul(Activation::value(load_n(gate + i, n)), factor), y + i, n);
     });
   }
 }
 
-void glu_forward(const GluForward& op, std::int64_t begin, std::int64_t end) {
-  const bool silu = op.activation == GateActivation::kSilu;
-  if (op.y.dtype == DType::kF32) {
-    return silu ? glu_forward_rows<Silu, float>(op, begin, end)
-                : glu_forward_rows<Gelu, float>(op, begin, end);
+template <typename T>
+void glu_forward_as(const GluForward& op, std::int64_t begin, std::int64_t end) {
+  switch (op.activation) {
+    case GateActivation::kSilu:
+      return glu_forward_rows<Silu, T>(op, begin, end);
+    case GateActivation::kGeluTanh:
+      return glu_forward_rows<Gelu, T>(op, begin, end);
+    case GateActivation::kClampedGate:
+      return glu_forward_rows<ClampedGate, T>(op, begin, end);
   }
-  if (silu) return glu_forward_rows<Silu, Bf16>(op, begin, end);
-  glu_forward_rows<Gelu, Bf16>(op, begin, end);
+}
+
+void glu_forward(const GluForward& op, std::int64_t begin, std::int64_t end) {
+  if (op.y.dtype == DType::kF32) return glu_forward_as<float>(op, begin, end);
+  glu_forward_as<Bf16>(op, begin, end);
 }
 
 template <typename Activation, typename T>
@@ -107,20 +159,27 @@ void glu_backward_rows(const GluBackward& op, std::int64_t begin, std::int64_t e
       const Vec dy_i = load_n(dy + i, n);
       const Vec up_i = load_n(up + i, n);
       const Activated at = Activation::both(g);
-      store_n(hn::Mul(hn::Mul(dy_i, up_i), at.slope), dgate + i, n);
-      store_n(hn::Mul(dy_i, at.value), dup + i, n);
+      store_n(hn::Mul(hn::Mul(dy_i, Activation::Up::value(up_i)), at.slope), dgate + i, n);
+      store_n(Activation::Up::gradient(up_i, hn::Mul(dy_i, at.value)), dup + i, n);
     });
   }
 }
 
-void glu_backward(const GluBackward& op, std::int64_t begin, std::int64_t end) {
-  const bool silu = op.activation == GateActivation::kSilu;
-  if (op.dy.dtype == DType::kF32) {
-    return silu ? glu_backward_rows<Silu, float>(op, begin, end)
-                : glu_backward_rows<Gelu, float>(op, begin, end);
+template <typename T>
+void glu_backward_as(const GluBackward& op, std::int64_t begin, std::int64_t end) {
+  switch (op.activation) {
+    case GateActivation::kSilu:
+      return glu_backward_rows<Silu, T>(op, begin, end);
+    case GateActivation::kGeluTanh:
+      return glu_backward_rows<Gelu, T>(op, begin, end);
+    case GateActivation::kClampedGate:
+      return glu_backward_rows<ClampedGate, T>(op, begin, end);
   }
-  if (silu) return glu_backward_rows<Silu, Bf16>(op, begin, end);
-  glu_backward_rows<Gelu, Bf16>(op, begin, end);
+}
+
+void glu_backward(const GluBackward& op, std::int64_t begin, std::int64_t end) {
+  if (op.dy.dtype == DType::kF32) return glu_backward_as<float>(op, begin, end);
+  glu_backward_as<Bf16>(op, begin, end);
 }
 
 template <typename T>

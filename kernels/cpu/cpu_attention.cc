@@ -119,8 +119,7 @@ class ForwardStrip {
     step_.sum = region_at<float>(own_, plan_.sum, kStrip);
     step_.output = region_at<float>(own_, plan_.output, strip_elements(D));
     step_.width = D;
-    std::fill_n(step_.max, kStrip, -std::numeric_limits<float>::infinity());
-    std::fill_n(step_.sum, kStrip, 0.0F);
+    begin_softmax(head);
     code_.pack_left({.source = rows_.query(op_.q, head, first),
                      .type = rows_.dtype(),
                      .stride = op_.q.stride,
@@ -149,6 +148,14 @@ class ForwardStrip {
   }
 
  private:
+  // A sink is like a key that comes before all others and has no value.
+  void begin_softmax(const Head& head) {
+    const bool has_sink = !op_.rule.sinks.empty();
+    const float lowest = -std::numeric_limits<float>::infinity();
+    std::fill_n(step_.max, kStrip, has_sink ? number_at(op_.rule.sinks, head.h) : lowest);
+    std::fill_n(step_.sum, kStrip, has_sink ? 1.0F : 0.0F);
+  }
+
   void add_panel(const Head& head, const StripPlace& place) {
     const std::int64_t D = op_.shape.head_width;
     float* scores = region_at<float>(own_, plan_.scores, plan_.panel_elements);
@@ -536,6 +543,7 @@ void cpu_attention_forward(const KernelContext& context, const AttentionForward&
   const HeadRows rows(op.shape, op.q.dtype);
   rows.check(op.q, op.k, op.v);
   rows.check(op.out, op.log_sum_exp);
+  rows.check_sinks(op.rule.sinks);
   const ForwardPlan plan(op);
   pack_all(context, rows, op.shape, plan.parts);
   const std::int64_t Q = op.shape.queries;

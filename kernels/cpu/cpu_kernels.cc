@@ -1,10 +1,12 @@
 #include "kernels/cpu/cpu_kernels.h"
 
+#include "kernels/cpu/attention_sinks.h"
 #include "kernels/cpu/cpu_activation.h"
 #include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/cpu_dropout.h"
 #include "kernels/cpu/cpu_elementwise.h"
 #include "kernels/cpu/cpu_embedding.h"
+#include "kernels/cpu/cpu_expert_biases.h"
 #include "kernels/cpu/cpu_expert_products.h"
 #include "kernels/cpu/cpu_experts.h"
 #include "kernels/cpu/cpu_head_loss.h"
@@ -34,6 +36,7 @@ constexpr KernelTable kCpuKernels = {
     .rope = cpu_rope,
     .attention_forward = cpu_attention_forward,
     .attention_backward = cpu_attention_backward,
+    .attention_sinks_backward = cpu_attention_sinks_backward,
     .glu_forward = cpu_glu_forward,
     .glu_backward = cpu_glu_backward,
     .gelu_forward = cpu_gelu_forward,
@@ -64,6 +67,9 @@ constexpr KernelTable kCpuKernels = {
     .expert_forward = cpu_expert_forward,
     .expert_backward_input = cpu_expert_backward_input,
     .expert_backward_weight = cpu_expert_backward_weight,
+    .add_expert_bias = cpu_add_expert_bias,
+    .expert_bias_gradient = cpu_expert_bias_gradient,
+    .add_bias_share = cpu_add_bias_share,
     .sum_expert_rows = cpu_sum_expert_rows,
     .weigh_expert_rows = cpu_weigh_expert_rows,
     .gate_rows = cpu_gate_rows,

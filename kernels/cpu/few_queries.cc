@@ -38,6 +38,21 @@ struct QueriesPlan {
   std::size_t scores = 0, output = 0, sums = 0;
 };
 
+// What a row's exponentials are divided by, and the logarithm of the softmax's sum.
+struct ExpSum {
+  double divisor, log_sum_exp;
+};
+
+// Returns the sums of a row of head h, with the head's sink where there is one.
+ExpSum with_sink(const AttentionRule& rule, std::int64_t h, const ExpRow& exps) {
+  const double max = static_cast<double>(exps.max);
+  if (rule.sinks.empty()) return {exps.sum, max + std::log(exps.sum)};
+  const double sink = static_cast<double>(number_at(rule.sinks, h));
+  const double most = std::max(max, sink);
+  const double sum = exps.sum * std::exp(max - most) + std::exp(sink - most);
+  return {sum * std::exp(most - max), most + std::log(sum)};
+}
+
 // Computes query `t` of the heads of a group, of which `head` is the first.
 void attend_group(const AttentionForward& op, const QueriesPlan& plan, const Head& head,
                   std::int64_t t, std::span<std::byte> own) {
@@ -63,9 +78,10 @@ void attend_group(const AttentionForward& op, const QueriesPlan& plan, const Hea
   map_logits(LogitMap(op.rule.scale, op.rule.soft_cap), scores, plan.group * count);
   for (std::int64_t r = 0; r < plan.group; ++r) {
     const ExpRow exps = exponentiate_row(scores + r * count, count);
-    sums[r] = exps.sum;
+    const ExpSum sum = with_sink(op.rule, head.h + r, exps);
+    sums[r] = sum.divisor;
     *rows.statistic(op.log_sum_exp.as<float>(), {head.b, head.h + r, head.g}, t) =
-        static_cast<float>(static_cast<double>(exps.max) + std::log(exps.sum));
+        static_cast<float>(sum.log_sum_exp);
   }
   mix_rows({.dtype = rows.dtype(),
             .weights = scores,
@@ -93,6 +109,7 @@ void few_queries_attention(const KernelContext& context, const AttentionForward&
   const HeadRows rows(op.shape, op.q.dtype);
   rows.check(op.q, op.k, op.v);
   rows.check(op.out, op.log_sum_exp);
+  rows.check_sinks(op.rule.sinks);
   const QueriesPlan plan(op);
   const std::int64_t Q = op.shape.queries;
   const std::int64_t G = op.shape.key_value_heads;

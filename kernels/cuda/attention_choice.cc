@@ -26,6 +26,7 @@ std::string refusal_of(const AttentionShape& s, const AttentionRule& rule,
   if (s.queries != s.keys) return "fewer queries than keys";
   if (rule.soft_cap > 0.0F) return "a soft cap on scores";
   if (!rule.first_keys.empty()) return "several documents in a sequence";
+  if (!rule.sinks.empty()) return "attention sinks";
   for (const StridedRows& rows : matrices) {
     if (rows.dtype != DType::kBF16 && rows.dtype != DType::kF16) return "neither bf16 nor fp16";
     if (rows.stride % kHeadWidthStep != 0) return "rows that are not aligned";

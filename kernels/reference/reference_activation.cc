@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -38,9 +39,28 @@ Activated<W> gelu_of(W x) {
   return {x / 2 * (1 + t), (1 + t) / 2 + x / 2 * (1 - t * t) * inner};
 }
 
+// The clamped gate g sigmoid(k g), which has no slope where it is clamped.
+template <typename W>
+Activated<W> clamped_gate_of(W x) {
+  const W limit = static_cast<W>(kGateClamp);
+  const W k = static_cast<W>(kGateSlope);
+  const W g = std::min(x, limit);
+  const W s = sigmoid(k * g);
+  return {g * s, x > limit ? 0 : s * (1 + k * g * (1 - s))};
+}
+
 template <typename W>
 Activated<W> activated(GateActivation activation, W gate) {
+  if (activation == GateActivation::kClampedGate) return clamped_gate_of(gate);
   return activation == GateActivation::kSilu ? silu_of(gate) : gelu_of(gate);
+}
+
+// Returns the factor that the activation is multiplied by, and its derivative.
+template <typename W>
+Activated<W> up_factor(GateActivation activation, W up) {
+  if (activation != GateActivation::kClampedGate) return {up, 1};
+  const W limit = static_cast<W>(kGateClamp);
+  return {std::clamp(up, -limit, limit) + 1, std::abs(up) > limit ? W{0} : W{1}};
 }
 
 template <typename T>
@@ -54,7 +74,7 @@ void glu(const GluForward& op) {
     const T* up = gate + I;
     for (std::int64_t i = 0; i < I; ++i) {
       const Wide<T> value = activated(op.activation, load(gate[i])).value;
-      op.y.as<T>()[r * I + i] = round_to<T>(value * load(up[i]));
+      op.y.as<T>()[r * I + i] = round_to<T>(value * up_factor(op.activation, load(up[i])).value);
     }
   }
 }
@@ -74,9 +94,9 @@ void glu_gradient(const GluBackward& op) {
     for (std::int64_t i = 0; i < I; ++i) {
       const Wide<T> dy = load(op.dy.as<T>()[r * I + i]);
       const Activated<Wide<T>> at = activated(op.activation, load(gate[i]));
-      const Wide<T> up_value = load(up[i]);
-      dgate[i] = round_to<T>(dy * up_value * at.slope);
-      dup[i] = round_to<T>(dy * at.value);
+      const Activated<Wide<T>> factor = up_factor(op.activation, load(up[i]));
+      dgate[i] = round_to<T>(dy * factor.value * at.slope);
+      dup[i] = round_to<T>(dy * at.value * factor.slope);
     }
   }
 }

@@ -30,6 +30,7 @@ void check_shape(const Op& op) {
   check_rows(op.v, B * K, G * D, op.out.dtype);
   TERRACE_CHECK_EQ(op.out.elements(), B * Q * H * D);
   TERRACE_CHECK_EQ(op.log_sum_exp.elements(), B * H * Q);
+  if (!op.rule.sinks.empty()) TERRACE_CHECK_EQ(op.rule.sinks.elements(), H);
 }
 
 template <typename T>
@@ -82,8 +83,13 @@ void forward_query(const AttentionForward& op, const Query& at, std::span<Wide<T
     const T* key = head_of<T>(op.k, at.b * K + j, at.g, D);
     weights[j] = score_of<T>(op.rule, dot<T>(query, key, D)).value;
   }
-  const Wide<T> max = *std::max_element(weights.begin() + at.first, weights.begin() + at.end);
+  Wide<T> max = *std::max_element(weights.begin() + at.first, weights.begin() + at.end);
   Wide<T> sum = 0;
+  if (!op.rule.sinks.empty()) {
+    const Wide<T> sink = load(op.rule.sinks.as<T>()[at.h]);
+    max = std::max(max, sink);
+    sum = std::exp(sink - max);
+  }
   for (std::int64_t j = at.first; j < at.end; ++j) {
     weights[j] = std::exp(weights[j] - max);
     sum += weights[j];
@@ -182,6 +188,26 @@ void backward(const KernelContext& context, const AttentionBackward& op) {
   }
 }
 
+template <typename T>
+void sinks_backward(const AttentionSinksBackward& op) {
+  const auto& [B, Q, K, H, G, D] = op.shape;
+  TERRACE_CHECK_EQ(op.sinks.elements(), H);
+  TERRACE_CHECK_EQ(op.dsinks.elements(), H);
+  TERRACE_CHECK_EQ(op.log_sum_exp.elements(), B * H * Q);
+  TERRACE_CHECK_EQ(op.out.elements(), B * Q * H * D);
+  TERRACE_CHECK_EQ(op.dout.elements(), op.out.elements());
+  for (std::int64_t h = 0; h < H; ++h) {
+    Wide<T> sum = 0;
+    for (std::int64_t row = 0; row < B * Q; ++row) {
+      const std::int64_t at = (row * H + h) * D;
+      const Wide<T> log_sum_exp = op.log_sum_exp.as<Wide<T>>()[(row / Q * H + h) * Q + row % Q];
+      const Wide<T> weight = std::exp(load(op.sinks.as<T>()[h]) - log_sum_exp);
+      sum -= weight * dot<T>(op.dout.as<T>() + at, op.out.as<T>() + at, D);
+    }
+    join_gradient(op.dsinks.as<Wide<T>>()[h], sum, op.mode);
+  }
+}
+
 }  // namespace
 
 void attention_forward(const KernelContext& context, const AttentionForward& op) {
@@ -192,6 +218,11 @@ void attention_forward(const KernelContext& context, const AttentionForward& op)
 void attention_backward(const KernelContext& context, const AttentionBackward& op) {
   with_compute_type(op.q.dtype,
                     [&]<typename T>(std::type_identity<T>) { backward<T>(context, op); });
+}
+
+void attention_sinks_backward(const KernelContext&, const AttentionSinksBackward& op) {
+  with_compute_type(op.out.dtype,
+                    [&]<typename T>(std::type_identity<T>) { sinks_backward<T>(op); });
 }
 
 std::size_t attention_forward_workspace(const AttentionForward& op, int) {

@@ -392,6 +392,58 @@ void backward_weight(const ExpertBackwardWeight& op) {
 }
 
 template <typename T>
+void add_bias(const AddExpertBias& op) {
+  const std::int64_t N = width_of(op.y);
+  TERRACE_CHECK_EQ(op.biases.width, N);
+  const Experts experts(op.rows);
+  TERRACE_CHECK_EQ(op.biases.rows, experts.count());
+  for (std::int64_t e = 0; e < experts.count(); ++e) {
+    const T* bias = reinterpret_cast<const T*>(op.biases.data) + e * op.biases.stride;
+    for (std::int64_t i = experts.begin(e); i < experts.end(e); ++i) {
+      T* y = op.y.as<T>() + i * N;
+      for (std::int64_t n = 0; n < N; ++n) y[n] = round_to<T>(load(y[n]) + load(bias[n]));
+    }
+  }
+}
+
+template <typename T>
+void bias_gradient(const ExpertBiasGradient& op) {
+  const std::int64_t N = width_of(op.dy.matrix);
+  TERRACE_CHECK_EQ(op.dbiases.width, N);
+  const Experts experts(op.rows);
+  TERRACE_CHECK_EQ(op.dbiases.rows, experts.count());
+  for (std::int64_t e = 0; e < experts.count(); ++e) {
+    auto* dbias = reinterpret_cast<Wide<T>*>(op.dbiases.data) + e * op.dbiases.stride;
+    for (std::int64_t n = 0; n < N; ++n) {
+      Wide<T> sum = 0;
+      for (std::int64_t i = experts.begin(e); i < experts.end(e); ++i) {
+        const std::int32_t slot = op.rows.order.as<std::int32_t>()[i];
+        const Wide<T> weight = op.weight.empty() ? 1 : op.weight.as<Wide<T>>()[slot];
+        sum += weight * load(experts.row_of<T>(op.dy, i)[n]);
+      }
+      join_gradient(dbias[n], sum, op.mode);
+    }
+  }
+}
+
+template <typename T>
+void bias_share(const AddBiasShare& op) {
+  const std::int64_t N = width_of(op.dy.matrix);
+  TERRACE_CHECK_EQ(op.biases.width, N);
+  const Experts experts(op.rows);
+  TERRACE_CHECK_EQ(op.biases.rows, experts.count());
+  for (std::int64_t e = 0; e < experts.count(); ++e) {
+    const T* bias = reinterpret_cast<const T*>(op.biases.data) + e * op.biases.stride;
+    for (std::int64_t i = experts.begin(e); i < experts.end(e); ++i) {
+      const T* dy = experts.row_of<T>(op.dy, i);
+      Wide<T> sum = 0;
+      for (std::int64_t n = 0; n < N; ++n) sum += load(dy[n]) * load(bias[n]);
+      op.dweight.as<Wide<T>>()[op.rows.order.as<std::int32_t>()[i]] += sum;
+    }
+  }
+}
+
+template <typename T>
 void sum_rows(const SumExpertRows& op) {
   const std::int64_t R = op.y.shape[0];
   const std::int64_t C = width_of(op.y);
@@ -515,6 +567,20 @@ void expert_backward_input(const KernelContext&, const ExpertBackwardInput& op) 
 void expert_backward_weight(const KernelContext&, const ExpertBackwardWeight& op) {
   with_compute_type(op.x.matrix.dtype,
                     [&]<typename T>(std::type_identity<T>) { backward_weight<T>(op); });
+}
+
+void add_expert_bias(const KernelContext&, const AddExpertBias& op) {
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) { add_bias<T>(op); });
+}
+
+void expert_bias_gradient(const KernelContext&, const ExpertBiasGradient& op) {
+  with_compute_type(op.dy.matrix.dtype,
+                    [&]<typename T>(std::type_identity<T>) { bias_gradient<T>(op); });
+}
+
+void add_bias_share(const KernelContext&, const AddBiasShare& op) {
+  with_compute_type(op.dy.matrix.dtype,
+                    [&]<typename T>(std::type_identity<T>) { bias_share<T>(op); });
 }
 
 void sum_expert_rows(const KernelContext&, const SumExpertRows& op) {

@@ -22,6 +22,7 @@ void layer_norm_backward(const KernelContext&, const LayerNormBackward&);
 void rope(const KernelContext&, const Rope&);
 void attention_forward(const KernelContext&, const AttentionForward&);
 void attention_backward(const KernelContext&, const AttentionBackward&);
+void attention_sinks_backward(const KernelContext&, const AttentionSinksBackward&);
 std::size_t attention_forward_workspace(const AttentionForward&, int workers);
 std::size_t attention_backward_workspace(const AttentionBackward&, int workers);
 
@@ -62,6 +63,9 @@ void sort_slots(const KernelContext&, const SortSlots&);
 void expert_forward(const KernelContext&, const ExpertForward&);
 void expert_backward_input(const KernelContext&, const ExpertBackwardInput&);
 void expert_backward_weight(const KernelContext&, const ExpertBackwardWeight&);
+void add_expert_bias(const KernelContext&, const AddExpertBias&);
+void expert_bias_gradient(const KernelContext&, const ExpertBiasGradient&);
+void add_bias_share(const KernelContext&, const AddBiasShare&);
 void sum_expert_rows(const KernelContext&, const SumExpertRows&);
 void weigh_expert_rows(const KernelContext&, const WeighExpertRows&);
 void gate_rows(const KernelContext&, const GateRows&);

@@ -46,7 +46,23 @@ struct Activated {
   float value, slope;
 };
 
+// The factor that an activation is multiplied by, and whether it has a gradient.
+struct PlainUp {
+  TERRACE_KERNEL static float value(float up) { return up; }
+  TERRACE_KERNEL static bool has_gradient(float) { return true; }
+};
+struct ClampedUp {
+  TERRACE_KERNEL static float value(float up) {
+    if (up > kGateClamp) return kGateClamp + 1.0F;
+    return up < -kGateClamp ? 1.0F - kGateClamp : up + 1.0F;
+  }
+  TERRACE_KERNEL static bool has_gradient(float up) {
+    return !(up > kGateClamp) && !(up < -kGateClamp);
+  }
+};
+
 struct Silu {
+  using Up = PlainUp;
   template <typename T>
   TERRACE_KERNEL static float value(float x) {
     return x * sigmoid<T>(x);
@@ -59,6 +75,7 @@ struct Silu {
 };
 
 struct Gelu {
+  using Up = PlainUp;
   template <typename T>
   TERRACE_KERNEL static float value(float x) {
     return x * gelu_share<T>(x);
@@ -71,10 +88,28 @@ struct Gelu {
   }
 };
 
+// g sigmoid(k g) of the clamped gate g.
+struct ClampedGate {
+  using Up = ClampedUp;
+  template <typename T>
+  TERRACE_KERNEL static float value(float gate) {
+    const float g = gate > kGateClamp ? kGateClamp : gate;
+    return g * sigmoid<T>(kGateSlope * g);
+  }
+  template <typename T>
+  TERRACE_KERNEL static Activated both(float gate) {
+    const float g = gate > kGateClamp ? kGateClamp : gate;
+    const float inner = kGateSlope * g;
+    const float s = sigmoid<T>(inner);
+    return {g * s, gate > kGateClamp ? 0.0F : s * (1.0F + inner * (1.0F - s))};
+  }
+};
+
 // Calls body(Activation) with the struct above.
 template <typename Body>
 void with_activation(GateActivation activation, const Body& body) {
   if (activation == GateActivation::kSilu) return body(Silu());
+  if (activation == GateActivation::kClampedGate) return body(ClampedGate());
   TERRACE_CHECK(activation == GateActivation::kGeluTanh);
   body(Gelu());
 }
@@ -94,7 +129,8 @@ struct GluBody {
     Floats<kPackOf<T>> out;
     TERRACE_UNROLL
     for (int i = 0; i < kPackOf<T>; ++i) {
-      out.at[i] = Activation::template value<T>(gate.value(i)) * up.value(i);
+      const float factor = Activation::Up::value(up.value(i));
+      out.at[i] = Activation::template value<T>(gate.value(i)) * factor;
     }
     store_words(y + r * I + first, round_words<T>(out), count, aligned);
   }
@@ -136,8 +172,8 @@ struct GluGradientBody {
     for (int i = 0; i < kPackOf<T>; ++i) {
       const float g = gradient.value(i);
       const Activated at = Activation::template both<T>(gate.value(i));
-      dgate.at[i] = g * up.value(i) * at.slope;
-      dup.at[i] = g * at.value;
+      dgate.at[i] = g * Activation::Up::value(up.value(i)) * at.slope;
+      dup.at[i] = Activation::Up::has_gradient(up.value(i)) ? g * at.value : 0.0F;
     }
     store_words(dgate_up + gate_at, round_words<T>(dgate), count, aligned);
     store_words(dgate_up + gate_at + I, round_words<T>(dup), count, aligned);

@@ -25,6 +25,7 @@ struct AttentionForwardKernel {
   AttentionPlaces places;
   AttentionStrides strides;
   KeyRule rule;
+  const T* sinks;  // may be null
   bool aligned;
 
   static constexpr float kLeast = -std::numeric_limits<float>::infinity();
@@ -62,6 +63,15 @@ struct AttentionForwardKernel {
   // capped scores are scaled already.
   TERRACE_KERNEL float scale_left() const {
     return Ruled && rule.soft_cap > 0.0F ? 1.0F : rule.scale;
+  }
+
+  // Returns the state before the first key. A sink is like a key that comes before all others and
+  // has no value; the first of the four threads of a row adds its exponential.
+  TERRACE_KERNEL RowState first_state(int t, std::int64_t h) const {
+    if (sinks == nullptr) return {{kLeast, kLeast}, {0.0F, 0.0F}, {0, 0}};
+    const float max = widened(sinks[h]) / scale_left();
+    const float sum = mma_pair(t) == 0 ? 1.0F : 0.0F;
+    return {{max, max}, {sum, sum}, {0, 0}};
   }
 
   // Hides, in the tile that begins at `key`, the keys past the query.
@@ -198,7 +208,7 @@ struct AttentionForwardKernel {
     States<Block> states;
     Mixed<Block> mixed;
     block.for_each_thread([&](int t) {
-      states[t] = {{kLeast, kLeast}, {0.0F, 0.0F}, {0, 0}};
+      states[t] = first_state(t, at.h);
       mixed[t] = {};
       for (int half = 0; Ruled && half < 2; ++half) {
         const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, 2 * half);
@@ -257,6 +267,7 @@ void launch_attention(Launcher& launcher, const AttentionForward& op, const KeyR
                       .places = {s},
                       .strides = {op.q.stride, op.k.stride, op.v.stride},
                       .rule = rule,
+                      .sinks = op.rule.sinks.empty() ? nullptr : op.rule.sinks.as<T>(),
                       .aligned = aligned};
   launcher.template launch<kAttentionThreads>("attention_forward", kernel,
                                               s.batch * s.heads * divide_up(s.queries, kOwnRows),
@@ -268,6 +279,7 @@ void attention_forward(Launcher& launcher, const AttentionForward& op) {
   const AttentionShape& s = op.shape;
   check_heads(s, op.q, op.k, op.v);
   TERRACE_CHECK_EQ(op.out.elements(), s.batch * s.queries * s.heads * s.head_width);
+  if (!op.rule.sinks.empty()) TERRACE_CHECK_EQ(op.rule.sinks.elements(), s.heads);
   if (launcher.attention(op)) return;
   const KeyRule rule = key_rule(s, op.rule);
   with_compute_type(op.q.dtype, [&]<typename T>(std::type_identity<T>) {

@@ -73,7 +73,7 @@ void choose_experts(Launcher& launcher, const ChooseExperts& op) {
                                     E,
                                     k,
                                     op.rule,
-                                    op.bias.as<T>(),
+                                    op.bias.empty() ? nullptr : op.bias.as<T>(),
                                     op.bias.empty() ? 0 : op.bias.elements() / E};
     launch_map<1>(launcher, "choose_experts", 1, R, body);
   });

@@ -9,9 +9,11 @@
 #include "kernels/shared/activation.h"
 #include "kernels/shared/attention_backward.h"
 #include "kernels/shared/attention_forward.h"
+#include "kernels/shared/attention_sinks.h"
 #include "kernels/shared/dropout.h"
 #include "kernels/shared/elementwise.h"
 #include "kernels/shared/embedding.h"
+#include "kernels/shared/expert_biases.h"
 #include "kernels/shared/expert_products.h"
 #include "kernels/shared/experts.h"
 #include "kernels/shared/head_loss.h"
@@ -84,6 +86,8 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .rope = K::template run<Rope, rope<L>>,
       .attention_forward = K::template run<AttentionForward, attention_forward<L>>,
       .attention_backward = K::template run<AttentionBackward, attention_backward<L>>,
+      .attention_sinks_backward =
+          K::template run<AttentionSinksBackward, attention_sinks_backward<L>>,
       .glu_forward = K::template run<GluForward, glu_forward<L>>,
       .glu_backward = K::template run<GluBackward, glu_backward<L>>,
       .gelu_forward = K::template run<GeluForward, gelu_forward<L>>,
@@ -114,6 +118,9 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .expert_forward = K::template run<ExpertForward, expert_forward<L>>,
       .expert_backward_input = K::template run<ExpertBackwardInput, expert_backward_input<L>>,
       .expert_backward_weight = K::template run<ExpertBackwardWeight, expert_backward_weight<L>>,
+      .add_expert_bias = K::template run<AddExpertBias, add_expert_bias<L>>,
+      .expert_bias_gradient = K::template run<ExpertBiasGradient, expert_bias_gradient<L>>,
+      .add_bias_share = K::template run<AddBiasShare, add_bias_share<L>>,
       .sum_expert_rows = K::template run<SumExpertRows, sum_expert_rows<L>>,
       .weigh_expert_rows = K::template run<WeighExpertRows, weigh_expert_rows<L>>,
       .gate_rows = K::template run<GateRows, gate_rows<L>>,

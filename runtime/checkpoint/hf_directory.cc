@@ -49,6 +49,28 @@ void check_tensor(const std::string& directory, const SafetensorsTensor& stored,
   }
 }
 
+// Adds the first, middle and last bytes of a tensor.
+void add_samples(const SafetensorsFile& file, const SafetensorsTensor& tensor,
+                 StreamingHash& hash) {
+  constexpr std::uint64_t kSampleBytes = 64 << 10;
+  std::vector<std::byte> sample(std::min(kSampleBytes, tensor.size_bytes()));
+  const std::uint64_t last = tensor.size_bytes() - sample.size();
+  for (const std::uint64_t at : {std::uint64_t{0}, last / 2, last}) {
+    file.read(tensor, at, sample);
+    hash.add(sample);
+  }
+}
+
+void add_all(const SafetensorsFile& file, const SafetensorsTensor& tensor, StreamingHash& hash) {
+  std::vector<std::byte> piece(std::min<std::uint64_t>(kBufferBytes, tensor.size_bytes()));
+  for (std::uint64_t at = 0; at < tensor.size_bytes(); at += piece.size()) {
+    const auto part =
+        std::span(piece).first(std::min<std::uint64_t>(piece.size(), tensor.size_bytes() - at));
+    file.read(tensor, at, part);
+    hash.add(part);
+  }
+}
+
 }  // namespace
 
 std::string why_bytes_are_foreign(const std::string& directory, const ModelConfig& config) {
@@ -113,21 +135,51 @@ void HfDirectory::find_parameters(const std::vector<UnitLayout>& layout) {
   for (const UnitLayout& unit : layout) {
     for (const ParameterTensor& tensor : unit.tensors) {
       if (is_adapter(tensor.kind)) continue;  // in files of its own
-      const Place place = locate(tensor.stored_name);
-      if (place.tensor == nullptr) {
-        const bool head = tensor.kind == ParameterKind::kHeadWeight;
-        throw ConfigError(
-            fmt::format("{}: tensor {} is not in the files", directory_, tensor.stored_name),
-            head ? "if the head is the embedding, config.json must contain "
-                   "\"tie_word_embeddings\": true"
-                 : "the files are incomplete, or belong to another model than config.json");
-      }
-      check_tensor(directory_, *place.tensor, tensor);
+      const StoredTensor found = find_stored(tensor);
       StoredTensor& stored = parameters_[tensor.stored_name];
-      stored.place = place;
+      stored.place = found.place;
+      stored.scales = found.scales;
       stored.parameters.push_back(tensor.name);
     }
   }
+}
+
+HfDirectory::StoredTensor HfDirectory::find_stored(const ParameterTensor& tensor) const {
+  StoredTensor stored{locate(tensor.stored_name)};
+  if (stored.place.tensor != nullptr) {
+    check_tensor(directory_, *stored.place.tensor, tensor);
+    return stored;
+  }
+  if (tensor.stored_elements) {
+    stored = {locate(tensor.stored_name + kMxfp4Blocks), locate(tensor.stored_name + kMxfp4Scales)};
+  }
+  if (stored.place.tensor == nullptr || stored.scales.tensor == nullptr) {
+    const bool head = tensor.kind == ParameterKind::kHeadWeight;
+    throw ConfigError(
+        fmt::format("{}: tensor {} is not in the files", directory_, tensor.stored_name),
+        head ? "if the head is the embedding, config.json must contain "
+               "\"tie_word_embeddings\": true"
+             : "the files are incomplete, or belong to another model than config.json");
+  }
+  check_mxfp4(directory_, mxfp4_of(stored), tensor);
+  return stored;
+}
+
+Mxfp4Tensor HfDirectory::mxfp4_of(const StoredTensor& stored) {
+  return {{stored.place.file, stored.place.tensor}, {stored.scales.file, stored.scales.tensor}};
+}
+
+std::vector<HfDirectory::Place> HfDirectory::StoredTensor::places() const {
+  if (is_mxfp4()) return {place, scales};
+  return {place};
+}
+
+DType HfDirectory::StoredTensor::dtype() const {
+  return is_mxfp4() ? DType::kBF16 : dtype_of_values(place.tensor->type);
+}
+
+std::uint64_t HfDirectory::StoredTensor::elements() const {
+  return (is_mxfp4() ? 2 : 1) * place.tensor->elements();
 }
 
 void HfDirectory::open_file(const std::string& name) {
@@ -177,13 +229,13 @@ void HfDirectory::check_tied_head(const ModelConfig& config) const {
 WeightTypes HfDirectory::types() const {
   std::map<DType, std::uint64_t> elements;
   for (const auto& [name, stored] : parameters_) {
-    elements[dtype_of_values(stored.place.tensor->type)] += stored.place.tensor->elements();
+    elements[stored.dtype()] += stored.elements();
   }
   WeightTypes types;
   types.usual =
       std::ranges::max_element(elements, {}, [](const auto& pair) { return pair.second; })->first;
   for (const auto& [name, stored] : parameters_) {
-    const DType dtype = dtype_of_values(stored.place.tensor->type);
+    const DType dtype = stored.dtype();
     if (dtype == types.usual) continue;
     for (const std::string& parameter : stored.parameters) types.others[parameter] = dtype;
   }
@@ -192,7 +244,9 @@ WeightTypes HfDirectory::types() const {
 
 void HfDirectory::report_unexpected(const ModelConfig& config, Log& log) const {
   std::vector<std::string> used;
-  for (const auto& [name, stored] : parameters_) used.push_back(stored.place.tensor->name);
+  for (const auto& [name, stored] : parameters_) {
+    for (const Place& place : stored.places()) used.push_back(place.tensor->name);
+  }
   std::sort(used.begin(), used.end());
   const std::string head = stored_name_of(config, ParameterKind::kHeadWeight);
   std::vector<std::string> unexpected;
@@ -218,7 +272,8 @@ void HfDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
   TERRACE_CHECK(found != parameters_.end());
   if (out.empty()) return;
   const Place& place = found->second.place;
-  if (tensor.stored_transposed) {
+  if (found->second.is_mxfp4()) return read_mxfp4(mxfp4_of(found->second), tensor, begin, out);
+  if (tensor.stored_transposed || tensor.stored_elements) {
     return bands_->read(*place.file, *place.tensor, tensor, begin, out);
   }
   if (tensor.addends > 1) return read_addends(*place.file, *place.tensor, begin, out);
@@ -227,36 +282,25 @@ void HfDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
 }
 
 std::uint64_t HfDirectory::fingerprint() const {
-  constexpr std::uint64_t kSampleBytes = 64 << 10;
   StreamingHash hash;
-  std::vector<std::byte> sample;
   for (const auto& [name, stored] : parameters_) {
-    const auto& [file, tensor] = stored.place;
-    const std::string header =
-        fmt::format("{} {} [{}]", name, name_of(tensor->type), fmt::join(tensor->shape, ", "));
-    hash.add(std::as_bytes(std::span(header)));
-    sample.resize(std::min(kSampleBytes, tensor->size_bytes()));
-    const std::uint64_t last = tensor->size_bytes() - sample.size();
-    for (const std::uint64_t at : {std::uint64_t{0}, last / 2, last}) {
-      file->read(*tensor, at, sample);
-      hash.add(sample);
+    for (const auto& [file, tensor] : stored.places()) {
+      const std::string header =
+          fmt::format("{} {} [{}]", name, name_of(tensor->type), fmt::join(tensor->shape, ", "));
+      hash.add(std::as_bytes(std::span(header)));
+      add_samples(*file, *tensor, hash);
     }
   }
   return hash.value();
 }
 
 std::uint64_t HfDirectory::hash_of(const std::string& stored_name) const {
-  const auto& [file, tensor] = parameters_.at(stored_name).place;
   StreamingHash hash;
-  const std::string header =
-      fmt::format("{} [{}]", name_of(tensor->type), fmt::join(tensor->shape, ", "));
-  hash.add(std::as_bytes(std::span(header)));
-  std::vector<std::byte> piece(std::min<std::uint64_t>(kBufferBytes, tensor->size_bytes()));
-  for (std::uint64_t at = 0; at < tensor->size_bytes(); at += piece.size()) {
-    const auto part =
-        std::span(piece).first(std::min<std::uint64_t>(piece.size(), tensor->size_bytes() - at));
-    file->read(*tensor, at, part);
-    hash.add(part);
+  for (const auto& [file, tensor] : parameters_.at(stored_name).places()) {
+    const std::string header =
+        fmt::format("{} [{}]", name_of(tensor->type), fmt::join(tensor->shape, ", "));
+    hash.add(std::as_bytes(std::span(header)));
+    add_all(*file, *tensor, hash);
   }
   return hash.value();
 }

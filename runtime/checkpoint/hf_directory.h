@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "runtime/checkpoint/mxfp4_values.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/transposed_bands.h"
 #include "runtime/checkpoint/weight_types.h"
@@ -36,9 +37,9 @@ class HfDirectory {
               const std::vector<UnitLayout>& layout, Log& log, FileSystem& disk = system_files());
 
   // Reads elements [begin, begin + out.size()) of a parameter of the whole model, in its own layout
-  // [rows, columns], as fp32 (F32, BF16 and F16 are all exact in it). Reads only these elements,
-  // or, for a tensor that is stored transposed, the rows around them (TransposedBands). Throws
-  // IoError.
+  // [rows, columns], as fp32 (F32, BF16, F16 and MXFP4 are all exact in it). Reads only these
+  // elements, or, for a tensor in which they lie apart, the rows around them (TransposedBands).
+  // Throws IoError.
   void read(const ParameterTensor& tensor, std::int64_t begin, std::span<float> out) const;
 
   // Returns a hash of the model's tensors: of the type and shape of each, and of its first, middle
@@ -48,8 +49,8 @@ class HfDirectory {
   // its type and shape; and the file that it is in. Throw IoError.
   std::uint64_t hash_of(const std::string& stored_name) const;
   const std::string& file_of(const std::string& stored_name) const;
-  // Returns the types that the model's parameters have in the files. All parameters of one stored
-  // tensor have the same type.
+  // Returns the types that the model's parameters have in the files; MXFP4 counts as bf16, in which
+  // it is exact. All parameters of one stored tensor have the same type.
   WeightTypes types() const;
 
  private:
@@ -61,7 +62,14 @@ class HfDirectory {
   // A tensor of the model in the files.
   struct StoredTensor {
     Place place;
+    Place scales = {};                         // where `place` has the blocks of an Mxfp4Tensor
     std::vector<std::string> parameters = {};  // by ParameterTensor::name: its rows, in order
+
+    bool is_mxfp4() const { return scales.tensor != nullptr; }
+    // Returns the tensor, or the two parts of one.
+    std::vector<Place> places() const;
+    DType dtype() const;
+    std::uint64_t elements() const;
   };
 
   void open(Log& log);
@@ -69,6 +77,9 @@ class HfDirectory {
   void open_file(const std::string& name);
   void find_parameters(const std::vector<UnitLayout>& layout);
   Place locate(const std::string& name) const;
+  // Returns the tensor of a parameter. Throws ConfigError where it is not there as it should be.
+  StoredTensor find_stored(const ParameterTensor& tensor) const;
+  static Mxfp4Tensor mxfp4_of(const StoredTensor& stored);
   void check_tied_head(const ModelConfig& config) const;
   void report_unexpected(const ModelConfig& config, Log& log) const;
 

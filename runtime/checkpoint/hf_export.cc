@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -38,7 +40,11 @@ struct Piece {
 
   const ParameterTensor& first() const { return *parameters.front(); }
   const std::string& name() const { return first().stored_name; }
-  std::int64_t elements() const { return first().stored_rows * first().columns; }
+  std::int64_t elements() const {
+    if (!first().stored_elements) return first().stored_rows * first().columns;
+    const std::vector<std::int64_t>& shape = first().stored_elements->shape;
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
   std::uint64_t size_bytes() const {
     return static_cast<std::uint64_t>(elements()) * size_of(dtype);
   }
@@ -58,7 +64,7 @@ std::vector<Piece> pieces_of(const UnitLayout& unit, const WeightTypes& types) {
   for (const ParameterTensor& tensor : unit.tensors) {
     const DType dtype = tensor.addends > 1 ? DType::kF32 : types.of(tensor.name);
     const auto [place, is_first] = numbers.try_emplace(tensor.stored_name, pieces.size());
-    TERRACE_CHECK_EQ(is_first, tensor.stored_first_row == 0);
+    TERRACE_CHECK(tensor.stored_elements || is_first == (tensor.stored_first_row == 0));
     if (is_first) pieces.push_back({.unit = &unit, .dtype = dtype});
     Piece& piece = pieces[place->second];
     piece.parameters.push_back(&tensor);
@@ -109,6 +115,7 @@ class PieceWriter {
     dtype_ = piece.dtype;
     name_ = piece.name();
     unit_ = piece.unit;
+    if (piece.first().stored_elements) return write_spread(piece, file);
     if (piece.first().stored_transposed) return write_transposed(piece.first(), file);
     for (const ParameterTensor* tensor : piece.parameters) write_rows(*tensor, file);
   }
@@ -157,6 +164,46 @@ class PieceWriter {
         }
       }
       append(std::span(turned).first(static_cast<std::size_t>((c1 - c0) * rows)), file);
+    }
+  }
+
+  // Writes a tensor in which the elements of its parameters lie apart. It is made in windows, in
+  // the order of the file; for each of them, the parameters that have elements there are fetched. A
+  // window is whole matrices of the tensor where these are not too large.
+  void write_spread(const Piece& piece, BackgroundAppender& file) {
+    const std::vector<std::int64_t>& shape = piece.first().stored_elements->shape;
+    const std::int64_t matrix = piece.elements() / shape.front();
+    const std::int64_t width = kTransposeElements / std::min(matrix, kTransposeElements) *
+                               std::min(matrix, kTransposeElements);
+    std::vector<float> window(static_cast<std::size_t>(std::min(width, piece.elements())));
+    for (std::int64_t begin = 0; begin < piece.elements(); begin += width) {
+      const std::int64_t count = std::min(width, piece.elements() - begin);
+      const std::span<float> part = std::span(window).first(static_cast<std::size_t>(count));
+      for (const ParameterTensor* tensor : piece.parameters) gather(*tensor, begin, part);
+      append(part, file);
+    }
+  }
+
+  // Sets the elements of a parameter that are in the window that begins at `begin`.
+  void gather(const ParameterTensor& tensor, std::int64_t begin, std::span<float> window) {
+    const StoredElements& places = *tensor.stored_elements;
+    const std::int64_t end = begin + static_cast<std::int64_t>(window.size());
+    const std::int64_t last = places.first + (tensor.rows - 1) * places.row_step +
+                              (tensor.columns - 1) * places.column_step;
+    if (places.first >= end || last < begin) return;
+    const std::int64_t tall =
+        std::clamp<std::int64_t>(kFetchElements / tensor.columns, 1, tensor.rows);
+    for (std::int64_t r0 = 0; r0 < tensor.rows; r0 += tall) {
+      const std::int64_t r1 = std::min(tensor.rows, r0 + tall);
+      const auto part = fetch(tensor, r0 * tensor.columns, (r1 - r0) * tensor.columns);
+      for (std::int64_t c = 0; c < tensor.columns; ++c) {
+        for (std::int64_t r = r0; r < r1; ++r) {
+          const std::int64_t at = places.first + r * places.row_step + c * places.column_step;
+          if (at < begin || at >= end) continue;
+          window[static_cast<std::size_t>(at - begin)] =
+              part[static_cast<std::size_t>((r - r0) * tensor.columns + c)];
+        }
+      }
     }
   }
 

@@ -28,11 +28,12 @@ using FetchParameter = FunctionRef<void(const UnitLayout& unit, const ParameterT
 // Writes config.json (the model's, with only its dtype key changed) and model.safetensors, or
 // shards with an index. Parameters that share a stored name become the rows of one tensor, which is
 // in one shard and of one type. Parameters are fetched in the layout's order, each from front to
-// back in ranges of bounded size; a tensor stored transposed that exceeds 64 MiB is fetched more
-// than once. bf16 rounds ties away from zero, as parameters do everywhere. config.json is written
-// last, with the usual type as its dtype. Throws IoError. Throws ConfigError for a finite value
-// that its type has no number for, and for a model with an adapter, because adapters are stored by
-// themselves (adapter_directory.h).
+// back in ranges of bounded size. Those of a tensor with StoredElements are fetched where the first
+// of them stands; they, and a tensor stored transposed, are fetched more than once if a matrix
+// exceeds 64 MiB. bf16 rounds ties away from zero, as parameters do everywhere. config.json is
+// written last, with the usual type as its dtype. Throws IoError. Throws ConfigError for a finite
+// value that its type has no number for, and for a model with an adapter, because adapters are
+// stored by themselves (adapter_directory.h).
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch);
 

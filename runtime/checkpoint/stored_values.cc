@@ -45,6 +45,10 @@ SafetensorsType type_in_file(DType dtype) {
 }
 
 std::vector<std::uint64_t> stored_shape(const ParameterTensor& tensor) {
+  if (tensor.stored_elements) {
+    const std::vector<std::int64_t>& shape = tensor.stored_elements->shape;
+    return {shape.begin(), shape.end()};
+  }
   const auto rows = static_cast<std::uint64_t>(tensor.stored_rows);
   const auto columns = static_cast<std::uint64_t>(tensor.columns);
   if (tensor.is_vector) return {rows};

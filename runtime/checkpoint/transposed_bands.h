@@ -12,10 +12,10 @@
 
 namespace terrace {
 
-// Reads parameters that files store transposed. The elements of one row of a parameter are spread
-// over all rows of the file, so it reads a band of many rows at a time and keeps the last two
-// bands. Readers that continue where another stopped, also on several threads, then read a file
-// only once. Thread-safe.
+// Reads parameters whose elements are spread over a stored tensor: those that files store
+// transposed, and those that have StoredElements. It reads a band of many rows at a time and keeps
+// the last two bands. Readers that continue where another stopped, also on several threads, then
+// read a file only once. Thread-safe.
 class TransposedBands {
  public:
   // The elements of a band, 16 MiB; a band is one row where a row has more.
@@ -25,13 +25,15 @@ class TransposedBands {
       : band_elements_(band_elements) {}
 
   // Reads elements [begin, begin + out.size()) of `tensor`, [rows, columns] row by row, which
-  // `stored` has as [columns, rows]. Throws IoError. The file outlives this.
+  // `stored` has as its StoredElements say, or else as [columns, rows]. Throws IoError. The file
+  // outlives this.
   void read(const SafetensorsFile& file, const SafetensorsTensor& stored,
             const ParameterTensor& tensor, std::int64_t begin, std::span<float> out);
 
  private:
   struct Band {
     const SafetensorsTensor* stored = nullptr;
+    std::int64_t first = 0;  // the element of `stored` with which the parameter begins
     std::int64_t first_row = 0;
     std::vector<float> values;  // whole rows
   };

@@ -45,6 +45,9 @@ std::string describe(const DecoderOptions& options) {
                         o.experts.has_choice_bias, o.experts.shared_intermediate,
                         o.experts.gates_shared);
   }
+  if (o.experts.has_bias) text += " biases";
+  if (o.experts.storage == ExpertStorage::kInterleaved) text += " interleaved";
+  if (o.has_sinks) text += " sinks";
   for (const LayerOptions& layer : o.layer_options) {
     text += fmt::format(" {}/{}{}", layer.rope, layer.window, layer.has_experts ? "/experts" : "");
   }

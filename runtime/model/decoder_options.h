@@ -44,18 +44,35 @@ enum class QueryKeyNorms : std::uint8_t {
 };
 
 enum class FeedForward : std::uint8_t {
-  kGelu,      // down(gelu(up(x))), GELU by the tanh formula
-  kSiluGate,  // down(silu(gate(x)) * up(x))
-  kGeluGate,  // down(gelu(gate(x)) * up(x))
+  kGelu,         // down(gelu(up(x))), GELU by the tanh formula
+  kSiluGate,     // down(silu(gate(x)) * up(x))
+  kGeluGate,     // down(gelu(gate(x)) * up(x))
+  kClampedGate,  // GateActivation::kClampedGate of gate and up; of experts alone
+};
+// Returns the activation of a gated feed-forward.
+constexpr GateActivation gate_activation(FeedForward kind) {
+  if (kind == FeedForward::kClampedGate) return GateActivation::kClampedGate;
+  return kind == FeedForward::kSiluGate ? GateActivation::kSilu : GateActivation::kGeluTanh;
+}
+
+// How files store the matrices of a layer's experts.
+enum class ExpertStorage : std::uint8_t {
+  kEach,  // a tensor for each matrix
+  // One tensor for gate and up of all experts, [experts, width, 2 intermediate], in which the
+  // columns of gate and up alternate, and one for down, [experts, intermediate, width]. The biases
+  // of gate and up are one tensor, too, in which they alternate.
+  kInterleaved,
 };
 
 // The experts of a layer. A router chooses some of them for each row: its logits are x weight^T, in
-// the compute type (kernels/expert_ops.h). An expert is a gated feed-forward without biases.
+// the compute type (kernels/expert_ops.h). An expert is a gated feed-forward.
 struct ExpertOptions {
   std::int64_t count = 0;         // 0: no layer of the model has experts
   std::int64_t per_row = 0;       // how many are chosen
   std::int64_t intermediate = 0;  // of each expert
   ExpertRule rule;                // how logits become weights
+  bool has_bias = false;          // of the router, and of each expert's gate, up and down
+  ExpertStorage storage = ExpertStorage::kEach;
   // The experts of a row are chosen by scores with a bias, which does not train (ChooseExperts).
   bool has_choice_bias = false;
   // The size of an expert that all rows have, beside the chosen ones: their results are added.
@@ -125,7 +142,12 @@ enum class ParameterKind : std::uint8_t {
   kGateBias,
   kUpBias,
   kDownBias,
-  kRouterBias,  // of the choice
+  kRouterBias,
+  kChoiceBias,  // of the choice of experts
+  kExpertGateBias,  // of all experts of a layer, one a row; and up and down after it
+  kExpertUpBias,
+  kExpertDownBias,
+  kSinks,  // of attention: a number for each head
   kQueryNorm,
   kKeyNorm,
   kAttentionNorm,  // before the attention
@@ -137,7 +159,7 @@ enum class ParameterKind : std::uint8_t {
   kFinalNorm,
   kFinalNormBias,
 };
-inline constexpr std::size_t kParameterKinds = 54;
+inline constexpr std::size_t kParameterKinds = 59;
 // Returns whether each expert of a layer has a parameter of this kind.
 constexpr bool is_of_expert(ParameterKind kind) {
   return ParameterKind::kExpertGate <= kind && kind <= ParameterKind::kExpertDown;
@@ -173,6 +195,7 @@ struct DecoderOptions {
   bool has_position_embedding = false;
   bool has_qkv_bias = false;  // of query, key and value
   bool has_projection_bias = false;
+  bool has_sinks = false;              // attention sinks (AttentionRule)
   bool has_feed_forward_bias = false;  // of gate, up and down
   float score_scale = 0;               // 0: 1 / sqrt(head_width)
   float score_soft_cap = 0;            // 0: none; the same for logit_soft_cap

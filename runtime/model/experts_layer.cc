@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "runtime/model/expert_biases.h"
 #include "runtime/model/expert_groups.h"
 #include "runtime/model/router_losses.h"
 
@@ -47,6 +48,7 @@ struct ExpertTensors {
   std::int64_t per_row = 0;           // k
   std::int64_t slots = 0;             // S
   GateActivation activation = GateActivation::kSilu;
+  ExpertBiases biases;
   std::vector<ExpertWeights> groups;  // ascending
   // Whether every group is a group of parameters of its own, which a part of the pass works with.
   // Else all experts are in the unit's own group, and the pass is one part.
@@ -71,22 +73,20 @@ struct GroupTensors {
     return 2.0 * share() * static_cast<double>(layer.slots) * columns *
            static_cast<double>(layer.width);
   }
+  ExpertSlots expert_slots() const {
+    return {layer.route.order, layer.route.offsets, layer.per_row,
+            weights.first,     weights.count,       share()};
+  }
 };
 
 // The numbers and tensors that the calls of a group need when they run. Each call has a copy.
 struct GroupRows {
   Route route;
-  std::int64_t per_row = 0;
-  std::int64_t first = 0, count = 0;  // the experts
+  ExpertSlots slots;
   std::int64_t width = 0, inner = 0;  // C and I
 
   explicit GroupRows(const GroupTensors& t)
-      : route(t.layer.route),
-        per_row(t.layer.per_row),
-        first(t.weights.first),
-        count(t.weights.count),
-        width(t.layer.width),
-        inner(t.layer.inner) {}
+      : route(t.layer.route), slots(t.expert_slots()), width(t.layer.width), inner(t.layer.inner) {}
 
   // Returns the matrix of each expert, or its gradient, as a row. The rows of `all` are whole
   // experts, or these matrices alone.
@@ -97,16 +97,8 @@ struct GroupRows {
     const bool is_behind = matrix == ExpertMatrix::kDown && view.shape[1] != elements;
     return columns_of(view, is_behind ? gate_up : 0, elements);
   }
-  // Returns where the rows of the group's experts begin, and where the last ones end.
-  TensorView offsets(const UnitRun& run) const {
-    TensorView offsets = run.view(route.offsets);
-    offsets.data += static_cast<std::size_t>(first) * sizeof(std::int32_t);
-    offsets.shape[0] = count + 1;
-    return offsets;
-  }
-  ExpertRows rows(const UnitRun& run) const {
-    return {run.view(route.order), offsets(run), per_row};
-  }
+  TensorView offsets(const UnitRun& run) const { return slots.offsets_of(run); }
+  ExpertRows rows(const UnitRun& run) const { return slots.rows(run); }
 };
 
 TensorId sorted_rows(const LayerSite& site, std::string_view name, const ExpertTensors& t,
@@ -209,9 +201,9 @@ void add_weights(const LayerSite& site, ExpertTensors& t) {
 
 // Adds the bias of the choice; kNoTensor where there is none.
 TensorId choice_bias(const LayerSite& site) {
-  const ParameterTensor* const bias = site.layout.find(ParameterKind::kRouterBias);
+  const ParameterTensor* const bias = site.layout.find(ParameterKind::kChoiceBias);
   if (bias == nullptr) return kNoTensor;
-  return site.parameter(site.layout, ParameterKind::kRouterBias, bias->rows, Role::kParameters);
+  return site.parameter(site.layout, ParameterKind::kChoiceBias, bias->rows, Role::kParameters);
 }
 
 // Adds the calls that choose experts by their logits and sort the slots.
@@ -442,6 +434,9 @@ GroupTensors activated_rows(const LayerSite& site, const ExpertTensors& t,
   group.up = sorted_rows(site, "up", t, 2 * t.inner);
   group.activated = sorted_rows(site, "activated", t, t.inner);
   site.graph.call(forward_call(site, group, ExpertMatrix::kGateUp, {t.x, true}, group.up));
+  if (t.biases.up != kNoTensor) {
+    site.graph.call(add_bias_call(group.expert_slots(), t.biases.up, group.up));
+  }
   site.graph.call(activation_call(group));
   return group;
 }
@@ -463,11 +458,21 @@ void group_backward(const LayerSite& site, const GroupTensors& t, const LayerGra
   clear_expert_padding(site, t.weights);
   graph.call(input_gradient_call(site, t, ExpertMatrix::kDown, {g.dy, true}, slots.dh));
   graph.call(weigh_call(t, slots));
+  const ExpertBiases& biases = t.layer.biases;
+  if (biases.down != kNoTensor) {
+    graph.call(bias_share_call(t.expert_slots(), g.dy, biases.down, g.dweight));
+  }
+  if (biases.ddown != kNoTensor) {
+    graph.call(bias_gradient_call(t.expert_slots(), {g.dy, t.layer.route.weight, biases.ddown}));
+  }
   if (trains) {
     graph.call(weight_gradient_call(t, ExpertMatrix::kDown, {g.dy, true}, {slots.weighted, false}));
   }
   const TensorId dup = sorted_rows(site, "gradient of up", t.layer, 2 * t.layer.inner);
   graph.call(activation_gradient_call(t, slots.dh, dup));
+  if (biases.dup != kNoTensor) {
+    graph.call(bias_gradient_call(t.expert_slots(), {dup, kNoTensor, biases.dup}));
+  }
   if (trains) {
     graph.call(weight_gradient_call(t, ExpertMatrix::kGateUp, {dup, false}, {t.layer.x, true}));
   }
@@ -488,6 +493,7 @@ void experts_backward(const LayerSite& site, const ExpertTensors& forward, Tenso
   UnitGraph& graph = site.graph;
   ExpertTensors t = forward;
   t.route = choose(site, forward.route.logits, forward.route.bias);
+  add_bias_gradients(site, t.biases);
   LayerGradients g;
   g.dy = dy;
   g.dweight = graph.like(t.route.weight, "gradient of expert weights");
@@ -502,6 +508,7 @@ void experts_backward(const LayerSite& site, const ExpertTensors& forward, Tenso
   }
   if (t.is_divided) graph.begin_part("router");
   clear_padding(site);
+  write_bias_gradients(site, t.biases);
   graph.call(choice_gradient_call(site, t.route, g.dweight, graph.next_gradient(t.route.logits)));
   const TensorId dx = graph.like(t.x, "gradient of experts");
   graph.call(sum_call(t, g.rows, kNoTensor, dx));
@@ -518,17 +525,19 @@ TensorId experts(const LayerSite& site, TensorId x) {
   TERRACE_CHECK(site.layout.find(ParameterKind::kFeedForwardOutNorm) == nullptr);
   ExpertTensors t;
   t.experts = config.experts.count;
-  const TensorId logits = linear(site, x, {site.weight(ParameterKind::kRouter, t.experts), {}},
+  const TensorId logits = linear(site, x,
+                                 {site.weight(ParameterKind::kRouter, t.experts),
+                                  site.weight(ParameterKind::kRouterBias, t.experts)},
                                  site.all_rows("router logits", t.experts));
   t.route = choose(site, logits, choice_bias(site));
   leave_router_sums(site, t.route.logits, t.route.index);
+  t.biases = expert_biases(site);
   t.x = x;
   t.width = config.width;
   t.inner = config.experts.intermediate;
   t.per_row = config.experts.per_row;
   t.slots = site.batch.rows() * t.per_row;
-  t.activation = config.feed_forward == FeedForward::kSiluGate ? GateActivation::kSilu
-                                                               : GateActivation::kGeluTanh;
+  t.activation = gate_activation(config.feed_forward);
   add_weights(site, t);
   const TensorId rows = sorted_rows(site, "results of slots", t, t.width);
   const TensorId y = site.all_rows("experts", t.width);
@@ -539,6 +548,9 @@ TensorId experts(const LayerSite& site, TensorId x) {
     if (t.is_divided) graph.begin_part("experts");
     const GroupTensors group = activated_rows(site, t, weights);
     graph.call(forward_call(site, group, ExpertMatrix::kDown, {group.activated, false}, rows));
+    if (t.biases.down != kNoTensor) {
+      graph.call(add_bias_call(group.expert_slots(), t.biases.down, rows));
+    }
     if (t.groups.size() == 1) kept.push_back({group.up, group.activated});
   }
   if (t.is_divided) graph.begin_part("sum");

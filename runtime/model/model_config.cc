@@ -19,8 +19,19 @@
 namespace terrace {
 namespace {
 
+constexpr const char* kQuantization = "quantization_config";
+
+void check_quantization(const ConfigReader& keys, const Family& family) {
+  if (!keys.has(kQuantization)) return;
+  if (family.quantization.empty()) keys.refuse(kQuantization, "is not built");
+  constexpr const char* kMethod = "quant_method";
+  const std::optional<ConfigReader> object = keys.object(kQuantization);
+  if (object->text(kMethod, "") == family.quantization) return;
+  object->refuse(kMethod, fmt::format("is not built; {} is", family.quantization));
+}
+
 void check_architecture(const ConfigReader& keys, const Family& family) {
-  if (keys.has("quantization_config")) keys.refuse("quantization_config", "is not built");
+  check_quantization(keys, family);
   if (!keys.has("architectures")) return;
   const std::vector<std::string> names = keys.texts("architectures");
   if (names.empty()) keys.wrong("architectures", "a list of names");
@@ -90,12 +101,23 @@ ModelConfig read_model_config(const ConfigReader& keys) {
 
 }  // namespace
 
+namespace {
+
+// Returns the text of a model whose weights are written as numbers: without what says how they were
+// quantised.
+std::string as_written(std::string_view json, const std::string& origin) {
+  const bool is_quantised = ConfigReader(json, origin).has(kQuantization);
+  return is_quantised ? without_keys(json, {kQuantization}, origin) : std::string(json);
+}
+
+}  // namespace
+
 ModelConfig parse_model_config(std::string_view json, const std::string& origin,
                                const std::vector<std::string>& ignored_keys) {
   const std::string looked_at = without_keys(json, ignored_keys, origin);
   ModelConfig config = read_model_config(ConfigReader(looked_at, origin));
   check_config_keys(looked_at, find_family(config.family)->keys, origin);
-  config.json = json;
+  config.json = as_written(json, origin);
   config.ignored_keys = ignored_keys;
   return config;
 }

@@ -18,8 +18,9 @@ struct ModelConfig : DecoderOptions {
   std::array<ParameterName, 3> shared_expert_names;
   float initializer_range = 0.02F;
   std::string unused_dropout;  // the text of config.json's dropout, which nothing here uses
-  // The config.json that this came from, or one made for the preset. final/config.json will be the
-  // same, with only the dtype key changed.
+  // The config.json that this came from, or one made for the preset, without quantization_config:
+  // weights are written as numbers. final/config.json will be the same, with only the dtype key
+  // changed.
   std::string json;
   // Keys of it that were not looked at (--ignore-config-keys).
   std::vector<std::string> ignored_keys;

@@ -8,6 +8,7 @@
 
 #include "runtime/model/base_storage.h"
 #include "runtime/model/model_config.h"
+#include "runtime/model/stored_elements.h"
 #include "runtime/model/tensor_split.h"
 #include "runtime/model/unit_elements.h"
 
@@ -42,6 +43,8 @@ struct ParameterTensor {
   // vectors here, one after the other, whose sum it is: each is what is left of it so far, rounded
   // to bf16. Three are enough for all of fp32.
   std::int64_t addends = 1;
+  // Set where the two numbers do not say it. They then mean nothing.
+  std::optional<StoredElements> stored_elements;
   std::int64_t rows = 0;  // [rows, columns] as Linear stores it: out, in. A vector has 1 column.
   std::int64_t columns = 1;
   TensorCut cut = TensorCut::kReplicated;

@@ -15,7 +15,7 @@ namespace {
 bool has_only_choice_biases(const std::vector<UnitLayout>& layout) {
   return std::ranges::all_of(layout, [](const UnitLayout& unit) {
     return std::ranges::all_of(unit.tensors, [](const ParameterTensor& tensor) {
-      return tensor.trainable || tensor.kind == ParameterKind::kRouterBias;
+      return tensor.trainable || tensor.kind == ParameterKind::kChoiceBias;
     });
   });
 }

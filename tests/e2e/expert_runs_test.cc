@@ -237,6 +237,34 @@ std::string mixtral_8x7b() {
       .dump();
 }
 
+std::string gpt_oss(std::int64_t layers, std::int64_t experts) {
+  return nlohmann::json{{"model_type", "gpt_oss"},
+                        {"architectures", {"GptOssForCausalLM"}},
+                        {"attention_bias", true},
+                        {"head_dim", 64},
+                        {"hidden_size", 2880},
+                        {"intermediate_size", 2880},
+                        {"num_hidden_layers", layers},
+                        {"num_attention_heads", 64},
+                        {"num_key_value_heads", 8},
+                        {"num_local_experts", experts},
+                        {"num_experts_per_tok", 4},
+                        {"rope_scaling",
+                         {{"rope_type", "yarn"},
+                          {"factor", 32.0},
+                          {"beta_fast", 32.0},
+                          {"beta_slow", 1.0},
+                          {"truncate", false},
+                          {"original_max_position_embeddings", 4096}}},
+                        {"rope_theta", 150000},
+                        {"sliding_window", 128},
+                        {"vocab_size", 201088},
+                        {"max_position_embeddings", 131072},
+                        {"quantization_config", {{"quant_method", "mxfp4"}}},
+                        {"tie_word_embeddings", false}}
+      .dump();
+}
+
 double processor_seconds_of_children() {
   rusage usage{};
   getrusage(RUSAGE_CHILDREN, &usage);
@@ -272,6 +300,14 @@ TEST(LargeExpertPlans, Qwen3OfSingleExpertsIsPlannedQuickly) {
 
 TEST(LargeExpertPlans, MixtralFitsIn2GiB) {
   expect_plan(mixtral_8x7b(), {"--host-memory", "2GiB"});
+}
+
+TEST(LargeExpertPlans, GptOss20bFitsIn4GiB) {
+  expect_plan(gpt_oss(24, 32), {"--host-memory", "4GiB"});
+}
+
+TEST(LargeExpertPlans, GptOss120bFitsIn4GiB) {
+  expect_plan(gpt_oss(36, 128), {"--host-memory", "4GiB"});
 }
 
 }  // namespace

@@ -788,7 +788,7 @@ def qwen2_moe_cases():
         "qwen2_moe",
         {**experts, **THREE_LAYERS, "intermediate_size": 12, "moe_intermediate_size": 4,
          "shared_expert_intermediate_size": 4, "mlp_only_layers": [1], "num_attention_heads": 2,
-         "num_key_value_heads": 1, "qkv_bias": False},
+         "num_key_value_heads": 2, "qkv_bias": False},
         without=("norm_topk_prob", "decoder_sparse_step"),
         changes=(
             *shared,
@@ -797,6 +797,7 @@ def qwen2_moe_cases():
             Change("experts in all layers", keys={"mlp_only_layers": []}),
             Change("experts in the middle layer", keys={"mlp_only_layers": [0, 2]}),
         ),
+        stores_after=False,
     )
     windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
     yield Case(
@@ -937,6 +938,117 @@ def glm4_moe_cases():
     )
 
 
+def without_sinks(model):
+    for layer in model.model.layers:
+        layer.self_attn.sinks.fill_(-1e9)
+
+
+def without_attention_biases(model):
+    for layer in model.model.layers:
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            getattr(layer.self_attn, name).bias.zero_()
+
+
+def without_expert_biases(model):
+    for layer in expert_layers(model):
+        layer.experts.gate_up_proj_bias.zero_()
+        layer.experts.down_proj_bias.zero_()
+
+
+def without_router_bias(model):
+    for layer in expert_layers(model):
+        layer.router.bias.zero_()
+
+
+def with_gates_beside_ups(model):
+    """Has the first half of the columns as gates and the other half as ups."""
+    for layer in expert_layers(model):
+        for name in ("gate_up_proj", "gate_up_proj_bias"):
+            both = getattr(layer.experts, name)
+            gates, ups = both.chunk(2, dim=-1)
+            both.copy_(torch.stack([gates, ups], dim=-1).flatten(-2))
+
+
+def with_equal_scores(model):
+    for layer in expert_layers(model):
+        choose = layer.router.forward
+
+        def forward(hidden, choose=choose):
+            logits, scores, indices = choose(hidden)
+            return logits, torch.full_like(scores, 1 / scores.shape[-1]), indices
+
+        layer.router.forward = forward
+
+
+def gpt_oss_cases():
+    yarn = rope("yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=3.0,
+                beta_slow=0.4, truncate=False)
+    small = {**EXPERTS, "num_local_experts": 4, "intermediate_size": 8, "head_dim": 8}
+    yield Case(
+        "gpt_oss",
+        "gpt_oss",
+        {**small, **yarn, "sliding_window": WINDOW},
+        changes=(
+            Change("no sinks", patch=without_sinks),
+            Change("no biases of experts", patch=without_expert_biases),
+            Change("no bias of the router", patch=without_router_bias),
+            Change("no biases of attention", patch=without_attention_biases),
+            Change("gates beside ups", patch=with_gates_beside_ups),
+            Change("gates that are not clamped", keys={"swiglu_limit": 1000.0}),
+            Change("another slope", keys={"swiglu_alpha": 1.0}),
+            Change("one expert of a token", keys={"num_experts_per_tok": 1}),
+            Change("equal weights", patch=with_equal_scores),
+            one_more(),
+            Change("windows in other layers",
+                   keys={"layer_types": ["full_attention", "sliding_attention"]}),
+            rope_change("truncated", yarn, truncate=True),
+        ),
+        ignored=(
+            Change("another activation", keys={"hidden_act": "gelu"}),
+            Change("another name", without=("num_local_experts",), keys={"num_experts": 4}),
+        ),
+        expert_gain=3.5,
+        masked_targets=True,
+    )
+    yield Case(
+        "gpt_oss_layers",
+        "gpt_oss",
+        {**small, **rope("default"), **THREE_LAYERS, "intermediate_size": 8,
+         "num_local_experts": 3, "num_attention_heads": 2, "num_key_value_heads": 2,
+         "sliding_window": WINDOW, "attention_bias": False, **TIED,
+         "pad_token_id": 3,
+         "layer_types": ["full_attention", "full_attention", "sliding_attention"]},
+        changes=(
+            Change("windows in every second layer", without=("layer_types",)),
+            Change("no sinks", patch=without_sinks),
+            one_more(),
+            PADDING_CHANGE,
+        ),
+        padding_in_batch=True,
+    )
+    yield Case(
+        "gpt_oss_absent",
+        "gpt_oss",
+        {**small, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 8,
+         "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 5,
+         "num_experts_per_tok": 4, "rms_norm_eps": 1e-5},
+        without=("num_key_value_heads", "head_dim", "num_experts_per_tok", "rms_norm_eps",
+                 "rope_parameters", "tie_word_embeddings", "hidden_act", "sliding_window",
+                 "layer_types", "attention_bias", "swiglu_alpha", "swiglu_limit",
+                 "max_position_embeddings", "output_router_logits"),
+        changes=(
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-6}),
+            Change("no scaling of positions",
+                   keys={"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}),
+            Change("theta", keys={"rope_theta": 10000.0}),
+            Change("a window", keys={"sliding_window": WINDOW}),
+            Change("no biases of attention", patch=without_attention_biases),
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        stores_after=False,
+    )
+
+
 def cases():
     yield from mistral_cases()
     yield from mixtral_cases()
@@ -953,3 +1065,4 @@ def cases():
     yield from granite_cases()
     yield from granitemoe_cases()
     yield from glm4_moe_cases()
+    yield from gpt_oss_cases()

@@ -80,6 +80,8 @@ std::string golden_case_directory(const std::string& name) {
   return std::string(TERRACE_GOLDEN_CASES) + "/" + name;
 }
 
+std::string golden_mxfp4_directory() { return TERRACE_GOLDEN_MXFP4; }
+
 std::string golden_adapter_directory(const std::string& name) {
   return std::string(TERRACE_GOLDEN_ADAPTERS) + "/" + name;
 }

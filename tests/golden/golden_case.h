@@ -75,5 +75,7 @@ std::string golden_case_directory(const std::string& name);
 // Returns the names of the cases with an adapter, sorted, as make_adapters.py has written them.
 std::vector<std::string> golden_adapter_names();
 std::string golden_adapter_directory(const std::string& name);
+// Returns the directory of the model whose experts are in MXFP4 (make_mxfp4.py).
+std::string golden_mxfp4_directory();
 
 }  // namespace terrace

@@ -43,6 +43,7 @@ class Case:
     head_gain: float = 1.0  # also scales an untied head: larger logits
     query_gain: float = 1.3  # also scales the query and key projections: larger scores
     choice_bias: float = 0.3  # deviation of the bias of the choice of experts
+    expert_gain: float = 1.0  # scales the matrices of gpt_oss's experts: larger gates
     padding_in_batch: bool = False  # the id pad_token_id is in every sequence
     masked_targets: bool = False  # some targets are -100
     stores_after: bool = True  # the parameters after the last step are small enough to be kept

@@ -16,6 +16,7 @@ inline constexpr auto kFamilies = std::to_array<std::string_view>({
     "gemma3_text",
     "glm4_moe",
     "gpt2",
+    "gpt_oss",
     "granite",
     "granitemoe",
     "llama",

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 # The names that transformers gives the parameters of experts in files: of gate, up and down. Its
-# models have all experts of a layer as one parameter, with gate and up as one matrix.
+# models have all experts of a layer as one parameter, with gate and up as one matrix. The files of
+# gpt_oss have the parameters as they are.
 EXPERT_NAMES = {
     "mixtral": ("block_sparse_moe.experts.{}.w1.weight", "block_sparse_moe.experts.{}.w3.weight",
                 "block_sparse_moe.experts.{}.w2.weight"),
@@ -82,7 +83,7 @@ def model_of(config):
 
 def implementations(family):
     """The plainest code that transformers has."""
-    has_experts = family in EXPERT_NAMES or family in RENAMED
+    has_experts = family in EXPERT_NAMES or family in RENAMED or family == "gpt_oss"
     experts = {"experts_implementation": "eager"} if has_experts else {}
     return {"attn_implementation": "eager", **experts}
 
@@ -185,6 +186,9 @@ def draw(case, name, parameter, random):
     else:
         gain = case.head_gain if name == "lm_head.weight" else gain
         inputs = parameter.shape[0] if case.family == "gpt2" else parameter.shape[-1]
+        if case.family == "gpt_oss" and ".experts." in name:
+            inputs = parameter.shape[1]
+            gain = case.expert_gain
         values = gain * case.matrix_deviation / math.sqrt(inputs) * normal
     return values.to(torch.bfloat16)
 
@@ -270,9 +274,12 @@ def gradients_of(model, batches):
 
 
 def optimizer_of(model, decay):
-    """AdamW with decay of matrices and embeddings, none of norms and biases."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
+    """AdamW with decay of matrices and embeddings, none of norms and biases, also not of those that experts have as
+    rows of a matrix."""
+    named = list(model.named_parameters())
+    is_matrix = {name: p.dim() > 1 and not name.endswith("bias") for name, p in named}
+    matrices = [p for name, p in named if is_matrix[name]]
+    vectors = [p for name, p in named if not is_matrix[name]]
     groups = [
         {"params": matrices, "weight_decay": decay},
         {"params": vectors, "weight_decay": 0.0},

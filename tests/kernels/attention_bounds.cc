@@ -72,6 +72,9 @@ Score score_of(const AttentionProblem& problem, const Product& qk) {
   return {cap * bent, capped_error, scale * (1 - bent * bent), scale * of_slope};
 }
 
+// The least normal number of fp32.
+constexpr double kLeastNormal = 0x1.0p-126;
+
 // Returns the relative error of exp(score - other).
 double weight_error(const Score& score, double other) {
   return 2 * score.error + 2 * kUnitF32 * (std::abs(score.value) + std::abs(other)) +
@@ -139,14 +142,36 @@ Values attention_forward_bounds(const AttentionProblem& problem, const Rounding&
         values[d] += std::abs(at.v(in)[d]);
       }
     }
-    const double error = 2 * (worst + units(at.end - at.first + 2));
+    if (problem.has_sinks()) {
+      const double sink = in[problem.sinks()][static_cast<std::size_t>(at.h)];
+      worst =
+          std::max(worst, weight_error({sink, 3 * kUnitF32 * std::abs(sink), 1, 0}, log_sum_exp));
+    }
+    const double error = 2 * (worst + units(at.end - at.first + (problem.has_sinks() ? 3 : 2)));
     for (std::int64_t d = 0; d < D; ++d) {
-      const double sum = error * size[d] + rounding.unit * size[d] + rounding.absolute * values[d];
+      const double sum = error * size[d] + rounding.unit * size[d] +
+                         (rounding.absolute + kLeastNormal) * values[d];
       bounds[0][at.out() + d] = sum + rounding.of(std::abs(want[0][at.out() + d]) + sum);
     }
     bounds[1][at.row()] = error + kExpUnits * kUnitF32 * std::abs(log_sum_exp);
   });
   return bounds;
+}
+
+Values sinks_backward_bounds(const AttentionProblem& problem, const Values& in) {
+  const AttentionShape& s = problem.shape;
+  std::vector<double> bounds(static_cast<std::size_t>(s.heads));
+  for_each_query(problem, [&](const Pair& at) {
+    const double sink = in[0][static_cast<std::size_t>(at.h)];
+    const double log_sum_exp = in[2][static_cast<std::size_t>(at.row())];
+    const double size = product(&in[3][at.out()], &in[1][at.out()], s.head_width).size;
+    const double error = units(s.head_width + s.batch * s.queries + 6) +
+                         2 * kUnitF32 * (std::abs(sink) + std::abs(log_sum_exp)) +
+                         kExpUnits * kUnitF32;
+    bounds[static_cast<std::size_t>(at.h)] +=
+        (error * std::exp(sink - log_sum_exp) + kLeastNormal) * size;
+  });
+  return {bounds};
 }
 
 // dscore = slope weight (dout.v - dout.out): each part is a sum of D products.
@@ -172,14 +197,14 @@ Values BackwardBounds::operator()(const Values& in, const Values& want) const {
       const double delta = std::abs(dweight.sum - mean.sum) + inexact;
       const double dscore =
           weight * (score.slope * (inexact + rounding.unit * delta) + score.slope_error * delta) +
-          rounding.absolute;
+          rounding.absolute + kLeastNormal * score.slope * delta;
       const double exact = score.slope * weight * (dweight.sum - mean.sum);
       double* const dkey = &bounds[to.k.tensor][at.key(to.k)];
       double* const dvalue = &bounds[to.v.tensor][at.key(to.v)];
       for (std::int64_t d = 0; d < D; ++d) {
         dquery[d] += dscore * std::abs(at.k(in)[d]);
         dkey[d] += dscore * std::abs(at.q(in)[d]);
-        dvalue[d] += (weight * error + rounding.of(weight)) * std::abs(dout[d]);
+        dvalue[d] += (weight * error + rounding.of(weight) + kLeastNormal) * std::abs(dout[d]);
         parts.keys[HeadParts::at(at) + d] += exact * at.q(in)[d];
         parts.values[HeadParts::at(at) + d] += weight * dout[d];
       }

@@ -39,7 +39,19 @@ constexpr AttentionProblem kRuledProblems[] = {
     // Wide heads.
     {.shape = whole(1, 40, 2, 1, 256), .size = kOfScores},
     {.shape = whole(1, 33, 2, 2, 168), .size = kOfScores, .padding = 8},
-    {.shape = whole(1, 67, 1, 1, 256), .size = kOfScores, .window = 9, .soft_cap = 3}};
+    {.shape = whole(1, 67, 1, 1, 256), .size = kOfScores, .window = 9, .soft_cap = 3},
+    // Sinks, with scores of the usual size and with small ones, and with every other option.
+    {.shape = whole(2, 70, 4, 2, 64), .size = kOfScores, .sink_size = 4},
+    {.shape = whole(1, 150, 3, 1, 20), .window = 33, .sink_size = 4},
+    {.shape = whole(2, 140, 2, 1, 40),
+     .size = kOfScores,
+     .window = 21,
+     .soft_cap = 3,
+     .document = 64,
+     .padding = 8,
+     .sink_size = 4},
+    {.shape = whole(1, 40, 2, 1, 256), .size = kOfScores, .sink_size = 4},
+    {.shape = whole(1, 33, 8, 4, 16), .size = kOfScores, .sink_size = 300}};  // far from scores
 
 // Problems with cached keys, as in generating the next tokens. They have no backward.
 constexpr AttentionProblem kCachedProblems[] = {
@@ -53,7 +65,10 @@ constexpr AttentionProblem kCachedProblems[] = {
      .padding = 8},
     {.shape = {1, 3, 90, 2, 2, 96}, .size = kOfScores, .window = 7, .soft_cap = 4, .padding = 8},
     {.shape = {1, 70, 135, 2, 1, 20}, .size = kOfScores, .window = 30, .soft_cap = 4, .padding = 8},
-    {.shape = {2, 20, 75, 1, 1, 256}, .size = kOfScores, .document = 61, .padding = 8}};
+    {.shape = {2, 20, 75, 1, 1, 256}, .size = kOfScores, .document = 61, .padding = 8},
+    {.shape = {2, 1, 40, 4, 2, 64}, .size = kOfScores, .padding = 8, .sink_size = 4},
+    {.shape = {1, 70, 135, 2, 1, 20}, .window = 30, .padding = 8, .sink_size = 4},
+    {.shape = {1, 2, 40, 8, 2, 16}, .size = kOfScores, .padding = 8, .sink_size = 2000}};
 
 // A shape so long that the CPU uses several panels of keys and splits a head's queries among tasks.
 constexpr AttentionShape kLongShape = whole(1, 1030, 2, 1, 20);
@@ -61,7 +76,8 @@ constexpr AttentionProblem kLongProblems[] = {
     {.shape = kLongShape, .size = kFlatAndSteep[0]},
     {.shape = kLongShape, .size = kFlatAndSteep[1]},
     {.shape = kLongShape, .size = kOfScores, .window = 600},
-    {.shape = kLongShape, .size = kOfScores, .soft_cap = 3, .document = 150, .padding = 8}};
+    {.shape = kLongShape, .size = kOfScores, .soft_cap = 3, .document = 150, .padding = 8},
+    {.shape = kLongShape, .size = kOfScores, .sink_size = 4}};
 constexpr AttentionProblem kLongCachedProblems[] = {
     {.shape = {1, 70, 1047, 2, 1, 20}, .size = kOfScores, .padding = 8},
     {.shape = {1, 70, 1047, 2, 1, 20}, .size = kOfScores, .window = 500, .padding = 8}};
@@ -87,6 +103,7 @@ AttentionRule rule_of(const AttentionProblem& called, const Views& in) {
   rule.soft_cap = static_cast<float>(called.soft_cap);
   rule.window = called.window;
   if (called.document > 0) rule.first_keys = in[called.matrices()];
+  if (called.has_sinks()) rule.sinks = in[called.sinks()];
   return rule;
 }
 
@@ -127,6 +144,7 @@ std::string name_of_problem(const AttentionProblem& problem) {
   if (problem.soft_cap > 0) name += fmt::format(" cap={}", problem.soft_cap);
   if (problem.document > 0) name += fmt::format(" document={}", problem.document);
   if (problem.is_apart()) name += fmt::format(" padding={}", problem.padding);
+  if (problem.has_sinks()) name += " sinks";
   return name;
 }
 
@@ -161,8 +179,11 @@ OpCase forward_case(DType compute, const AttentionProblem& problem, const Attent
   OpCase c;
   c.name = name_of_problem(problem);
   add_matrices(c.inputs, compute, problem, problem.inputs(), random);
-  if (problem.document > 0) c.inputs.push_back(first_keys_of(problem));
   const AttentionShape& s = problem.shape;
+  if (problem.document > 0 || problem.has_sinks()) c.inputs.push_back(first_keys_of(problem));
+  if (problem.has_sinks()) {
+    c.inputs.push_back(HostTensor::random(compute, shape(s.heads), random, problem.sink_size));
+  }
   c.outputs = {{.dtype = compute, .shape = shape(problem.query_rows(), problem.query_columns())},
                {.dtype = DType::kF32, .shape = shape(s.batch, s.heads, s.queries)}};
   set_op(c, &KernelTable::attention_forward, &KernelTable::attention_forward_workspace,
@@ -211,13 +232,38 @@ OpCase backward_case(DType compute, const OpCase& forward, const Backward& of, R
   return c;
 }
 
+OpCase sinks_backward_case(DType compute, const OpCase& forward, const AttentionProblem& problem,
+                           Random& random) {
+  OpCase c;
+  c.name = "attention_sinks_backward of " + forward.name;
+  c.inputs.push_back(forward.inputs[problem.sinks()]);
+  for (const HostTensor& result : run_case(reference_kernels(), forward, false, {})) {
+    c.inputs.push_back(result);
+  }
+  c.inputs.push_back(HostTensor::random(compute, c.inputs[1].view().shape, random));
+  c.outputs = {
+      {.dtype = DType::kF32, .shape = shape(problem.shape.heads), .kind = OutputKind::kGradient}};
+  set_op(c, &KernelTable::attention_sinks_backward,
+         [s = problem.shape](const Views& in, const Views& out, GradientMode mode) {
+           return AttentionSinksBackward{s, in[0], in[1], in[2], in[3], out[0], mode};
+         });
+  c.bounds = [problem](const Values& in, const Values&) {
+    return sinks_backward_bounds(problem, in);
+  };
+  return c;
+}
+
 void add_cases(std::vector<OpCase>& cases, DType compute,
                std::span<const AttentionProblem> problems, GroupSums group_sums) {
   Random random(3);
   for (const AttentionProblem& problem : problems) {
-    cases.push_back(forward_case(compute, problem, problem, random));
+    const OpCase forward = forward_case(compute, problem, problem, random);
+    cases.push_back(forward);
     if (problem.shape.queries != problem.shape.keys) continue;
-    cases.push_back(backward_case(compute, cases.back(), {problem, problem, group_sums}, random));
+    cases.push_back(backward_case(compute, forward, {problem, problem, group_sums}, random));
+    if (problem.has_sinks()) {
+      cases.push_back(sinks_backward_case(compute, forward, problem, random));
+    }
   }
 }
 
@@ -272,6 +318,13 @@ std::vector<IgnoredOption> ignored_attention_options(DType compute) {
     called = problem;
     called.document = 0;
     if (problem.document > 0) add("first_keys", called);
+    called = problem;
+    called.sink_size = 0;
+    if (!problem.has_sinks()) continue;
+    Random random(5);
+    Random same(5);
+    options.push_back({"sinks", forward_case(compute, problem, problem, random),
+                       forward_case(compute, problem, called, same)});
   }
   return options;
 }

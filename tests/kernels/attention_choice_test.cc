@@ -75,6 +75,9 @@ TEST(CudnnRefusal, NamesWhatIsForOurOwnKernels) {
   op.rule.first_keys = view(&some, DType::kI32, 6, 200);
   expect_refusal(op, "several documents in a sequence");
   op = backward_op();
+  op.rule.sinks = view(&some, DType::kBF16, 8);
+  expect_refusal(op, "attention sinks");
+  op = backward_op();
   op.shape.queries = 1;
   EXPECT_EQ(cudnn_refusal(forward_of(op)), "fewer queries than keys");
   op = backward_op();

@@ -38,7 +38,9 @@ struct AttentionProblem {
   // Columns that are in no head, when queries, keys and values have separate matrices; 0: one
   // matrix has all heads.
   std::int64_t padding = 0;
+  double sink_size = 0;  // of the largest sinks; 0: there are none
 
+  bool has_sinks() const { return sink_size > 0; }
   bool is_apart() const { return padding > 0; }
   std::int64_t query_rows() const { return shape.batch * shape.queries; }
   std::int64_t key_rows() const { return shape.batch * shape.keys; }
@@ -61,6 +63,9 @@ struct AttentionProblem {
   HeadLayout inputs() const { return layout(0, 1, 2, 3); }
   HeadLayout gradients(std::size_t tensor) const { return layout(tensor, 3, 1, 2); }
   std::size_t matrices() const { return is_apart() ? 3 : 1; }
+  // Returns the index of the sinks among the inputs. Where there are sinks, the first keys of
+  // documents are before them, also where a sequence is one document.
+  std::size_t sinks() const { return matrices() + 1; }
 
   // Returns the scale, rounded to fp32 as the op has it.
   double scale() const {
@@ -85,9 +90,14 @@ struct AttentionProblem {
 // division by the sum. The factor 1 - t^2 of a capped score's gradient, t = score / cap, is off by
 // 2 |t| d + d^2 + 6 u, where d is the error of t. Stored results are rounded to the compute type,
 // and weights and score gradients that enter a product may be too (kernels/kernel_table.h): each
-// may then change by one rounding to that type.
+// may then change by one rounding to that type. A sink is a score without a product, which may be
+// divided by the scale and multiplied by it again. A weight below the least normal number may be 0.
 Values attention_forward_bounds(const AttentionProblem& problem, const Rounding& rounding,
                                 const Values& in, const Values& want);
+
+// The bounds of the gradient of sinks, from the inputs sinks, out, log_sum_exp and dout. A term is
+// the product of a weight exp(sink - log_sum_exp) and a sum of D products.
+Values sinks_backward_bounds(const AttentionProblem& problem, const Values& in);
 
 // The bounds of a backward whose inputs are the forward's inputs and then out, log_sum_exp and
 // dout.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -40,13 +41,28 @@ ActivationSize activation_size(GateActivation activation, double x) {
     const double s = 1 / (1 + std::exp(-x));
     return {std::abs(x) * s, s * (1 + std::abs(x))};
   }
+  if (activation == GateActivation::kClampedGate) {
+    const double g = std::min(x, static_cast<double>(kGateClamp));
+    const double inner = static_cast<double>(kGateSlope) * g;  // a rounded product
+    const double s = 1 / (1 + std::exp(-inner)) * (1 + std::abs(inner));
+    return {std::abs(g) * s, s * (1 + std::abs(inner))};
+  }
   const double inner = 0.8 * (1 + 0.135 * x * x);  // the derivative of the tanh's argument
   return {std::abs(x), 1 + std::abs(x) * inner};
 }
 
-double gate_range(GateActivation activation) {
-  return activation == GateActivation::kSilu ? 12.0 : 8.0;
+// Returns the size of the factor that an activation is multiplied by.
+double factor_size(GateActivation activation, double up) {
+  if (activation != GateActivation::kClampedGate) return std::abs(up);
+  return std::min(std::abs(up), static_cast<double>(kGateClamp)) + 1;
 }
+
+double gate_range(GateActivation activation) {
+  return activation == GateActivation::kGeluTanh ? 8.0 : 12.0;
+}
+
+constexpr GateActivation kActivations[] = {GateActivation::kSilu, GateActivation::kGeluTanh,
+                                           GateActivation::kClampedGate};
 
 // Numbers that say which of some rows an op computes, or none of them: then it computes all rows.
 HostTensor row_range_of(std::int64_t rows, bool has_range) {
@@ -80,7 +96,7 @@ OpCase glu_forward_case(DType compute, const RowsShape& s, GateActivation activa
     Values bounds(1);
     for (std::int64_t i = 0; i < s.R * s.I; ++i) {
       const std::int64_t gate_at = i / s.I * 2 * s.I + i % s.I;
-      const double up = std::abs(in[0][gate_at + s.I]);
+      const double up = factor_size(activation, in[0][gate_at + s.I]);
       const double size = up * activation_size(activation, in[0][gate_at]).value;
       bounds[0].push_back(stored(kFunction * size, want[0][i], rounding));
     }
@@ -116,7 +132,7 @@ OpCase glu_backward_case(DType compute, const RowsShape& s, GateActivation activ
       const std::int64_t gate_at = i / s.I * 2 * s.I + i % s.I;
       const std::int64_t up_at = gate_at + s.I;
       const ActivationSize size = activation_size(activation, in[0][gate_at]);
-      const double dgate = std::abs(in[1][i] * in[0][up_at]) * size.slope;
+      const double dgate = std::abs(in[1][i]) * factor_size(activation, in[0][up_at]) * size.slope;
       const double dup = std::abs(in[1][i]) * size.value;
       bounds[0][gate_at] = stored(kFunction * dgate, want[0][gate_at], rounding);
       bounds[0][up_at] = stored(kFunction * dup, want[0][up_at], rounding);
@@ -442,7 +458,7 @@ std::vector<OpCase> activation_cases(DType compute) {
   Random random(5);
   std::vector<OpCase> cases;
   for (const RowsShape& s : kRows) {
-    for (const GateActivation activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
+    for (const GateActivation activation : kActivations) {
       for (const bool has_range : {false, true}) {
         cases.push_back(glu_forward_case(compute, s, activation, has_range, random));
         cases.push_back(glu_backward_case(compute, s, activation, has_range, random));

@@ -451,6 +451,89 @@ OpCase gate_backward_case(DType compute, const ExpertShape& s, Random& random) {
   return c;
 }
 
+// --- biases -------------------------------------------------------------------------------------
+
+// Biases lie apart by more than their size.
+StridedRows biases_of(const TensorView& all, const ExpertShape& s) {
+  return columns_of(all, 3, s.N);
+}
+Shape shape_of_biases(const ExpertShape& s) { return shape(s.E, s.N + kBetween); }
+
+OpCase add_bias_case(DType compute, const ExpertShape& s, Random& random) {
+  const Slots slots(s, random);
+  OpCase c;
+  c.name = name_of("add_expert_bias", s);
+  c.inputs = HostTensors{slots.order, slots.offsets,
+                         HostTensor::random(compute, shape_of_biases(s), random),
+                         HostTensor::random(compute, shape(s.slots(), s.N), random)};
+  c.outputs = {{compute, shape(s.slots(), s.N), OutputKind::kInPlace, 3}};
+  set_op(c, &KernelTable::add_expert_bias, [s](const Views& in, const Views& out, GradientMode) {
+    return AddExpertBias{rows_of(in, s), biases_of(in[2], s), out[0]};
+  });
+  return c;  // one sum, rounded once
+}
+
+// The gradient of biases: of a sorted dy, or of a dy by row with weights. A term is a product that
+// may be rounded.
+OpCase bias_gradient_case(DType compute, const ExpertShape& s, bool is_weighted, Random& random) {
+  const Slots slots(s, random);
+  OpCase c;
+  c.name = name_of("expert_bias_gradient", s) + fmt::format(" weighted={}", is_weighted);
+  c.inputs =
+      HostTensors{slots.order, slots.offsets,
+                  HostTensor::random(compute, shape(is_weighted ? s.R : s.slots(), s.N), random),
+                  HostTensor::random(DType::kF32, shape(s.R, s.k), random)};
+  c.outputs = {{.dtype = DType::kF32, .shape = shape(s.E, s.N), .kind = OutputKind::kGradient}};
+  set_op(c, &KernelTable::expert_bias_gradient,
+         [=](const Views& in, const Views& out, GradientMode mode) {
+           return ExpertBiasGradient{rows_of(in, s),
+                                     {in[2], is_weighted},
+                                     is_weighted ? in[3] : TensorView{},
+                                     whole_rows(out[0]),
+                                     mode};
+         });
+  c.bounds = [=](const Values& in, const Values&) {
+    Values bounds = {std::vector<double>(at(s.E * s.N))};
+    for (std::size_t i = 0; i < at(s.slots()); ++i) {
+      const std::size_t e = expert_of(in, i);
+      const auto rows = static_cast<std::int64_t>(in[1][e + 1] - in[1][e]);
+      const double weight = is_weighted ? std::abs(in[3][at(in[0][i])]) : 1;
+      for (std::size_t n = 0; n < at(s.N); ++n) {
+        const double dy = in[2][row_of(in, s, is_weighted, i) * at(s.N) + n];
+        bounds[0][e * at(s.N) + n] += expert_sum_bound(rows + 1, weight * std::abs(dy));
+      }
+    }
+    return bounds;
+  };
+  return c;
+}
+
+OpCase bias_share_case(DType compute, const ExpertShape& s, Random& random) {
+  const Slots slots(s, random);
+  OpCase c;
+  c.name = name_of("add_bias_share", s);
+  c.inputs =
+      HostTensors{slots.order, slots.offsets, HostTensor::random(compute, shape(s.R, s.N), random),
+                  HostTensor::random(compute, shape_of_biases(s), random),
+                  HostTensor::random(DType::kF32, shape(s.R, s.k), random)};
+  c.outputs = {{DType::kF32, shape(s.R, s.k), OutputKind::kInPlace, 4}};
+  set_op(c, &KernelTable::add_bias_share, [s](const Views& in, const Views& out, GradientMode) {
+    return AddBiasShare{rows_of(in, s), {in[2], true}, biases_of(in[3], s), out[0]};
+  });
+  c.bounds = [=](const Values& in, const Values&) {
+    Values bounds = {std::vector<double>(at(s.slots()))};
+    for (std::size_t i = 0; i < at(s.slots()); ++i) {
+      const double* dy = &in[2][row_of(in, s, true, i) * at(s.N)];
+      const double* bias = &in[3][expert_of(in, i) * at(s.N + kBetween) + 3];
+      double size = std::abs(in[4][at(in[0][i])]);
+      for (std::size_t n = 0; n < at(s.N); ++n) size += std::abs(dy[n] * bias[n]);
+      bounds[0][at(in[0][i])] = expert_sum_bound(s.N + 1, size);
+    }
+    return bounds;
+  };
+  return c;
+}
+
 }  // namespace
 
 std::vector<OpCase> expert_cases(DType compute) {
@@ -470,11 +553,14 @@ std::vector<OpCase> expert_cases(DType compute) {
       cases.push_back(choice_backward_case(compute, s, {.normalizes = flag}, random));
       cases.push_back(choice_case(compute, s, sigmoid_rule(s, flag), random));
       cases.push_back(choice_backward_case(compute, s, sigmoid_rule(s, flag), random));
+      cases.push_back(bias_gradient_case(compute, s, flag, random));
     }
     cases.push_back(sort_case(s, random));
     cases.push_back(weigh_range_case(compute, s, random));
     cases.push_back(gate_case(compute, s, random));
     cases.push_back(gate_backward_case(compute, s, random));
+    cases.push_back(add_bias_case(compute, s, random));
+    cases.push_back(bias_share_case(compute, s, random));
   }
   std::ranges::move(router_cases(compute), std::back_inserter(cases));
   return cases;

@@ -443,13 +443,14 @@ struct CheckedAttention {
   std::int64_t window = 0;
   float soft_cap = 0.0F;
   std::int64_t document = 0;  // keys of one
+  bool has_sinks = false;
 };
 
 class AttentionGradientCheck : public testing::TestWithParam<CheckedAttention> {};
 
 TEST_P(AttentionGradientCheck, Qkv) {
   Random random(18);
-  const auto& [s, window, soft_cap, document] = GetParam();
+  const auto& [s, window, soft_cap, document, has_sinks] = GetParam();
   const std::int64_t R = s.batch * s.queries;
   const std::int64_t queries = s.heads * s.head_width;
   const std::int64_t keys = s.key_value_heads * s.head_width;
@@ -466,6 +467,8 @@ TEST_P(AttentionGradientCheck, Qkv) {
   }
   HostTensor qkv = random_f64(qkv_shape, random);
   const HostTensor dout = random_f64(out_shape, random);
+  HostTensor sinks = random_f64(shape(s.heads), random);
+  if (has_sinks) rule.sinks = sinks.view();
   HostTensor out(DType::kF64, out_shape);
   HostTensor log_sum_exp(DType::kF64, shape(s.batch, s.heads, s.queries));
   const StridedRows q = columns_of(qkv.view(), 0, queries);
@@ -494,6 +497,14 @@ TEST_P(AttentionGradientCheck, Qkv) {
   kernels().attention_backward(Workspace(kernels().attention_backward_workspace(op, 1)).context(),
                                op);
   expect_gradient(qkv, dqkv, loss);
+  if (!has_sinks) return;
+  for (const GradientMode mode : {GradientMode::kAssign, GradientMode::kAccumulate}) {
+    Gradient dsinks(sinks.view().shape, mode, random);
+    loss();
+    kernels().attention_sinks_backward({}, {s, sinks.view(), out.view(), log_sum_exp.view(),
+                                            dout.view(), dsinks.value.view(), mode});
+    expect_gradient(sinks, dsinks, loss);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradientCheck,
@@ -506,14 +517,18 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradientCheck,
                                          CheckedAttention{{1, 5, 5, 2, 1, 4}, 0, 0.5F},
                                          CheckedAttention{{2, 7, 7, 2, 1, 4}, 3, 0.5F},
                                          CheckedAttention{{2, 7, 7, 2, 1, 4}, 0, 0.0F, 3},
-                                         CheckedAttention{{1, 8, 8, 2, 2, 4}, 2, 0.5F, 4}));
+                                         CheckedAttention{{1, 8, 8, 2, 2, 4}, 2, 0.5F, 4},
+                                         CheckedAttention{{2, 5, 5, 4, 2, 6}, 0, 0.0F, 0, true},
+                                         CheckedAttention{{1, 8, 8, 3, 1, 4}, 3, 0.5F, 4, true}));
 
 TEST(ActivationGradientCheck, Glu) {
-  for (const GateActivation activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
+  for (const GateActivation activation :
+       {GateActivation::kSilu, GateActivation::kGeluTanh, GateActivation::kClampedGate}) {
     SCOPED_TRACE(static_cast<int>(activation));
     Random random(19);
     const std::int64_t R = 3, I = 5;
-    HostTensor gate_up = HostTensor::random(DType::kF64, shape(R, 2 * I), random, 4.0);
+    const double range = activation == GateActivation::kClampedGate ? 12.0 : 4.0;
+    HostTensor gate_up = HostTensor::random(DType::kF64, shape(R, 2 * I), random, range);
     const HostTensor dy = random_f64(shape(R, I), random);
     HostTensor y(DType::kF64, shape(R, I));
     Gradient dgate_up(shape(R, 2 * I), random);
@@ -536,6 +551,7 @@ struct ExpertCheck {
         logits(HostTensor::random(DType::kF64, shape(kRows, kExperts), random, 2.0)),
         act(random_f64(shape(kSlots, kIn), random)),
         weights(random_f64(shape(kExperts, kOut * kIn), random)),
+        biases(random_f64(shape(kExperts, kOut), random)),
         dy(random_f64(shape(kRows, kOut), random)) {}
 
   ExpertRows rows() const { return {order.view(), offsets.view(), kChosen}; }
@@ -544,12 +560,13 @@ struct ExpertCheck {
     kernels().sort_slots({}, {index.view(), order.view(), place.view(), offsets.view()});
     kernels().expert_forward(
         {}, {rows(), {act.view(), false}, whole_rows(weights.view()), results.view()});
+    kernels().add_expert_bias({}, {rows(), whole_rows(biases.view()), results.view()});
     kernels().sum_expert_rows({}, {results.view(), place.view(), weight.view(), y.view()});
     return dot(y, dy);
   }
 
   ExpertRule rule;
-  HostTensor logits, act, weights, dy;
+  HostTensor logits, act, weights, biases, dy;
   HostTensor index{DType::kI32, shape(kRows, kChosen)}, order{DType::kI32, shape(kSlots)};
   HostTensor place{DType::kI32, shape(kRows, kChosen)}, offsets{DType::kI32, shape(kExperts + 1)};
   HostTensor weight{DType::kF64, shape(kRows, kChosen)};
@@ -564,6 +581,7 @@ TEST_P(GradientCheck, Experts) {
     Gradient dact(check.act.view().shape, random);
     Gradient dlogits(check.logits.view().shape, random);
     Gradient dweights(check.weights.view().shape, GetParam(), random);
+    Gradient dbiases(check.biases.view().shape, GetParam(), random);
     const HostTensor dweight(check.weight);
     const HostTensor weighted(check.act);
     const StridedRows from = whole_rows(check.weights.view());
@@ -575,10 +593,16 @@ TEST_P(GradientCheck, Experts) {
     const StridedRows to = whole_rows(dweights.value.view());
     const ExpertSide act = {weighted.view(), false};
     kernels().expert_backward_weight({}, {check.rows(), dy, act, to, GetParam()});
+    const StridedRows biases_to = whole_rows(dbiases.value.view());
+    kernels().expert_bias_gradient({},
+                                   {check.rows(), dy, check.weight.view(), biases_to, GetParam()});
+    const StridedRows biases = whole_rows(check.biases.view());
+    kernels().add_bias_share({}, {check.rows(), dy, biases, dweight.view()});
     kernels().choose_experts_backward({}, {check.logits.view(), check.index.view(), dweight.view(),
                                            dlogits.value.view(), check.rule});
     expect_gradient(check.act, dact, [&] { return check.loss(); });
     expect_gradient(check.weights, dweights, [&] { return check.loss(); });
+    expect_gradient(check.biases, dbiases, [&] { return check.loss(); });
     expect_gradient(check.logits, dlogits, [&] { return check.loss(); });
   }
 }

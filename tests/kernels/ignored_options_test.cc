@@ -161,6 +161,14 @@ TEST_P(IgnoredOptions, OfElementwiseOps) {
                  without<GluBackward, &T::glu_backward,
                          [](GluBackward& op) { op.activation = GateActivation::kSilu; }>(),
                  "glu_backward", "GELU");
+  expect_noticed(activations,
+                 without<GluForward, &T::glu_forward,
+                         [](GluForward& op) {
+                           if (op.activation == GateActivation::kClampedGate) {
+                             op.activation = GateActivation::kGeluTanh;
+                           }
+                         }>(),
+                 "glu_forward", "the clamped gate");
   const std::vector<OpCase> cases = elementwise_cases(GetParam());
   expect_noticed(cases, without<Add, &T::add, [](Add& op) { op.b_scale = 1; }>(), "add",
                  "the scale");
@@ -315,6 +323,16 @@ TEST_P(IgnoredOptions, OfExperts) {
   expect(without<ExpertBackwardWeight, &T::expert_backward_weight,
                  [](ExpertBackwardWeight& op) { op.dweights.stride = op.dweights.width; }>(),
          "expert_backward_weight", "the distance of the experts");
+  using BiasGradient = ExpertBiasGradient;
+  expect(
+      without<BiasGradient, &T::expert_bias_gradient, [](BiasGradient& op) { op.weight = {}; }>(),
+      "expert_bias_gradient", "weights");
+  expect(without<AddExpertBias, &T::add_expert_bias,
+                 [](AddExpertBias& op) { op.biases.stride = op.biases.width; }>(),
+         "add_expert_bias", "the distance of the biases");
+  expect(without<AddBiasShare, &T::add_bias_share,
+                 [](AddBiasShare& op) { op.biases.stride = op.biases.width; }>(),
+         "add_bias_share", "the distance of the biases");
 }
 
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, IgnoredOptions, testing::Values(DType::kF32, DType::kBF16),

@@ -11,6 +11,7 @@ constexpr auto kFamilies = std::to_array<const Family*>({
     &kGemma3TextFamily,
     &kGlm4MoeFamily,
     &kGpt2Family,
+    &kGptOssFamily,
     &kGraniteFamily,
     &kGraniteMoeFamily,
     &kLlamaFamily,
@@ -34,7 +35,6 @@ struct Missing {
 constexpr auto kMissing = std::to_array<Missing>({
     {"deepseek_v2", "latent attention and groups of experts"},
     {"deepseek_v3", "latent attention, groups of experts and weights of fp8"},
-    {"gpt_oss", "attention sinks, biases of experts and weights of mxfp4"},
 });
 
 }  // namespace

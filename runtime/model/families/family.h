@@ -17,6 +17,8 @@ struct Family {
   std::span<const KnownKey> keys;                   // besides those that every model may have
   // Sets the options and the names of the parameters. Throws ConfigError for what is not built.
   void (*read)(const ConfigReader& keys, ModelConfig& config);
+  // The quant_method of a quantization_config whose weights are read; empty: none is.
+  std::string_view quantization = {};
 };
 
 // Returns null for a model_type that is not built.
@@ -29,6 +31,7 @@ extern const Family kGemma2Family;
 extern const Family kGemma3TextFamily;
 extern const Family kGlm4MoeFamily;
 extern const Family kGpt2Family;
+extern const Family kGptOssFamily;
 extern const Family kGraniteFamily;
 extern const Family kGraniteMoeFamily;
 extern const Family kLlamaFamily;

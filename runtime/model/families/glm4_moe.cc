@@ -72,7 +72,7 @@ void read_choice(const ConfigReader& keys, ModelConfig& config) {
 }
 
 void set_names(ModelConfig& config) {
-  set_name(config, ParameterKind::kRouterBias, "mlp.gate.e_score_correction_bias");
+  set_name(config, ParameterKind::kChoiceBias, "mlp.gate.e_score_correction_bias");
   set_shared_expert(config, "mlp.shared_experts");
 }
 

@@ -117,7 +117,7 @@ TEST_F(HfExpertTensors, ABiasOfTheChoiceIsTheExactSumOfThreeNumbersOfBf16) {
   const std::vector<float> biases = awkward_biases();
   const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) {
-    if (tensor.kind != ParameterKind::kRouterBias) return kFetchRandom(unit, tensor, begin, out);
+    if (tensor.kind != ParameterKind::kChoiceBias) return kFetchRandom(unit, tensor, begin, out);
     std::ranges::fill(out, 0.0F);
     std::ranges::copy(biases, out.begin());  // as the first addends
   };
@@ -128,7 +128,7 @@ TEST_F(HfExpertTensors, ABiasOfTheChoiceIsTheExactSumOfThreeNumbersOfBf16) {
 
   const HfDirectory directory = open("m", config);
   const UnitLayout block = parameter_layout(config).at(2);
-  const ParameterTensor& bias = *block.find(ParameterKind::kRouterBias);
+  const ParameterTensor& bias = *block.find(ParameterKind::kChoiceBias);
   EXPECT_FALSE(bias.trainable);
   std::vector<float> addends(static_cast<std::size_t>(bias.elements()));
   directory.read(bias, 0, addends);

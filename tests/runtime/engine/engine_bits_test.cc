@@ -33,6 +33,7 @@ constexpr Shape kShapes[] = {
     {"olmo2_untied_odd", "olmo2", false, true, 0.9},
     {"mixtral_tied", "mixtral", true, false, 1.6},
     {"qwen3_moe_untied_odd", "qwen3_moe", false, true, 0.9},
+    {"gpt_oss_untied_odd", "gpt_oss", false, true, 0.9},
 };
 
 using Case = std::tuple<int, DType>;  // index of a shape, precision

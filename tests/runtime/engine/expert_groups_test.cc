@@ -49,7 +49,8 @@ class ExpertGroups : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(ExpertGroups, HaveTheBitsOfOneGroupWithASwitchSet) {
   const Switch& one = kSwitches[GetParam()];
-  const std::string_view family = GetParam() % 2 == 0 ? "mixtral" : "qwen3_moe";
+  constexpr std::string_view kFamilies[] = {"mixtral", "qwen3_moe", "gpt_oss"};
+  const std::string_view family = kFamilies[GetParam() % std::size(kFamilies)];
   for (const SlotForm moments : {SlotForm::kFp32, SlotForm::kInt8}) {
     ModelRuntimeOptions plain = moe_options(family, GetParam() % 4 < 2);
     plain.optimizer.slot_form = moments;
@@ -89,17 +90,20 @@ TEST(ExpertGroupsOfFamilies, HaveTheBitsOfOneGroup) {
 }
 
 TEST(ExpertGroupsOfRanks, HaveTheBitsOfOneGroupAtEveryStage) {
-  const ModelRuntimeOptions plain = moe_options("mixtral", true);
-  const RankedRun expected = train_ranks(plain, 2, 0);
-  for (const std::int64_t experts : kPerGroup) {
-    for (std::int32_t stage = 0; stage <= 3; ++stage) {
-      ModelRuntimeOptions options = in_groups(plain, experts);
-      const TemporaryDirectory drive;
-      options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
-      if (stage > 1) all_on(options, stage == 2, Tier::kNvme);
-      const RankedRun run = train_ranks(options, 2, stage);
-      EXPECT_EQ(run.curves, expected.curves) << stage << ", " << name_of_groups(experts);
-      EXPECT_EQ(run.state, expected.state) << stage << ", " << name_of_groups(experts);
+  for (const char* family : {"mixtral", "gpt_oss"}) {
+    SCOPED_TRACE(family);
+    const ModelRuntimeOptions plain = moe_options(family, true);
+    const RankedRun expected = train_ranks(plain, 2, 0);
+    for (const std::int64_t experts : kPerGroup) {
+      for (std::int32_t stage = 0; stage <= 3; ++stage) {
+        ModelRuntimeOptions options = in_groups(plain, experts);
+        const TemporaryDirectory drive;
+        options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+        if (stage > 1) all_on(options, stage == 2, Tier::kNvme);
+        const RankedRun run = train_ranks(options, 2, stage);
+        EXPECT_EQ(run.curves, expected.curves) << stage << ", " << name_of_groups(experts);
+        EXPECT_EQ(run.state, expected.state) << stage << ", " << name_of_groups(experts);
+      }
     }
   }
 }
@@ -135,9 +139,18 @@ TEST(ExpertGroupsResumed, GoOnInOtherGroups) {
   }
 }
 
+struct FrozenExperts {
+  const char* family;
+  const char* trainable;
+};
+
 TEST(ExpertGroupsFrozen, HaveTheBitsOfOneGroup) {
-  for (const char* pattern : {"*experts*", "*self_attn*"}) {
-    ModelRuntimeOptions plain = moe_options("mixtral", true);
+  // The biases of gpt_oss's experts are parameters of their own.
+  for (const auto& [family, pattern] :
+       {FrozenExperts{"mixtral", "*experts*"}, FrozenExperts{"mixtral", "*self_attn*"},
+        FrozenExperts{"gpt_oss", "*experts*"}, FrozenExperts{"gpt_oss", "*gate_up_proj_bias"},
+        FrozenExperts{"gpt_oss", "*.sinks"}, FrozenExperts{"gpt_oss", "*down_proj_bias"}}) {
+    ModelRuntimeOptions plain = moe_options(family, true);
     plain.model = with_trainable(plain.model, {pattern}, field_of_option);
     const SwitchedRun expected = result_of(plain, 3);
     for (const std::int64_t experts : kPerGroup) {

@@ -58,11 +58,16 @@ void visit(Rope& op, Move&& move) {
 }
 template <typename Move>
 void visit(AttentionForward& op, Move&& move) {
-  move(op.rule.first_keys, op.q, op.k, op.v, op.out, op.log_sum_exp);
+  move(op.rule.first_keys, op.rule.sinks, op.q, op.k, op.v, op.out, op.log_sum_exp);
 }
 template <typename Move>
 void visit(AttentionBackward& op, Move&& move) {
-  move(op.rule.first_keys, op.q, op.k, op.v, op.out, op.log_sum_exp, op.dout, op.dq, op.dk, op.dv);
+  move(op.rule.first_keys, op.rule.sinks, op.q, op.k, op.v, op.out, op.log_sum_exp, op.dout, op.dq,
+       op.dk, op.dv);
+}
+template <typename Move>
+void visit(AttentionSinksBackward& op, Move&& move) {
+  move(op.sinks, op.out, op.log_sum_exp, op.dout, op.dsinks);
 }
 template <typename Move>
 void visit(GluForward& op, Move&& move) {
@@ -154,7 +159,15 @@ void visit(ChooseExperts& op, Move&& move) {
 }
 template <typename Move>
 void visit(ChooseExpertsBackward& op, Move&& move) {
-  move(op.logits, op.index, op.dweight, op.dlogits);
+  move(op.logits, op.index, op.dweight, op.dlogits, op.slopes, op.targets);
+}
+template <typename Move>
+void visit(RouterSums& op, Move&& move) {
+  move(op.logits, op.index, op.sums, op.targets);
+}
+template <typename Move>
+void visit(RouterSlopes& op, Move&& move) {
+  move(op.sums, op.slopes);
 }
 template <typename Move>
 void visit(SortSlots& op, Move&& move) {
@@ -171,6 +184,18 @@ void visit(ExpertBackwardInput& op, Move&& move) {
 template <typename Move>
 void visit(ExpertBackwardWeight& op, Move&& move) {
   move(op.rows.order, op.rows.offsets, op.dy.matrix, op.x.matrix, op.dweights);
+}
+template <typename Move>
+void visit(AddExpertBias& op, Move&& move) {
+  move(op.rows.order, op.rows.offsets, op.biases, op.y);
+}
+template <typename Move>
+void visit(ExpertBiasGradient& op, Move&& move) {
+  move(op.rows.order, op.rows.offsets, op.dy.matrix, op.weight, op.dbiases);
+}
+template <typename Move>
+void visit(AddBiasShare& op, Move&& move) {
+  move(op.rows.order, op.rows.offsets, op.dy.matrix, op.biases, op.dweight);
 }
 template <typename Move>
 void visit(SumExpertRows& op, Move&& move) {
@@ -307,6 +332,7 @@ KernelTable make_table(const KernelTable& host_kernels) {
       .rope = queued<Rope, &T::rope>,
       .attention_forward = queued_attention<AttentionForward, &T::attention_forward>,
       .attention_backward = queued_attention<AttentionBackward, &T::attention_backward>,
+      .attention_sinks_backward = queued<AttentionSinksBackward, &T::attention_sinks_backward>,
       .glu_forward = queued<GluForward, &T::glu_forward>,
       .glu_backward = queued<GluBackward, &T::glu_backward>,
       .gelu_forward = queued<GeluForward, &T::gelu_forward>,
@@ -337,6 +363,9 @@ KernelTable make_table(const KernelTable& host_kernels) {
       .expert_forward = queued<ExpertForward, &T::expert_forward>,
       .expert_backward_input = queued<ExpertBackwardInput, &T::expert_backward_input>,
       .expert_backward_weight = queued<ExpertBackwardWeight, &T::expert_backward_weight>,
+      .add_expert_bias = queued<AddExpertBias, &T::add_expert_bias>,
+      .expert_bias_gradient = queued<ExpertBiasGradient, &T::expert_bias_gradient>,
+      .add_bias_share = queued<AddBiasShare, &T::add_bias_share>,
       .sum_expert_rows = queued<SumExpertRows, &T::sum_expert_rows>,
       .weigh_expert_rows = queued<WeighExpertRows, &T::weigh_expert_rows>,
       .gate_rows = queued<GateRows, &T::gate_rows>,

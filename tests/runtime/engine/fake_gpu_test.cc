@@ -40,7 +40,8 @@ struct Shape {
 constexpr Shape kShapes[] = {{"gpt2_bf16", "gpt2", true, DType::kBF16},
                              {"llama_bf16", "llama", false, DType::kBF16},
                              {"llama_fp32", "llama", true, DType::kF32},
-                             {"mixtral_bf16", "mixtral", false, DType::kBF16}};
+                             {"mixtral_bf16", "mixtral", false, DType::kBF16},
+                             {"gpt_oss_bf16", "gpt_oss", false, DType::kBF16}};
 
 class FakeGpuEngine : public testing::TestWithParam<Shape> {
  protected:

@@ -64,7 +64,7 @@ TEST(RouterLosses, CountOnceAmongTensorRanks) {
     ModelRuntimeOptions options = routed_options(balance, z);
     const Curve alone = train_ranks(options, 1, 0).curves.front();
     for (const bool shares_rows : {false, true}) {
-      options.ranks.sequence_parallel = shares_rows;
+      options.sequence_parallel = shares_rows;
       const Curve shared = train_ranks(options, MeshShape{.tensor = 2}, 0).curves.front();
       EXPECT_NEAR(shared.norms[0], alone.norms[0], 1e-5 * alone.norms[0]) << shares_rows;
       ASSERT_EQ(shared.router.size(), alone.router.size());

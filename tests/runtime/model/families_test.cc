@@ -76,8 +76,9 @@ TEST_P(FamilyDefaults, AreTheClasss) {
   EXPECT_EQ(config.feed_forward, wanted.feed_forward);
   EXPECT_EQ(config.tied, wanted.tied);
   EXPECT_EQ(windows(config), wanted.windows);
-  EXPECT_EQ(config.has_qkv_bias, config.family == "qwen2");
-  EXPECT_FALSE(config.has_projection_bias);
+  const bool has_biases = config.family == "gpt_oss";
+  EXPECT_EQ(config.has_qkv_bias, config.family.starts_with("qwen2") || has_biases);
+  EXPECT_EQ(config.has_projection_bias, has_biases);
   EXPECT_FALSE(config.has_feed_forward_bias);
 }
 
@@ -105,7 +106,9 @@ INSTANTIATE_TEST_SUITE_P(
         Defaults{"olmoe", 32, 4, 1e-5, 1e4, kNone}, Defaults{"qwen3_moe", 4, 4, 1e-6, 1e4, kNone},
         Defaults{"qwen2_moe", 16, 4, 1e-6, 1e4, kNone},
         Defaults{"granitemoe", 32, 4, 1e-6, 1e4, kNone},
-        Defaults{"glm4_moe", 8, 4, 1e-5, 1e4, kNone}),
+        Defaults{"glm4_moe", 8, 4, 1e-5, 1e4, kNone},
+        Defaults{
+            "gpt_oss", 8, 64, 1e-5, 1.5e5, {128, 0, 128, 0, 128, 0}, FeedForward::kClampedGate}),
     [](const auto& each) { return std::string(each.param.family); });
 
 // --- the padding token ---------------------------------------------------------------------------
@@ -449,9 +452,39 @@ TEST(FamilyExperts, OfGlm4MoeAreChosenByBiasedSigmoids) {
             (std::vector<bool>{false, false, false, false, false, true}));
 }
 
+TEST(FamilyExperts, OfGptOssAreInAllLayers) {
+  const ModelConfig absent = parse_with("gpt_oss");
+  EXPECT_EQ(absent.experts, (ExpertOptions{.count = 128,
+                                           .per_row = 4,
+                                           .intermediate = absent.intermediate,
+                                           .rule = {.normalizes = true, .rounds_weights = true},
+                                           .has_bias = true,
+                                           .storage = ExpertStorage::kInterleaved}));
+  EXPECT_EQ(layers_with_experts(absent), std::vector<bool>(6, true));
+  EXPECT_TRUE(absent.has_sinks);
+  const RopeOptions& rope = absent.ropes.front();
+  EXPECT_EQ(rope.type, RopeType::kYarn);
+  EXPECT_EQ(rope.factor, 32);
+  EXPECT_EQ(rope.original_positions, 4096);
+  EXPECT_FALSE(rope.truncates);
+  EXPECT_EQ(parse_with("gpt_oss", R"({"rope_theta": 7.0})").ropes.front().theta, 7);
+  EXPECT_EQ(
+      parse_with("gpt_oss", R"({"rope_parameters": {"rope_type": "default"}})").ropes.front().type,
+      RopeType::kDefault);
+}
+
+TEST(FamilyExperts, OfMxfp4AreReadByGptOssAlone) {
+  const char* const quantised = R"({"quantization_config": {"quant_method": "mxfp4"}})";
+  const ModelConfig config = parse_with("gpt_oss", quantised);
+  EXPECT_EQ(config.json.find("quantization_config"), std::string::npos);
+  TERRACE_EXPECT_THROW_WITH(parse_with("mixtral", quantised), ConfigError, "quantization_config");
+  TERRACE_EXPECT_THROW_WITH(
+      parse_with("gpt_oss", R"({"quantization_config": {"quant_method": "bitsandbytes"}})"),
+      ConfigError, "quant_method");
+}
+
 TEST(FamilyExperts, OfFamiliesThatAreNotBuiltAreRefusedWithWhatIsMissing) {
   TERRACE_EXPECT_THROW_WITH(parse_with("deepseek_v3"), ConfigError, "latent attention");
-  TERRACE_EXPECT_THROW_WITH(parse_with("gpt_oss"), ConfigError, "attention sinks");
 }
 
 // --- refusals ------------------------------------------------------------------------------------
@@ -544,6 +577,10 @@ INSTANTIATE_TEST_SUITE_P(
                          "num_experts_per_tok"},
         RefusedByAFamily{"olmoe_clip", "olmoe", R"({"clip_qkv": 8.0})", "clip_qkv"},
         RefusedByAFamily{"olmoe_heads", "olmoe", R"({"head_dim": 8})", "head_dim"},
+        RefusedByAFamily{"gpt_oss_balance", "gpt_oss", kNullCoefficient, "router_aux_loss_coef"},
+        RefusedByAFamily{"gpt_oss_clamp", "gpt_oss", R"({"swiglu_limit": 6.0})", "swiglu_limit"},
+        RefusedByAFamily{"gpt_oss_slope", "gpt_oss", R"({"swiglu_alpha": 1.0})", "swiglu_alpha"},
+        RefusedByAFamily{"gpt_oss_gate", "gpt_oss", R"({"hidden_act": "gelu_new"})", "hidden_act"},
         RefusedByAFamily{"qwen3_moe_balance", "qwen3_moe", kNullCoefficient,
                          "router_aux_loss_coef"},
         RefusedByAFamily{"qwen3_moe_no_experts", "qwen3_moe", R"({"num_experts": 0})",

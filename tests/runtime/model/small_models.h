@@ -25,14 +25,16 @@ struct SmallModel {
   std::int64_t positions = 64;
   bool tied = false;
   bool bias = false;         // attention_bias and mlp_bias, where the family has these keys
-  std::int64_t window = 16;  // of gemma2 and gemma3_text, in the layers that have one
+  std::int64_t window = 16;  // of gemma2, gemma3_text, gpt_oss: in the layers that have one
 };
 
 // Returns the keys of experts; empty for a family without them. Where layers may have none, the
 // second layer has none, or the first one.
 inline std::string small_experts_json(std::string_view family, const SmallModel& sizes) {
   const std::int64_t inner = sizes.intermediate / 4;
-  if (family == "mixtral") return R"(, "num_experts": 5, "num_experts_per_tok": 2)";
+  if (family == "mixtral" || family == "gpt_oss" || family == "olmoe") {
+    return R"(, "num_experts": 5, "num_experts_per_tok": 2)";
+  }
   if (family == "granitemoe") {
     return R"(, "num_local_experts": 5, "num_experts_per_tok": 2, "residual_multiplier": 0.5,
               "attention_multiplier": 0.3)";
@@ -40,7 +42,7 @@ inline std::string small_experts_json(std::string_view family, const SmallModel&
   if (family == "glm4_moe") {
     return fmt::format(
         R"(, "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": {},
-            "partial_rotary_factor": 0.4, "use_qk_norm": true, "routed_scaling_factor": 1.5)",
+            "partial_rotary_factor": 0.6, "use_qk_norm": true, "routed_scaling_factor": 1.5)",
         inner);
   }
   if (!family.ends_with("_moe")) return "";
@@ -64,12 +66,13 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
   const bool is_gemma = family.starts_with("gemma");
   const bool has_no_bias = family == "mistral" || family == "mixtral" || family == "qwen2" ||
                            family == "qwen2_moe" || family == "phi3";
+  const bool is_gpt_oss = family == "gpt_oss";
   const bool has_mlp_bias = family == "llama" || family == "smollm3" || family == "granite";
-  const bool has_only_experts = family == "mixtral" || family == "granitemoe";
+  const bool has_only_experts = family == "mixtral" || family == "granitemoe" || family == "olmoe" || is_gpt_oss;
   std::string more;
   if (!has_no_bias) more += fmt::format(R"(, "attention_bias": {})", sizes.bias);
   if (has_mlp_bias) more += fmt::format(R"(, "mlp_bias": {})", sizes.bias);
-  if (is_gemma) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
+  if (is_gemma || is_gpt_oss) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
   more += small_experts_json(family, sizes);
   return fmt::format(
       R"({{"model_type": "{}", "hidden_size": {}, "num_hidden_layers": {},

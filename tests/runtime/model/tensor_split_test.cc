@@ -176,7 +176,7 @@ TEST(TensorSplit, DividesTheIntermediateOfEachExpert) {
 // padding is missing, whatever the other vectors of a block with a router are.
 TEST(TensorSplit, ARouterLiesAmongTheMatrices) {
   for (const std::string_view family :
-       {"mixtral", "olmoe", "qwen3_moe", "qwen2_moe", "granitemoe", "glm4_moe"}) {
+       {"mixtral", "olmoe", "qwen3_moe", "qwen2_moe", "granitemoe", "glm4_moe", "gpt_oss"}) {
     for (const bool shares_rows : {false, true}) {
       SCOPED_TRACE(fmt::format("{} {}", family, shares_rows));
       const TensorSplit split = {.ranks = 3, .shares_rows = shares_rows};
