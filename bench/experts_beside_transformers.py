@@ -8,7 +8,7 @@ The model is that of peers/transformers_experts.py: Qwen3 with experts, about 20
 512 tokens a step, bf16. In each round every program trains some steps: ours with everything in
 memory, ours with everything on the drive, and transformers with each of its two ways to compute
 experts. Rounds alternate the order. PYTHON has torch and transformers. --preload is an allocator for
-them. DIR gets the runs and the drive's files, and should be on a real drive. The result is one JSON
+them. --deepspeed adds DeepSpeed's ZeRO stage 3 on the CPU, which PYTHON must then have, too. DIR gets the runs and the drive's files, and should be on a real drive. The result is one JSON
 document (schema terrace.experts_beside_transformers/1): medians of seconds and the most resident
 memory of each, and the ratios to the faster way of transformers.
 """
@@ -35,6 +35,7 @@ def parse_arguments():
     parser.add_argument("--work", type=pathlib.Path, required=True, help="a directory for runs")
     parser.add_argument("--text", type=pathlib.Path, required=True, help="a text file; bytes are tokens")
     parser.add_argument("--python", default=sys.executable, help="Python with torch and transformers")
+    parser.add_argument("--deepspeed", action="store_true", help="also train with DeepSpeed")
     parser.add_argument("--preload", help="an allocator's library for transformers")
     parser.add_argument("--drive-memory", default="700MiB", help="--host-memory of the run on the drive")
     parser.add_argument("--rounds", type=int, default=3)
@@ -59,12 +60,11 @@ def train_ours(options, flags):
     return {"step_s": [row["step_s"] for row in rows[1:]], "peak_bytes": max(row["peak_rss_bytes"] for row in rows)}
 
 
-def train_peer(options, experts):
+def train_peer(options, script, *flags):
     environment = dict(os.environ)
     if options.preload:
         environment["LD_PRELOAD"] = options.preload
-    words = [options.python, PEER, "--experts", experts, "--data", options.text, "--warmup", "1", "--steps",
-             str(STEPS - 1)]
+    words = [options.python, script, *flags, "--data", options.text, "--warmup", "1", "--steps", str(STEPS - 1)]
     return json.loads(run(words, environment).splitlines()[-1])
 
 
@@ -75,7 +75,10 @@ def main():
     run([options.python, PEER, "--write-config", options.work / "model"])
     drive = ["--nvme", options.work / "drive", "--host-memory", options.drive_memory, *ON_DRIVE]
     programs = {"memory": lambda: train_ours(options, []), "drive": lambda: train_ours(options, drive),
-                "eager": lambda: train_peer(options, "eager"), "grouped_mm": lambda: train_peer(options, "grouped_mm")}
+                "eager": lambda: train_peer(options, PEER, "--experts", "eager"),
+                "grouped_mm": lambda: train_peer(options, PEER, "--experts", "grouped_mm")}
+    if options.deepspeed:
+        programs["deepspeed"] = lambda: train_peer(options, PEER.with_name("deepspeed_experts.py"))
     seen = {name: [] for name in programs}
     for number in range(options.rounds):
         for name in list(programs)[:: -1 if number % 2 else 1]:

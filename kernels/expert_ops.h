@@ -25,7 +25,7 @@ enum class ExpertScores : std::uint8_t {
 struct ExpertRule {
   // Whether the weights are the softmax over the row's k chosen logits; else they are the
   // probabilities of the chosen experts in the softmax over all E logits. With kSigmoid: whether
-  // the chosen scores are divided by 1e-20 plus their sum; else they are the weights.
+  // the chosen scores are divided by 1e-20 plus their sum; else the scores are the weights.
   bool normalizes = true;
   // Whether a weight is rounded to the compute type.
   bool rounds_weights = false;

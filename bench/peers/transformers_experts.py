@@ -44,6 +44,14 @@ def write_config(directory):
     (Path(directory) / "config.json").write_text(json.dumps(config))
 
 
+def batches(options, torch):
+    """Returns the ids of each step, [batch, sequence]: the bytes of the text, from its begin on."""
+    text = torch.frombuffer(bytearray(Path(options.data).read_bytes()), dtype=torch.uint8).long()
+    size = options.batch * options.sequence
+    for step in range(options.warmup + options.steps):
+        yield text[step * size:(step + 1) * size].view(options.batch, options.sequence)
+
+
 def train(options):
     import torch
     import transformers
@@ -54,10 +62,8 @@ def train(options):
     config._experts_implementation = options.experts
     model = transformers.Qwen3MoeForCausalLM(config).float().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    text = torch.frombuffer(bytearray(Path(options.data).read_bytes()), dtype=torch.uint8).long()
-    seconds, losses, size = [], [], options.batch * options.sequence
-    for step in range(options.warmup + options.steps):
-        ids = text[step * size:(step + 1) * size].view(options.batch, options.sequence)
+    seconds, losses = [], []
+    for step, ids in enumerate(batches(options, torch)):
         begin = time.perf_counter()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = model(input_ids=ids, labels=ids).loss

@@ -38,7 +38,7 @@ struct QueriesPlan {
   std::size_t scores = 0, output = 0, sums = 0;
 };
 
-// What a row's exponentials are divided by, and the logarithm of the softmax's sum.
+// The sum by which a row's exponentials are divided, and its logarithm with the maximum added.
 struct ExpSum {
   double divisor, log_sum_exp;
 };

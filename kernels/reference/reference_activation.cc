@@ -9,11 +9,6 @@
 namespace terrace::reference {
 namespace {
 
-template <typename W>
-W sigmoid(W x) {
-  return 1 / (1 + std::exp(-x));
-}
-
 // gelu(x) = x/2 (1 + tanh(k (x + c x^3))).
 template <typename W>
 constexpr W kGeluInner = std::numbers::sqrt2_v<W> * std::numbers::inv_sqrtpi_v<W>;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -88,5 +89,10 @@ class WorkspaceCutter {
  private:
   std::span<std::byte> rest_;
 };
+
+template <typename W>
+W sigmoid(W x) {
+  return 1 / (1 + std::exp(-x));
+}
 
 }  // namespace terrace::reference

@@ -154,7 +154,8 @@ struct ChooseExpertsBackwardBody {
       const bool is_chosen = next < k && chosen[next] == e;
       const float score = row.score(e);
       float gradient = 0;
-      if (is_chosen) gradient = rule.scale / sum * (gradients[next] - mean) * score * (1.0F - score);
+      if (is_chosen)
+        gradient = rule.scale / sum * (gradients[next] - mean) * score * (1.0F - score);
       if (losses.slopes != nullptr) gradient += losses.of(row, e);
       results[e] = round_to<T>(gradient);
       next += is_chosen ? 1 : 0;

@@ -20,20 +20,20 @@ struct Mxfp4Part {
   const SafetensorsFile* file = nullptr;
   const SafetensorsTensor* tensor = nullptr;
 };
-// A tensor that is [E,A,B] as numbers: blocks are U8 [E,B,A/32,16], two numbers in a byte with the
-// first in its low half, and scales are U8 [E,B,A/32], the exponents of two plus 127.
+// A tensor of the shape [E,A,B], stored in two parts. The blocks are U8 [E,B,A/32,16]: a byte has
+// two numbers, the first in its low half. The scales are U8 [E,B,A/32]: exponents of two, plus 127.
 struct Mxfp4Tensor {
   Mxfp4Part blocks, scales;
 };
 
-// Throws ConfigError if the parts have not the types and shapes that the parameter asks for.
+// Throws ConfigError if the parts do not have the types and shapes that the parameter asks for.
 // `directory` is for the message.
 void check_mxfp4(const std::string& directory, const Mxfp4Tensor& stored,
                  const ParameterTensor& tensor);
 
 // Reads elements [begin, begin + out.size()) of a parameter, [rows, columns] row by row, whose
-// StoredElements are columns of the stored matrices. The numbers are exact, as in bf16; where the
-// exponent is 128, they are infinite or NaN. Throws IoError.
+// StoredElements are columns of the stored matrices. The numbers are exact; all of them are numbers
+// of bf16, too. Those above the largest number of bf16 are infinite. Throws IoError.
 void read_mxfp4(const Mxfp4Tensor& stored, const ParameterTensor& tensor, std::int64_t begin,
                 std::span<float> out);
 

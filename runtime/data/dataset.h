@@ -105,7 +105,7 @@ class Dataset {
   void fill_micro_batch(std::int64_t first_sample, const SampleRows& rows) const;
 
   // Fills in samples first_sample, first_sample + 1, ... of a validation set. Behind its end,
-  // tokens are 0 and targets -1: not counted. Returns how many targets are counted.
+  // tokens are 0 and targets negative: not counted. Returns how many targets are counted.
   std::int64_t fill_validation_batch(std::int64_t first_sample, const SampleRows& rows,
                                      std::size_t set = 0) const;
 

@@ -1,5 +1,6 @@
 #include "runtime/engine/exchange_bodies.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -81,14 +82,23 @@ void ExchangeBodies::fold_routers(const Op& op, std::span<std::byte> own) const 
   const auto micro_batches = static_cast<std::size_t>(bytes_.program.micro_batches);
   const auto folded = static_cast<std::size_t>(model_.folded_router_sums());
   if (folded == 0) return;
-  auto* const target = reinterpret_cast<double*>(own.data() + router_offset_in_sums(model_));
-  const auto of_layers = static_cast<std::size_t>(model_.router_layers() * model_.router_sums);
+  const std::span<double> target(
+      reinterpret_cast<double*>(own.data() + router_offset_in_sums(model_)),
+      micro_batches * folded);
+  std::ranges::fill(target, 0.0);
   const Access* const access = op.find(Role::kRouterSums);
-  const auto* const sums =
-      access == nullptr ? nullptr : reinterpret_cast<const double*>(bytes_.of(*access).data());
-  for (std::size_t m = 0; m < micro_batches; ++m) {
-    fold_router_sums({sums + m * of_layers, access == nullptr ? 0 : of_layers},
-                     {target + m * folded, folded});
+  if (access == nullptr) return;
+  const auto size = static_cast<std::size_t>(model_.router_sums);
+  const auto layers = static_cast<std::size_t>(model_.router_layers());
+  const auto* const sums = reinterpret_cast<const double*>(bytes_.of(*access).data());
+  std::size_t layer = 0;
+  for (std::int32_t unit = 0; unit <= model_.last_unit(); ++unit) {
+    if (!model_.leaves_router_sums(unit)) continue;
+    for (std::size_t m = 0; m < micro_batches && model_.has_unit(unit); ++m) {
+      fold_router_sums({sums + (m * layers + layer) * size, size},
+                       target.subspan(m * folded, folded));
+    }
+    ++layer;
   }
 }
 

@@ -58,27 +58,9 @@ void check_experts_per_group(const ModelRuntimeOptions& options) {
       fmt::format("give a number from 1 to {}", experts));
 }
 
-// Throws ConfigError for losses of routers that ranks cannot compute. The slopes of the balance
-// loss depend on the choices of all layers, which a pipeline stage does not know.
-void check_router_losses(const ModelRuntimeOptions& options) {
-  const OptionNames names = options.placement.name_of_option;
-  const ExpertOptions& experts = options.model.experts;
-  const MeshShape& shape = options.ranks.shape;
-  if (shape.pipeline > 1 && experts.balance_coefficient != 0) {
-    throw ConfigError(
-        fmt::format("{} {}: the loss that balances the experts of {}, with a coefficient of {}, is "
-                    "not built for pipeline stages",
-                    names(Option::kPipelineParallel), shape.pipeline, options.model.name,
-                    experts.balance_coefficient),
-        fmt::format("give {} 0, or share the work between data-parallel ranks",
-                    names(Option::kBalanceCoefficient)));
-  }
-}
-
 // Throws ConfigError where ranks cannot share the model in this way.
 void check_split(const ModelRuntimeOptions& options) {
   const OptionNames names = options.placement.name_of_option;
-  check_router_losses(options);
   check_tensor_split(options.model, options.batch.rows(), split_of(options), names);
   check_quantized_parts(options.model, storage_of(options), split_of(options), names);
   if (options.model.adapter.has_magnitudes && options.ranks.shape.tensor > 1) {

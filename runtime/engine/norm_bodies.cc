@@ -104,7 +104,7 @@ double NormBodies::sum_of_losses(const Op& op) const {
 
 // Adds in (rank, micro-batch) order. All tensor-parallel ranks have the same sums.
 std::optional<RouterFigures> NormBodies::router_figures(const Op& op) {
-  if (model_.router_layers_of_stages() == 0) return std::nullopt;
+  if (model_.router_layers() == 0) return std::nullopt;
   const auto count = static_cast<std::size_t>(bytes_.program.micro_batches);
   router_.begin();
   if (model_.ranks() == 1) {

@@ -60,7 +60,7 @@ class NormBodies {
         optimizer_(options.optimizer),
         name_of_option_(options.name_of_option),
         gradients_(gradients),
-        router_(model.router_layers_of_stages(), model.folded_router_sums()) {}
+        router_(model.router_layers(), model.folded_router_sums()) {}
 
   // Throws NotFinite if the gradient or the loss of a step is not a number and no lower loss scale
   // can help.

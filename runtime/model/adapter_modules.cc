@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -79,21 +78,23 @@ std::vector<std::string> modules_that_match(const ModelConfig& config,
   if (patterns.empty()) return {};
   const ModelConfig chosen = with_trainable(config, patterns, name_of_option);
   std::set<std::string> tensors;
-  std::map<std::string, std::string> left_out;  // a tensor that does not match, by its module
+  std::set<std::string> left_out;  // tensors that do not match
   for (const std::string& name : stored_names_of(chosen)) {
     if (is_trainable(chosen, name)) {
       tensors.insert(name);
     } else {
-      left_out.emplace(module_of_tensor(name), name);
+      left_out.insert(name);
     }
   }
   for (const std::string& name : tensors) {
-    const auto other = left_out.find(module_of_tensor(name));
-    if (other == left_out.end()) continue;
+    // In the module or in a module inside it.
+    const std::string begin = module_of_tensor(name) + ".";
+    const auto other = left_out.lower_bound(begin);
+    if (other == left_out.end() || !other->starts_with(begin)) continue;
     throw ConfigError(
         fmt::format("{} matches {} but not {}: beside an adapter, modules train whole, and both "
                     "tensors belong to one",
-                    name_of_option(Option::kTrainable), name, other->second),
+                    name_of_option(Option::kTrainable), name, *other),
         "give patterns that match both tensors, or neither");
   }
   return modules_of(config, tensors);

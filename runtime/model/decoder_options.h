@@ -57,7 +57,7 @@ constexpr GateActivation gate_activation(FeedForward kind) {
 
 // How files store the matrices of a layer's experts.
 enum class ExpertStorage : std::uint8_t {
-  kEach,  // a tensor for each matrix
+  kEach,  // a tensor for each matrix, or one for all of a kind if their stored name says so
   // One tensor for gate and up of all experts, [experts, width, 2 intermediate], in which the
   // columns of gate and up alternate, and one for down, [experts, intermediate, width]. The biases
   // of gate and up are one tensor, too, in which they alternate.
@@ -108,8 +108,8 @@ enum class ParameterKind : std::uint8_t {
   kGate,
   kUp,
   kDown,
-  kRouter,  // [experts, width]
-  kShare,  // [1, width]: the sigmoid of its product is a row's share of the expert of all rows
+  kRouter,      // [experts, width]
+  kShare,       // [1, width]: the sigmoid of its product is a row's share of the expert of all rows
   kExpertGate,  // of each expert, and up and down after it
   kExpertUp,
   kExpertDown,
@@ -143,7 +143,7 @@ enum class ParameterKind : std::uint8_t {
   kUpBias,
   kDownBias,
   kRouterBias,
-  kChoiceBias,  // of the choice of experts
+  kChoiceBias,      // of the choice of experts
   kExpertGateBias,  // of all experts of a layer, one a row; and up and down after it
   kExpertUpBias,
   kExpertDownBias,

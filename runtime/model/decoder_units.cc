@@ -84,11 +84,11 @@ TensorId feed_forward(const LayerSite& site, TensorId x, std::int64_t columns) {
               site.joined_weight({ParameterKind::kGateBias, ParameterKind::kUpBias}),
               site.adapters({ParameterKind::kGate, ParameterKind::kUp})},
              site.all_rows("up", columns));
-  return linear(site, activation(site, up),
-                {site.weight(ParameterKind::kDown, width),
-                 site.weight(ParameterKind::kDownBias, width),
-                 site.adapters({ParameterKind::kDown}), true},
-                site.all_rows("partial", width));
+  return linear(
+      site, activation(site, up),
+      {site.weight(ParameterKind::kDown, width), site.weight(ParameterKind::kDownBias, width),
+       site.adapters({ParameterKind::kDown}), true},
+      site.all_rows("partial", width));
 }
 
 // Returns the chosen experts' result plus the result of the expert that all rows have.
@@ -98,7 +98,7 @@ TensorId all_experts(const LayerSite& site, TensorId x) {
   // The shared expert comes first, so that its backward is the last one. It is then in the part of
   // the backward in which the unit's other shared parameters get their gradients.
   TensorId shared = feed_forward(site, x, 2 * options.shared_intermediate);
-  if (options.gates_shared) shared = share_of_expert(site, x, shared);
+  if (options.gates_shared) shared = gated_by_share(site, x, shared);
   const TensorId chosen = experts(site, x);
   return add(site, shared, chosen, site.all_rows("all experts", site.config.width), 1.0F);
 }

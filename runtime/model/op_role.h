@@ -29,7 +29,7 @@ enum class Role : std::uint8_t {
   kSums,           // norm partials and losses of all ranks
   kKeyValues,      // a block's keys and values, side by side, kept for later rows
   kRouterSums,     // that a layer of experts leaves of a micro-batch (ComputeModel::router_sums)
-  kAllRouterSums,  // of all layers of the pipeline stage in that micro-batch
+  kAllRouterSums,  // of all layers in that micro-batch
 };
 inline constexpr std::size_t kRoleCount = 23;
 

@@ -22,7 +22,6 @@ std::string_view field_of_option(Option option) {
       "evaluates = false",
       "base_quantization",
       "experts_per_group",
-      "ranks.shape.pipeline",
       "model.experts.balance_coefficient",
       "model.experts.z_coefficient"};
   return kFields.at(static_cast<std::size_t>(option));

@@ -24,11 +24,10 @@ enum class Option : std::uint8_t {
   kNoEvaluation,  // the option that gives up evaluation
   kBaseQuantization,
   kExpertsPerGroup,     // followed by their number
-  kPipelineParallel,    // followed by the number of stages
   kBalanceCoefficient,  // of the routers' balance loss, followed by the number
   kZCoefficient,        // of their z-loss, likewise
 };
-inline constexpr std::size_t kOptionCount = 19;
+inline constexpr std::size_t kOptionCount = 18;
 
 // Returns the words by which the user who set the options knows this one: "batch.sequences".
 using OptionNames = std::string_view (*)(Option option);

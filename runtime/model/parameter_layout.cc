@@ -317,8 +317,8 @@ void add_choice_bias(const ModelConfig& config, UnitBuilder& unit) {
   bias.trainable = false;
 }
 
-// A rank's gradient of the router's biases comes from its own part of each expert, as that of its
-// weight.
+// As for the router's weight, a rank's gradient of the router's biases comes from its own part of
+// each expert.
 void add_expert_biases(const ModelConfig& config, UnitBuilder& unit) {
   ParameterTensor& router = unit.bias(ParameterKind::kRouterBias, config.experts.count);
   unit.starts_random(router);

@@ -39,9 +39,10 @@ struct ParameterTensor {
   std::int64_t stored_first_row = 0;
   std::int64_t stored_rows = 0;
   std::int64_t stored_matrices = 0;
-  // A vector that is fp32 in files and has to be exact in every compute type is this number of
-  // vectors here, one after the other, whose sum it is: each is what is left of it so far, rounded
-  // to bf16. Three are enough for all of fp32.
+  // Above 1 for a vector that is fp32 in files and has to be exact in every compute type. Here it
+  // is this number of vectors, one after the other. Their sum is the vector of the file. The first
+  // is that vector rounded to bf16, and each other one is the rest, rounded to bf16. Three are
+  // enough for every number of fp32.
   std::int64_t addends = 1;
   // Set where the two numbers do not say it. They then mean nothing.
   std::optional<StoredElements> stored_elements;

@@ -5,9 +5,10 @@
 // The figures and the losses of the router of a layer of experts (kernels/expert_ops.h).
 namespace terrace {
 
-// Adds the call that leaves the sums of the layer's router for the step's figures and losses: from
-// its logits [R,E], and the experts that its rows have chosen, i32 [R,k]. The sums go to a buffer
-// of the step that only a training step has.
+// Adds the call that writes the sums of the layer's router, of which the step's figures and losses
+// are made. It reads the router's logits [R,E] and the numbers of the experts that each row has
+// chosen, i32 [R,k]. Only a training step has a buffer for the sums; elsewhere the call does
+// nothing.
 void leave_router_sums(const LayerSite& site, TensorId logits, TensorId index);
 
 // The gradient that a router's losses add to the gradient of its logits.

@@ -41,7 +41,7 @@ TensorId gate(const LayerSite& site, TensorId x, TensorId logit) {
 
 }  // namespace
 
-TensorId share_of_expert(const LayerSite& site, TensorId x, TensorId result) {
+TensorId gated_by_share(const LayerSite& site, TensorId x, TensorId result) {
   const TensorId logit = linear(site, x, {site.weight(ParameterKind::kShare, 1), {}},
                                 site.all_rows("logits of shares", 1));
   return gate(site, result, logit);

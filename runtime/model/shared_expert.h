@@ -4,8 +4,9 @@
 
 namespace terrace {
 
-// Returns the rows of `result` [R,C], which the expert of all rows has made of x [R,C], each times
-// the sigmoid of its row of x times ParameterKind::kShare.
-TensorId share_of_expert(const LayerSite& site, TensorId x, TensorId result);
+// Returns the shared expert's result [R,C] with each row multiplied by one number: the sigmoid of
+// the product of the row of x [R,C] with ParameterKind::kShare [1,C]. The
+// shared expert has made `result` of x.
+TensorId gated_by_share(const LayerSite& site, TensorId x, TensorId result);
 
 }  // namespace terrace

@@ -59,6 +59,7 @@ std::vector<std::string> stored_names(const std::vector<UnitLayout>& layout) {
   std::unordered_set<std::string_view> known;
   for (const UnitLayout& unit : layout) {
     for (const ParameterTensor& tensor : unit.tensors) {
+      if (tensor.kind == ParameterKind::kChoiceBias) continue;  // it has no gradient
       if (known.insert(tensor.stored_name).second) names.push_back(tensor.stored_name);
     }
   }
@@ -143,8 +144,8 @@ void check_trainable(const ModelConfig& config, OptionNames name_of_option) {
     const std::vector<std::string> shown(names.begin(),
                                          names.begin() + std::min(kShown, names.size()));
     throw ConfigError(
-        fmt::format("{} {} matches no tensor of {}", name_of_option(Option::kTrainable), pattern,
-                    config.name),
+        fmt::format("{} {} matches no tensor of {} that can train",
+                    name_of_option(Option::kTrainable), pattern, config.name),
         fmt::format("give names of its tensors, or patterns of them (*, ?, [..]): {}{}",
                     fmt::join(shown, ", "), names.size() > kShown ? ", ..." : ""));
   }

@@ -107,11 +107,13 @@ class UnitArrangement {
     if (trainable) unit_.replicated = {begin, unit_.elements};
   }
 
-  // Returns whether a matrix of a layer of experts trains that all ranks have.
+  // Returns whether parameters of a layer of experts train that all ranks have, and of whose
+  // gradient each has a part.
   bool trains_router() const {
     return std::ranges::any_of(whole_.tensors, [](const ParameterTensor& tensor) {
-      const bool is_one =
-          tensor.kind == ParameterKind::kRouter || tensor.kind == ParameterKind::kShare;
+      const bool is_one = tensor.kind == ParameterKind::kRouter ||
+                          tensor.kind == ParameterKind::kRouterBias ||
+                          tensor.kind == ParameterKind::kShare;
       return is_one && tensor.trainable;
     });
   }

@@ -172,11 +172,11 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
   const auto router_bytes =
       static_cast<std::size_t>(policy.micro_batches * model.router_layers() * model.router_sums) *
       sizeof(double);
-  if (router_bytes != 0) {
+  if (model.has_router_sums()) {
     shared.router_sums = add(BufferKind::kRouterSums, "router sums", router_bytes, compute);
     shared.router_sums_host = shared.router_sums;
   }
-  if (router_bytes != 0 && !policy.unified) {
+  if (model.has_router_sums() && !policy.unified) {
     shared.router_sums_host =
         add(BufferKind::kRouterSumsOnHost, "router sums on host", router_bytes, Tier::kHost);
   }

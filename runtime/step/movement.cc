@@ -80,6 +80,9 @@ class MovementPass {
       case Message::kUpdated:
         TERRACE_CHECK(task.kind == OpKind::kReceive);
         return parameters_.receive_updated(task);
+      case Message::kRouterSums:
+      case Message::kLaterRouterSums:
+        return passes_->pass_router_sums(task);
       case Message::kNone:
         break;
     }

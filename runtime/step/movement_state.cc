@@ -34,7 +34,7 @@ MovementState::MovementState(const StepModel& model_of_step, const StepPolicy& p
   if (shared.tokens != kNoBuffer) draft.strides.push_back({shared.tokens, model.tokens_bytes});
   draft.strides.push_back({shared.losses, sizeof(double)});
   if (shared.router_sums != kNoBuffer) {
-    const Range first = router_sums_of(0);
+    const Range first = router_sums_of(0, 0, model.router_layers());
     draft.strides.push_back({shared.router_sums, first.size_bytes});
   }
 }
@@ -68,11 +68,13 @@ void MovementState::add_loss_scale(Op& op) const {
   op.reads.push_back(as(Role::kLossScale, whole(shared.loss_scale)));
 }
 
-Range MovementState::router_sums_of(std::int32_t micro_batch) const {
+Range MovementState::router_sums_of(std::int32_t micro_batch, std::int32_t begin,
+                                    std::int32_t end) const {
   if (shared.router_sums == kNoBuffer) return {};
-  const std::size_t bytes =
-      static_cast<std::size_t>(model.router_layers() * model.router_sums) * sizeof(double);
-  return {shared.router_sums, bytes * static_cast<std::size_t>(micro_batch), bytes};
+  const std::size_t layer_bytes = static_cast<std::size_t>(model.router_sums) * sizeof(double);
+  const std::int32_t first = micro_batch * model.router_layers() + begin;
+  return {shared.router_sums, static_cast<std::size_t>(first) * layer_bytes,
+          static_cast<std::size_t>(end - begin) * layer_bytes};
 }
 
 Load MovementState::load_of_now(std::int32_t earliest, std::size_t target_bytes) const {

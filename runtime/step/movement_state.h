@@ -27,9 +27,9 @@ struct MovementState {
   // Lets the op read the loss scale, by which the gradient of the loss is multiplied, if there is
   // one.
   void add_loss_scale(Op& op) const;
-  // Returns the sums that all routers of this pipeline stage leave of a micro-batch; an empty range
-  // where the step has none.
-  Range router_sums_of(std::int32_t micro_batch) const;
+  // Returns the sums that routers leave of a micro-batch: of the layers [begin, end) among all that
+  // have a router. An empty range where the step has none.
+  Range router_sums_of(std::int32_t micro_batch, std::int32_t begin, std::int32_t end) const;
 
   // Returns a load to the compute tier that the present task needs. `target_bytes` are held from
   // its issue on.

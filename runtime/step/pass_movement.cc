@@ -25,6 +25,12 @@ std::span<const UnitStep> steps_of(const StepModel& model, const Task& task) {
                       static_cast<std::size_t>(task.steps.end - task.steps.begin));
 }
 
+bool reads(std::span<const UnitStep> steps, Role role) {
+  return std::ranges::any_of(steps, [role](const UnitStep& step) {
+    return std::ranges::find(step.reads, role, &UnitAccess::role) != step.reads.end();
+  });
+}
+
 bool writes(std::span<const UnitStep> steps, Role role) {
   return std::ranges::any_of(steps, [role](const UnitStep& step) {
     return std::ranges::find(step.writes, role, &UnitAccess::role) != step.writes.end();
@@ -41,7 +47,10 @@ PassMovement::PassMovement(MovementState& state, ParameterMovement& parameters,
     const bool is_first_time = computes(task) && task.kind != OpKind::kRecompute;
     if (!is_first_time) continue;
     if (writes(steps_of(state.model, task), Role::kLosses)) last_loss_ = t;
-    if (writes(steps_of(state.model, task), Role::kRouterSums)) last_router_sums_ = t;
+    const std::span<const UnitStep> steps = steps_of(state.model, task);
+    if (writes(steps, Role::kRouterSums) || reads(steps, Role::kAllRouterSums)) {
+      last_router_sums_ = t;
+    }
   }
 }
 
@@ -112,7 +121,7 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
       range = router_sums(task);
       return;
     case Role::kAllRouterSums:
-      range = state_.router_sums_of(task.micro_batch);
+      range = state_.router_sums_of(task.micro_batch, 0, state_.model.router_layers());
       return;
     case Role::kHidden:
       numbered(operands_->inputs, access.number) = activations_.input(task, access.number);
@@ -152,11 +161,19 @@ void PassMovement::find(const Task& task, const UnitAccess& access, bool writes)
 
 // Returns the sums of the unit's own router.
 Range PassMovement::router_sums(const Task& task) const {
-  Range range = state_.router_sums_of(task.micro_batch);
-  range.size_bytes = static_cast<std::size_t>(state_.model.router_sums) * sizeof(double);
-  range.offset +=
-      static_cast<std::size_t>(state_.model.router_layers_before(task.unit)) * range.size_bytes;
-  return range;
+  const std::int32_t layer = state_.model.router_layers_before(task.unit);
+  return state_.router_sums_of(task.micro_batch, layer, layer + 1);
+}
+
+void PassMovement::pass_router_sums(const Task& task) {
+  const std::int32_t before = state_.model.router_layers_before(task.unit + 1);
+  const Range range =
+      task.message == Message::kRouterSums
+          ? state_.router_sums_of(task.micro_batch, 0, before)
+          : state_.router_sums_of(task.micro_batch, before, state_.model.router_layers());
+  Op op = message_op(task, range, Account::kWorkspace);
+  if (task.kind == OpKind::kSend) op.cost.bytes = static_cast<double>(range.size_bytes);
+  state_.add_main(std::move(op), task);
 }
 
 // Returns whether the step has the buffer of an access.
@@ -259,6 +276,7 @@ void PassMovement::settle(const Task& task) {
     if (ends_pass) activations_.settle_backward(task);
     settle_gradients(task);
     if (has_last_loss) losses_to_host();
+    if (state_.now == last_router_sums_) router_sums_to_host();
   } else {
     if (has_last_loss) losses_to_host();
     if (state_.now == last_router_sums_) router_sums_to_host();

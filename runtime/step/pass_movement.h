@@ -23,6 +23,8 @@ class PassMovement {
   void add_part(const Task& task);
   // Adds the backward of a unit for all micro-batches.
   void add_joined_backward(const Task& task);
+  // Adds a send or a receive of the sums of routers.
+  void pass_router_sums(const Task& task);
 
  private:
   // A gradient that a pass writes.

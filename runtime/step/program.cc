@@ -18,14 +18,16 @@ std::string_view name_of(OpKind kind) {
 }
 
 std::string_view name_of(Message message) {
-  constexpr std::array<std::string_view, 5> kNames = {"", "hidden", "hidden_gradient",
-                                                      "borrowed_gradient", "updated"};
+  constexpr std::array<std::string_view, 7> kNames = {
+      "",        "hidden",      "hidden_gradient",  "borrowed_gradient",
+      "updated", "router_sums", "later_router_sums"};
   return kNames.at(static_cast<std::size_t>(message));
 }
 
 Lane lane_of(OpKind kind, Message message) {
   TERRACE_CHECK(kind == OpKind::kSend || kind == OpKind::kReceive);
-  const bool goes_back = message == Message::kHiddenGradient || message == Message::kUpdated;
+  const bool goes_back = message == Message::kHiddenGradient || message == Message::kUpdated ||
+                         message == Message::kLaterRouterSums;
   if (kind == OpKind::kSend) return goes_back ? Lane::kSendBack : Lane::kSend;
   return goes_back ? Lane::kReceiveBack : Lane::kReceive;
 }

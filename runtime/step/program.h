@@ -55,6 +55,9 @@ enum class Message : std::uint8_t {
   // copy of them to the stage that updates them.
   kBorrowedGradient,
   kUpdated,  // the updated parameters, the other way
+  // The sums of the routers of all units so far, and of all units behind them, the other way.
+  kRouterSums,
+  kLaterRouterSums,
 };
 std::string_view name_of(Message message);
 // Returns the lane of an op of kind kSend or kReceive with this message.

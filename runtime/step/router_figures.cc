@@ -38,7 +38,6 @@ void fold_router_sums(std::span<const double> of_layers, std::span<double> folde
   const Places at(folded.size());
   const std::size_t stride = folded.size() - 2;
   TERRACE_CHECK_EQ(of_layers.size() % stride, std::size_t{0});
-  std::ranges::fill(folded, 0.0);
   for (std::size_t begin = 0; begin < of_layers.size(); begin += stride) {
     const std::span<const double> layer = of_layers.subspan(begin, stride);
     for (std::size_t i = 0; i < stride; ++i) folded[i] += on_grid(layer[i]);
@@ -67,6 +66,7 @@ void RouterFigureSum::begin() {
 void RouterFigureSum::add_stage(std::span<const double> folded) { join(sums_, folded); }
 
 void RouterFigureSum::add_layers(std::span<const double> of_layers) {
+  std::ranges::fill(folded_, 0.0);
   fold_router_sums(of_layers, folded_);
   add_stage(folded_);
 }

@@ -27,21 +27,24 @@ struct RouterFigures {
   friend bool operator==(const RouterFigures&, const RouterFigures&) = default;
 };
 
-// Writes the sums of a micro-batch over its layers to `folded`, which has two numbers more than a
-// layer: the number of experts that were chosen, added over the layers, and the largest share of an
-// expert. Sums of fractions are added as multiples of 2^-24, so their order changes no bit.
+// Adds the sums that some layers have left of a micro-batch (each as RouterSums has them) to
+// `folded`, which the caller has set to zeros before the first layer. It has the numbers of a layer
+// and two more: the number of experts that were chosen, added over the layers, and the largest
+// share of an expert. Sums of fractions are added as multiples of 2^-24, so their order changes no
+// bit.
 void fold_router_sums(std::span<const double> of_layers, std::span<double> folded);
 
-// Adds up the figures of a step, again and again: after it is made it allocates nothing.
+// Adds up the figures of a step. It serves one step after another, and allocates nothing after its
+// constructor.
 class RouterFigureSum {
  public:
-  // `layers` is the number of layers with experts in all pipeline stages, and `folded` the size of
-  // what a pipeline stage folds of a micro-batch.
+  // `layers` is the number of layers with experts in all pipeline stages. `folded` is how many
+  // numbers fold_router_sums() writes.
   RouterFigureSum(std::int32_t layers, std::int64_t folded);
 
   // Begins another step.
   void begin();
-  // Adds what a pipeline stage has folded of a micro-batch.
+  // Adds the numbers that a pipeline stage has folded of a micro-batch.
   void add_stage(std::span<const double> folded);
   // Does the same with the sums of the stage's layers.
   void add_layers(std::span<const double> of_layers);

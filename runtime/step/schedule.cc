@@ -181,24 +181,40 @@ class Scheduler {
   }
 
   void piece_forward(const Piece& piece, std::int32_t m) {
-    if (piece.begin > 0) receive(Message::kHidden, piece.begin - 1, m);
+    if (piece.begin > 0) {
+      receive(Message::kHidden, piece.begin - 1, m);
+      if (policy_.has_backward && model_.passes_router_sums(0, piece.begin)) {
+        receive(Message::kRouterSums, piece.begin - 1, m);
+      }
+    }
     for (std::int32_t u = piece.begin; u < piece.end; ++u) {
       if (has_forward(u)) emit(OpKind::kForward, u, only(m));
     }
-    if (!is_last(piece)) send(Message::kHidden, piece.end - 1, m);
+    if (is_last(piece)) return;
+    send(Message::kHidden, piece.end - 1, m);
+    if (policy_.has_backward && model_.passes_router_sums(0, piece.end)) {
+      send(Message::kRouterSums, piece.end - 1, m);
+    }
   }
 
   void piece_backward(const Piece& piece, std::int32_t m) {
     const bool last = m == policy_.micro_batches - 1;
+    const std::int32_t end = model_.last_unit() + 1;
     if (last) step_scalars();
     if (!is_last(piece) && has_gradient_of(piece.end - 1)) {
       receive(Message::kHiddenGradient, piece.end - 1, m);
+      if (model_.passes_router_sums(piece.end, end)) {
+        receive(Message::kLaterRouterSums, piece.end - 1, m);
+      }
     }
     for (std::int32_t u = piece.end - 1; u >= piece.begin; --u) {
       if (has_backward(u)) emit(OpKind::kBackward, u, only(m), last);
     }
     if (piece.begin > 0 && has_gradient_of(piece.begin - 1)) {
       send(Message::kHiddenGradient, piece.begin - 1, m);
+      if (model_.passes_router_sums(piece.begin, end)) {
+        send(Message::kLaterRouterSums, piece.begin - 1, m);
+      }
     }
   }
 
@@ -253,7 +269,8 @@ class Scheduler {
     if (finishes) emit_updates(left, std::ssize(parts) > 0 ? parts.back().part : 0);
   }
 
-  // Send and receive a unit's output or the output's gradient.
+  // Send and receive a unit's output or the output's gradient, or the sums of the routers of the
+  // units up to this one, or behind it.
   void send(Message message, std::int32_t unit, std::int32_t micro_batch) {
     tasks_.push_back(
         {.kind = OpKind::kSend, .message = message, .unit = unit, .micro_batch = micro_batch});

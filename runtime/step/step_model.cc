@@ -50,24 +50,33 @@ bool StepModel::passes_gradient(std::int32_t group) const {
   return false;
 }
 
-namespace {
-
-bool has_router(const UnitModel& unit) {
-  return UnitModel::writes(unit.forward, Role::kRouterSums);
+bool StepModel::leaves_router_sums(std::int32_t unit) const {
+  return router_sums != 0 && UnitModel::writes(units.at(index(unit)).forward, Role::kRouterSums);
 }
 
-}  // namespace
-
 std::int32_t StepModel::router_layers_before(std::int32_t unit) const {
-  if (router_sums == 0) return 0;
   std::int32_t layers = 0;
-  for (std::int32_t u = 0; u < unit; ++u) layers += has_unit(u) && has_router(units.at(index(u)));
+  for (std::int32_t u = 0; u < unit; ++u) layers += leaves_router_sums(u) ? 1 : 0;
   return layers;
 }
 
-std::int32_t StepModel::router_layers_of_stages() const {
-  if (router_sums == 0) return 0;
-  return static_cast<std::int32_t>(std::ranges::count_if(units, has_router));
+bool StepModel::passes_router_sums() const {
+  return router_sums != 0 && pipeline.stages > 1 &&
+         std::ranges::any_of(units, [](const UnitModel& unit) {
+           return UnitModel::reads(unit.backward, Role::kAllRouterSums);
+         });
+}
+
+bool StepModel::passes_router_sums(std::int32_t begin, std::int32_t end) const {
+  return passes_router_sums() && router_layers_before(end) > router_layers_before(begin);
+}
+
+bool StepModel::has_router_sums() const {
+  if (passes_router_sums()) return true;
+  for (std::int32_t u = 0; u <= last_unit(); ++u) {
+    if (has_unit(u) && leaves_router_sums(u)) return true;
+  }
+  return false;
 }
 
 bool StepModel::has_home(StateClass state, std::int32_t group) const {

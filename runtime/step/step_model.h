@@ -84,12 +84,17 @@ struct StepModel : ChunkedModel {
   bool lends(std::int32_t group) const;
   // Returns whether a unit of another stage than the owner's writes gradients of the group.
   bool passes_gradient(std::int32_t group) const;
-  // Return how many units of this pipeline stage leave sums of a router: of those before this unit,
-  // and in all.
+  // Returns whether the unit leaves sums of a router.
+  bool leaves_router_sums(std::int32_t unit) const;
+  // Return how many units of all pipeline stages do so: of those before this unit, and in all.
   std::int32_t router_layers_before(std::int32_t unit) const;
   std::int32_t router_layers() const { return router_layers_before(last_unit() + 1); }
-  // Returns how many do so in all pipeline stages.
-  std::int32_t router_layers_of_stages() const;
+  // Returns whether pipeline stages need the sums of routers that units of other stages leave.
+  bool passes_router_sums() const;
+  // Returns whether they do, and some of the units [begin, end) leave such sums.
+  bool passes_router_sums(std::int32_t begin, std::int32_t end) const;
+  // Returns whether this pipeline stage has the sums of routers of a step: its own, or all.
+  bool has_router_sums() const;
   // Returns the numbers of a micro-batch that a rank contributes to the step's router figures
   // (runtime/step/router_figures.h).
   std::int64_t folded_router_sums() const { return router_sums == 0 ? 0 : router_sums + 2; }

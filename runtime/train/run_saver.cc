@@ -227,9 +227,11 @@ void RunSaver::with_parameters(std::int64_t step, FunctionRef<void(FetchParamete
   use([&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
           std::span<float> out) {
     const UnitLayout& own = run_.layout.at(static_cast<std::size_t>(unit.index));
-    const auto found = std::ranges::find(own.tensors, tensor.offset, &ParameterTensor::offset);
-    if (!found->trainable) return run_.frozen->read(own, tensor.offset + begin, out);
-    read_finite(step, StateField::kMaster, own, tensor.offset + begin, out);
+    // A reader's layout may have the same parameters in other places: frozen_layout() has.
+    const auto found = std::ranges::find(own.tensors, tensor.name, &ParameterTensor::name);
+    TERRACE_CHECK(found != own.tensors.end());
+    if (!found->trainable) return run_.frozen->read(own, found->offset + begin, out);
+    read_finite(step, StateField::kMaster, own, found->offset + begin, out);
   });
 }
 

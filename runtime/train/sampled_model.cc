@@ -49,7 +49,14 @@ void SampledModel::open_model(const Source& source, Log& log) {
   config_ = load_model_config(directory_, source.ignored_config_keys);
   if (adapter_ != nullptr) config_ = adapter_->adapted(config_);
   weights_ = std::make_unique<HfDirectory>(directory_, config_, parameter_layout(config_), log);
-  const bool is_bf16 = weights_->types() == WeightTypes{.usual = DType::kBF16};
+  WeightTypes types = weights_->types();
+  // A vector of several addends is fp32 in files, and exact in every compute type.
+  for (const UnitLayout& unit : parameter_layout(config_)) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      if (tensor.addends > 1) types.others.erase(tensor.name);
+    }
+  }
+  const bool is_bf16 = types == WeightTypes{.usual = DType::kBF16};
   compute_type_ = is_bf16 ? DType::kBF16 : DType::kF32;
 }
 

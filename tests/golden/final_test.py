@@ -145,7 +145,7 @@ def check_case(case, terrace, logits_program):
 
 
 def check_mxfp4(logits_program):
-    """The logits of a model whose experts are in MXFP4 are those of transformers, which makes numbers of them."""
+    """A model whose experts are in MXFP4 has the logits of transformers, which makes numbers of them."""
     ids = torch.arange(5)
     with tempfile.TemporaryDirectory() as directory:
         make_mxfp4.write_model(directory, every_scale=False)

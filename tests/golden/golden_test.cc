@@ -46,13 +46,7 @@ TEST_P(Golden, LogitsAndContinuation) {
 
 TEST_P(Golden, Training) { expect_training({}); }
 TEST_P(Golden, TrainingOfTwoTensorRanks) { expect_training({.shape = {.tensor = 2}}); }
-TEST_P(Golden, TrainingOfTwoPipelineStages) {
-  const ModelConfig config = load_model_config(golden_->directory);
-  if (config.experts.balance_coefficient != 0) {
-    GTEST_SKIP() << "pipeline stages refuse the loss that balances experts";
-  }
-  expect_training({.shape = {.pipeline = 2}});
-}
+TEST_P(Golden, TrainingOfTwoPipelineStages) { expect_training({.shape = {.pipeline = 2}}); }
 TEST_P(Golden, TrainingOfTwoRanksThatShareAll) {
   expect_training({.shape = {.data = 2}, .zero_stage = 3});
 }

@@ -1,63 +1,15 @@
+#include "tests/kernels/gradient_check.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "base/function_ref.h"
 #include "kernels/head_chunk.h"
-#include "kernels/reference/reference_kernels.h"
-#include "tests/kernels/host_tensor.h"
 
-// Checks every backward of the reference against central finite differences of its forward, in
-// fp64.
+// Every backward of the reference, except for experts (expert_gradient_test.cc) and the losses of
+// routers (router_gradient_test.cc).
 namespace terrace::test {
 namespace {
-
-// A difference with step h has a truncation error of h^2/6 f''' and a rounding error of 2^-53 |f| /
-// h: with f and f''' of at most some hundreds, both are below 1e-7.
-constexpr double kStep = 1e-5;
-constexpr double kTolerance = 1e-7;
-
-const KernelTable& kernels() { return reference_kernels(); }
-
-HostTensor random_f64(Shape shape, Random& random) {
-  return HostTensor::random(DType::kF64, shape, random);
-}
-
-double dot(const HostTensor& a, const HostTensor& b) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < a.elements(); ++i) sum += a.at(i) * b.at(i);
-  return sum;
-}
-
-// A gradient buffer: NaN before an assignment, random before an accumulation.
-struct Gradient {
-  Gradient(Shape shape, GradientMode mode, Random& random)
-      : before(random_f64(shape, random)), value(before) {
-    if (mode == GradientMode::kAccumulate) return;
-    for (std::int64_t i = 0; i < before.elements(); ++i) before.set(i, 0.0);
-    value.fill_garbage();
-  }
-  Gradient(Shape shape, Random& random) : Gradient(shape, GradientMode::kAssign, random) {}
-
-  HostTensor before, value;
-};
-
-// Checks d loss() / d input[i] for every i against the gradient.
-void expect_gradient(HostTensor& input, const Gradient& gradient, FunctionRef<double()> loss) {
-  ASSERT_EQ(input.elements(), gradient.value.elements());
-  for (std::int64_t i = 0; i < input.elements(); ++i) {
-    const double value = input.at(i);
-    input.set(i, value + kStep);
-    const double above = loss();
-    input.set(i, value - kStep);
-    const double below = loss();
-    input.set(i, value);
-    const double want = (above - below) / (2 * kStep);
-    const double got = gradient.value.at(i) - gradient.before.at(i);
-    EXPECT_LE(std::abs(got - want), kTolerance * (1 + std::abs(want)))
-        << "element " << i << ": " << got << ", by differences " << want;
-  }
-}
 
 // A context with its workspace, NaN before the call.
 class Workspace {
@@ -537,73 +489,6 @@ TEST(ActivationGradientCheck, Glu) {
       kernels().glu_forward({}, {gate_up.view(), y.view(), activation});
       return dot(y, dy);
     });
-  }
-}
-
-// The weighted sum over the experts of each row, as a layer of experts computes it behind the
-// activation. The steps of differences are too small to change which experts are chosen.
-struct ExpertCheck {
-  static constexpr std::int64_t kRows = 6, kExperts = 4, kChosen = 2, kIn = 3, kOut = 5;
-  static constexpr std::int64_t kSlots = kRows * kChosen;
-
-  ExpertCheck(ExpertRule expert_rule, Random& random)
-      : rule(expert_rule),
-        logits(HostTensor::random(DType::kF64, shape(kRows, kExperts), random, 2.0)),
-        act(random_f64(shape(kSlots, kIn), random)),
-        weights(random_f64(shape(kExperts, kOut * kIn), random)),
-        biases(random_f64(shape(kExperts, kOut), random)),
-        dy(random_f64(shape(kRows, kOut), random)) {}
-
-  ExpertRows rows() const { return {order.view(), offsets.view(), kChosen}; }
-  double loss() const {
-    kernels().choose_experts({}, {logits.view(), index.view(), weight.view(), rule});
-    kernels().sort_slots({}, {index.view(), order.view(), place.view(), offsets.view()});
-    kernels().expert_forward(
-        {}, {rows(), {act.view(), false}, whole_rows(weights.view()), results.view()});
-    kernels().add_expert_bias({}, {rows(), whole_rows(biases.view()), results.view()});
-    kernels().sum_expert_rows({}, {results.view(), place.view(), weight.view(), y.view()});
-    return dot(y, dy);
-  }
-
-  ExpertRule rule;
-  HostTensor logits, act, weights, biases, dy;
-  HostTensor index{DType::kI32, shape(kRows, kChosen)}, order{DType::kI32, shape(kSlots)};
-  HostTensor place{DType::kI32, shape(kRows, kChosen)}, offsets{DType::kI32, shape(kExperts + 1)};
-  HostTensor weight{DType::kF64, shape(kRows, kChosen)};
-  HostTensor results{DType::kF64, shape(kSlots, kOut)}, y{DType::kF64, shape(kRows, kOut)};
-};
-
-TEST_P(GradientCheck, Experts) {
-  for (Random random(23); const int n : {0, 1, 2, 3}) {
-    const auto scores = n < 2 ? ExpertScores::kSoftmax : ExpertScores::kSigmoid;
-    ExpertCheck check({.normalizes = n % 2 == 1, .scores = scores, .scale = 1.5F}, random);
-    check.loss();
-    Gradient dact(check.act.view().shape, random);
-    Gradient dlogits(check.logits.view().shape, random);
-    Gradient dweights(check.weights.view().shape, GetParam(), random);
-    Gradient dbiases(check.biases.view().shape, GetParam(), random);
-    const HostTensor dweight(check.weight);
-    const HostTensor weighted(check.act);
-    const StridedRows from = whole_rows(check.weights.view());
-    const ExpertSide dy = {check.dy.view(), true};
-    kernels().expert_backward_input({}, {check.rows(), dy, from, dact.value.view()});
-    kernels().weigh_expert_rows(
-        {}, {check.order.view(), check.weight.view(), dact.value.view(), check.act.view(),
-             dweight.view(), dact.value.view(), weighted.view()});
-    const StridedRows to = whole_rows(dweights.value.view());
-    const ExpertSide act = {weighted.view(), false};
-    kernels().expert_backward_weight({}, {check.rows(), dy, act, to, GetParam()});
-    const StridedRows biases_to = whole_rows(dbiases.value.view());
-    kernels().expert_bias_gradient({},
-                                   {check.rows(), dy, check.weight.view(), biases_to, GetParam()});
-    const StridedRows biases = whole_rows(check.biases.view());
-    kernels().add_bias_share({}, {check.rows(), dy, biases, dweight.view()});
-    kernels().choose_experts_backward({}, {check.logits.view(), check.index.view(), dweight.view(),
-                                           dlogits.value.view(), check.rule});
-    expect_gradient(check.act, dact, [&] { return check.loss(); });
-    expect_gradient(check.weights, dweights, [&] { return check.loss(); });
-    expect_gradient(check.biases, dbiases, [&] { return check.loss(); });
-    expect_gradient(check.logits, dlogits, [&] { return check.loss(); });
   }
 }
 

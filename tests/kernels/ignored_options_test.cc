@@ -302,7 +302,7 @@ TEST_P(IgnoredOptions, OfExperts) {
                                const std::int64_t R = op.logits.shape[0];
                                if (!op.bias.empty()) op.bias.shape = {1, op.logits.elements() / R};
                              }>(),
-                     "the bias but for its first addend"},
+                     "all addends of the bias except the first"},
            std::pair{without<Choose, &T::choose_experts, [](Choose& op) { op.rule.groups = 1; }>(),
                      "groups"},
            std::pair{without<Choose, &T::choose_experts,

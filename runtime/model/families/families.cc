@@ -33,8 +33,8 @@ struct Missing {
 
 // Families with experts that people will try.
 constexpr auto kMissing = std::to_array<Missing>({
-    {"deepseek_v2", "latent attention and groups of experts"},
-    {"deepseek_v3", "latent attention, groups of experts and weights of fp8"},
+    {"deepseek_v2", "latent attention"},
+    {"deepseek_v3", "latent attention and weights of fp8"},
 });
 
 }  // namespace

@@ -27,7 +27,7 @@ constexpr auto kKeys = with_usual_keys({
     {"norm_topk_prob"},
     {"routed_scaling_factor"},
     {"first_k_dense_replace"},
-    {"output_router_logits"},      // of what the class returns: it has no balance loss
+    {"output_router_logits"},      // about results; the class has no balance loss
     {"num_nextn_predict_layers"},  // layers that guess further tokens: neither read nor trained
     {"num_mtp_layers"},            // another name of it
 });

@@ -315,78 +315,98 @@ void queued_attention(const KernelContext& context, const Op& op) {
   queued<Op, Run>(context, op);
 }
 
-// Names every member, so that an op without a queued form does not compile.
+using T = KernelTable;
+
+// Names every op, so that one without a queued form does not compile. The host's kernels
+// say how much workspace each needs.
+constexpr KernelTable kQueuedOps = {
+    .name = "fake gpu",
+    .matmul_forward = queued<MatmulForward, &T::matmul_forward>,
+    .matmul_backward_input = queued<MatmulBackwardInput, &T::matmul_backward_input>,
+    .matmul_backward_weight = queued<MatmulBackwardWeight, &T::matmul_backward_weight>,
+    .rms_norm_forward = queued<RmsNormForward, &T::rms_norm_forward>,
+    .rms_norm_backward = queued<RmsNormBackward, &T::rms_norm_backward>,
+    .row_squares = queued<RowSquares, &T::row_squares>,
+    .norm_along = queued<NormAlong, &T::norm_along>,
+    .layer_norm_forward = queued<LayerNormForward, &T::layer_norm_forward>,
+    .layer_norm_backward = queued<LayerNormBackward, &T::layer_norm_backward>,
+    .rope = queued<Rope, &T::rope>,
+    .attention_forward = queued_attention<AttentionForward, &T::attention_forward>,
+    .attention_backward = queued_attention<AttentionBackward, &T::attention_backward>,
+    .attention_sinks_backward = queued<AttentionSinksBackward, &T::attention_sinks_backward>,
+    .glu_forward = queued<GluForward, &T::glu_forward>,
+    .glu_backward = queued<GluBackward, &T::glu_backward>,
+    .gelu_forward = queued<GeluForward, &T::gelu_forward>,
+    .gelu_backward = queued<GeluBackward, &T::gelu_backward>,
+    .add = queued<Add, &T::add>,
+    .scale = queued<Scale, &T::scale>,
+    .scale_rows = queued<ScaleRows, &T::scale_rows>,
+    .dropout = queued<Dropout, &T::dropout>,
+    .magnitude_factors = queued<MagnitudeFactors, &T::magnitude_factors>,
+    .scale_columns = queued<ScaleColumns, &T::scale_columns>,
+    .accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>,
+    .round_gradient = queued<RoundGradient, &T::round_gradient>,
+    .fill_zero = queued<FillZero, &T::fill_zero>,
+    .cast_parameters = queued<CastParameters, &T::cast_parameters>,
+    .dequantize = queued<Dequantize, &T::dequantize>,
+    .embedding_forward = queued<EmbeddingForward, &T::embedding_forward>,
+    .embedding_backward = queued_embedding_backward,
+    .add_positions = queued<AddPositions, &T::add_positions>,
+    .head_loss = queued<HeadLoss, &T::head_loss>,
+    .head_sums = queued<HeadSums, &T::head_sums>,
+    .head_part_loss = queued<HeadPartLoss, &T::head_part_loss>,
+    .norm_partials = queued<NormPartials, &T::norm_partials>,
+    .choose_experts = queued<ChooseExperts, &T::choose_experts>,
+    .choose_experts_backward = queued<ChooseExpertsBackward, &T::choose_experts_backward>,
+    .router_sums = queued<RouterSums, &T::router_sums>,
+    .router_slopes = queued<RouterSlopes, &T::router_slopes>,
+    .sort_slots = queued<SortSlots, &T::sort_slots>,
+    .expert_forward = queued<ExpertForward, &T::expert_forward>,
+    .expert_backward_input = queued<ExpertBackwardInput, &T::expert_backward_input>,
+    .expert_backward_weight = queued<ExpertBackwardWeight, &T::expert_backward_weight>,
+    .add_expert_bias = queued<AddExpertBias, &T::add_expert_bias>,
+    .expert_bias_gradient = queued<ExpertBiasGradient, &T::expert_bias_gradient>,
+    .add_bias_share = queued<AddBiasShare, &T::add_bias_share>,
+    .sum_expert_rows = queued<SumExpertRows, &T::sum_expert_rows>,
+    .weigh_expert_rows = queued<WeighExpertRows, &T::weigh_expert_rows>,
+    .gate_rows = queued<GateRows, &T::gate_rows>,
+    .gate_rows_backward = queued<GateRowsBackward, &T::gate_rows_backward>,
+    .prepare_attention = prepare_attention,
+    .matmul_forward_workspace = nullptr,
+    .matmul_backward_input_workspace = nullptr,
+    .matmul_backward_weight_workspace = nullptr,
+    .norm_backward_workspace = nullptr,
+    .attention_forward_workspace = nullptr,
+    .attention_backward_workspace = nullptr,
+    .embedding_backward_workspace = nullptr,
+    .head_loss_workspace = nullptr,
+    .head_sums_workspace = nullptr,
+    .head_part_loss_workspace = nullptr,
+    .router_sums_workspace = nullptr,
+    .sort_slots_workspace = nullptr,
+    .expert_forward_workspace = nullptr,
+    .expert_backward_input_workspace = nullptr,
+    .expert_backward_weight_workspace = nullptr,
+};
+
 KernelTable make_table(const KernelTable& host_kernels) {
-  using T = KernelTable;
-  return {
-      .name = "fake gpu",
-      .matmul_forward = queued<MatmulForward, &T::matmul_forward>,
-      .matmul_backward_input = queued<MatmulBackwardInput, &T::matmul_backward_input>,
-      .matmul_backward_weight = queued<MatmulBackwardWeight, &T::matmul_backward_weight>,
-      .rms_norm_forward = queued<RmsNormForward, &T::rms_norm_forward>,
-      .rms_norm_backward = queued<RmsNormBackward, &T::rms_norm_backward>,
-      .row_squares = queued<RowSquares, &T::row_squares>,
-      .norm_along = queued<NormAlong, &T::norm_along>,
-      .layer_norm_forward = queued<LayerNormForward, &T::layer_norm_forward>,
-      .layer_norm_backward = queued<LayerNormBackward, &T::layer_norm_backward>,
-      .rope = queued<Rope, &T::rope>,
-      .attention_forward = queued_attention<AttentionForward, &T::attention_forward>,
-      .attention_backward = queued_attention<AttentionBackward, &T::attention_backward>,
-      .attention_sinks_backward = queued<AttentionSinksBackward, &T::attention_sinks_backward>,
-      .glu_forward = queued<GluForward, &T::glu_forward>,
-      .glu_backward = queued<GluBackward, &T::glu_backward>,
-      .gelu_forward = queued<GeluForward, &T::gelu_forward>,
-      .gelu_backward = queued<GeluBackward, &T::gelu_backward>,
-      .add = queued<Add, &T::add>,
-      .scale = queued<Scale, &T::scale>,
-      .scale_rows = queued<ScaleRows, &T::scale_rows>,
-      .dropout = queued<Dropout, &T::dropout>,
-      .magnitude_factors = queued<MagnitudeFactors, &T::magnitude_factors>,
-      .scale_columns = queued<ScaleColumns, &T::scale_columns>,
-      .accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>,
-      .round_gradient = queued<RoundGradient, &T::round_gradient>,
-      .fill_zero = queued<FillZero, &T::fill_zero>,
-      .cast_parameters = queued<CastParameters, &T::cast_parameters>,
-      .dequantize = queued<Dequantize, &T::dequantize>,
-      .embedding_forward = queued<EmbeddingForward, &T::embedding_forward>,
-      .embedding_backward = queued_embedding_backward,
-      .add_positions = queued<AddPositions, &T::add_positions>,
-      .head_loss = queued<HeadLoss, &T::head_loss>,
-      .head_sums = queued<HeadSums, &T::head_sums>,
-      .head_part_loss = queued<HeadPartLoss, &T::head_part_loss>,
-      .norm_partials = queued<NormPartials, &T::norm_partials>,
-      .choose_experts = queued<ChooseExperts, &T::choose_experts>,
-      .choose_experts_backward = queued<ChooseExpertsBackward, &T::choose_experts_backward>,
-      .router_sums = queued<RouterSums, &T::router_sums>,
-      .router_slopes = queued<RouterSlopes, &T::router_slopes>,
-      .sort_slots = queued<SortSlots, &T::sort_slots>,
-      .expert_forward = queued<ExpertForward, &T::expert_forward>,
-      .expert_backward_input = queued<ExpertBackwardInput, &T::expert_backward_input>,
-      .expert_backward_weight = queued<ExpertBackwardWeight, &T::expert_backward_weight>,
-      .add_expert_bias = queued<AddExpertBias, &T::add_expert_bias>,
-      .expert_bias_gradient = queued<ExpertBiasGradient, &T::expert_bias_gradient>,
-      .add_bias_share = queued<AddBiasShare, &T::add_bias_share>,
-      .sum_expert_rows = queued<SumExpertRows, &T::sum_expert_rows>,
-      .weigh_expert_rows = queued<WeighExpertRows, &T::weigh_expert_rows>,
-      .gate_rows = queued<GateRows, &T::gate_rows>,
-      .gate_rows_backward = queued<GateRowsBackward, &T::gate_rows_backward>,
-      .prepare_attention = prepare_attention,
-      .matmul_forward_workspace = host_kernels.matmul_forward_workspace,
-      .matmul_backward_input_workspace = host_kernels.matmul_backward_input_workspace,
-      .matmul_backward_weight_workspace = host_kernels.matmul_backward_weight_workspace,
-      .norm_backward_workspace = host_kernels.norm_backward_workspace,
-      .attention_forward_workspace = host_kernels.attention_forward_workspace,
-      .attention_backward_workspace = host_kernels.attention_backward_workspace,
-      .embedding_backward_workspace = host_kernels.embedding_backward_workspace,
-      .head_loss_workspace = host_kernels.head_loss_workspace,
-      .head_sums_workspace = host_kernels.head_sums_workspace,
-      .head_part_loss_workspace = host_kernels.head_part_loss_workspace,
-      .router_sums_workspace = host_kernels.router_sums_workspace,
-      .sort_slots_workspace = host_kernels.sort_slots_workspace,
-      .expert_forward_workspace = host_kernels.expert_forward_workspace,
-      .expert_backward_input_workspace = host_kernels.expert_backward_input_workspace,
-      .expert_backward_weight_workspace = host_kernels.expert_backward_weight_workspace,
-  };
+  KernelTable table = kQueuedOps;
+  table.matmul_forward_workspace = host_kernels.matmul_forward_workspace;
+  table.matmul_backward_input_workspace = host_kernels.matmul_backward_input_workspace;
+  table.matmul_backward_weight_workspace = host_kernels.matmul_backward_weight_workspace;
+  table.norm_backward_workspace = host_kernels.norm_backward_workspace;
+  table.attention_forward_workspace = host_kernels.attention_forward_workspace;
+  table.attention_backward_workspace = host_kernels.attention_backward_workspace;
+  table.embedding_backward_workspace = host_kernels.embedding_backward_workspace;
+  table.head_loss_workspace = host_kernels.head_loss_workspace;
+  table.head_sums_workspace = host_kernels.head_sums_workspace;
+  table.head_part_loss_workspace = host_kernels.head_part_loss_workspace;
+  table.router_sums_workspace = host_kernels.router_sums_workspace;
+  table.sort_slots_workspace = host_kernels.sort_slots_workspace;
+  table.expert_forward_workspace = host_kernels.expert_forward_workspace;
+  table.expert_backward_input_workspace = host_kernels.expert_backward_input_workspace;
+  table.expert_backward_weight_workspace = host_kernels.expert_backward_weight_workspace;
+  return table;
 }
 
 }  // namespace

@@ -68,7 +68,8 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
                            family == "qwen2_moe" || family == "phi3";
   const bool is_gpt_oss = family == "gpt_oss";
   const bool has_mlp_bias = family == "llama" || family == "smollm3" || family == "granite";
-  const bool has_only_experts = family == "mixtral" || family == "granitemoe" || family == "olmoe" || is_gpt_oss;
+  const bool has_only_experts =
+      family == "mixtral" || family == "granitemoe" || family == "olmoe" || is_gpt_oss;
   std::string more;
   if (!has_no_bias) more += fmt::format(R"(, "attention_bias": {})", sizes.bias);
   if (has_mlp_bias) more += fmt::format(R"(, "mlp_bias": {})", sizes.bias);
