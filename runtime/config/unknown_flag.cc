@@ -22,6 +22,7 @@ struct UnbuiltFlag {
 };
 
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
+    {"expert-parallel", "ranks that share the experts of a layer"},
     {"muon-momentum", "for --optimizer muon"},
 });
 

@@ -523,6 +523,10 @@ TEST(WholeModules, AreRefusedInParts) {
                             "model.layers.1.self_attn.q_proj.bias");
   TERRACE_EXPECT_THROW_WITH(modules_that_match(llama, {"lm_heads"}), ConfigError,
                             "matches no tensor");
+  // The module of the sinks is the attention, with all its layers.
+  TERRACE_EXPECT_THROW_WITH(
+      modules_that_match(small_model("gpt_oss", {}), {"*.1.self_attn.sinks"}), ConfigError,
+      "model.layers.1.self_attn.sinks but not model.layers.1.self_attn.");
 }
 
 TEST(WholeModules, HaveNoAdapters) {

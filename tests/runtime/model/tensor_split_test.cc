@@ -204,5 +204,26 @@ TEST(TensorSplit, ARouterLiesAmongTheMatrices) {
   }
 }
 
+// The biases of down matrices have whole gradients on every rank. They must not lie between
+// parameters of whose gradients a rank has a part, also where the router's weight is frozen.
+TEST(TensorSplit, AddsUpNoWholeGradientWhereTheRouterIsFrozen) {
+  ModelConfig model = model_of("gpt_oss", true);
+  model.trainable = {"*bias*", "*norm*", "*sinks"};
+  const TensorSplit split = {.ranks = 3, .shares_rows = true};
+  const UnitLayout unit = parameter_layout(model, 2, split).at(1);
+  EXPECT_FALSE(unit.find(ParameterKind::kRouter)->trainable);
+  for (const ParameterKind kind :
+       {ParameterKind::kExpertDownBias, ParameterKind::kExpertGateBias, ParameterKind::kSinks}) {
+    const ParameterTensor& tensor = *unit.find(kind);
+    EXPECT_TRUE(tensor.trainable);
+    const bool is_outside = tensor.offset + tensor.elements() <= unit.summed.begin ||
+                            unit.summed.end <= tensor.offset;
+    EXPECT_TRUE(is_outside) << tensor.name;
+  }
+  const ParameterTensor& router = *unit.find(ParameterKind::kRouterBias);
+  EXPECT_LE(unit.summed.begin, router.offset);
+  EXPECT_LE(router.offset + router.elements(), unit.summed.end);
+}
+
 }  // namespace
 }  // namespace terrace
