@@ -524,9 +524,9 @@ TEST(WholeModules, AreRefusedInParts) {
   TERRACE_EXPECT_THROW_WITH(modules_that_match(llama, {"lm_heads"}), ConfigError,
                             "matches no tensor");
   // The module of the sinks is the attention, with all its layers.
-  TERRACE_EXPECT_THROW_WITH(
-      modules_that_match(small_model("gpt_oss", {}), {"*.1.self_attn.sinks"}), ConfigError,
-      "model.layers.1.self_attn.sinks but not model.layers.1.self_attn.");
+  TERRACE_EXPECT_THROW_WITH(modules_that_match(small_model("gpt_oss", {}), {"*.1.self_attn.sinks"}),
+                            ConfigError,
+                            "model.layers.1.self_attn.sinks but not model.layers.1.self_attn.");
 }
 
 TEST(WholeModules, HaveNoAdapters) {

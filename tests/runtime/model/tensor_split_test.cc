@@ -216,8 +216,8 @@ TEST(TensorSplit, AddsUpNoWholeGradientWhereTheRouterIsFrozen) {
        {ParameterKind::kExpertDownBias, ParameterKind::kExpertGateBias, ParameterKind::kSinks}) {
     const ParameterTensor& tensor = *unit.find(kind);
     EXPECT_TRUE(tensor.trainable);
-    const bool is_outside = tensor.offset + tensor.elements() <= unit.summed.begin ||
-                            unit.summed.end <= tensor.offset;
+    const bool is_outside =
+        tensor.offset + tensor.elements() <= unit.summed.begin || unit.summed.end <= tensor.offset;
     EXPECT_TRUE(is_outside) << tensor.name;
   }
   const ParameterTensor& router = *unit.find(ParameterKind::kRouterBias);

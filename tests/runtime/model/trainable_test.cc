@@ -58,8 +58,9 @@ TEST(Trainable, APatternThatMatchesNothingIsRefusedWithNames) {
                             "model.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(with_trainable(config, {"*norm*"}).trainable.size(), 1U);
   // The bias of the choice has no gradient.
-  TERRACE_EXPECT_THROW_WITH(with_trainable(small_model("glm4_moe", {}), {"*correction_bias"}),
-                            ConfigError, "*correction_bias matches no tensor of small that can");
+  TERRACE_EXPECT_THROW_WITH(
+      with_trainable(small_model("glm4_moe", {.head_width = 10}), {"*correction_bias"}),
+      ConfigError, "*correction_bias matches no tensor of small that can");
 }
 
 // The tensors that train come first, and are padded separately, for any number of ranks.
