@@ -98,18 +98,18 @@ void check_mxfp4(const std::string& directory, const Mxfp4Tensor& stored,
 void read_mxfp4(const Mxfp4Tensor& stored, const ParameterTensor& tensor, std::int64_t begin,
                 std::span<float> out) {
   const StoredElements& places = tensor.stored_elements.value();
-  const std::int64_t A = places.shape.at(1);
-  const std::int64_t B = places.shape.at(2);
-  TERRACE_CHECK_EQ(places.column_step, B);
-  TERRACE_CHECK_EQ(tensor.columns, A);
+  const std::int64_t depth = places.shape.at(1);
+  const std::int64_t width = places.shape.at(2);
+  TERRACE_CHECK_EQ(places.column_step, width);
+  TERRACE_CHECK_EQ(tensor.columns, depth);
   while (!out.empty()) {
     const std::int64_t row = begin / tensor.columns;
     const std::int64_t column = begin % tensor.columns;
-    const std::int64_t place = places.first + row * places.row_step;  // in [E,A,B], of column 0
-    const std::int64_t line = place / (A * B) * B + place % B;        // in [E,B]
+    const std::int64_t place = places.first + row * places.row_step;            // of column 0
+    const std::int64_t line = place / (depth * width) * width + place % width;  // in [E,B]
     const std::size_t count =
         std::min(out.size(), static_cast<std::size_t>(tensor.columns - column));
-    read_numbers(stored, line * A + column, out.first(count));
+    read_numbers(stored, line * depth + column, out.first(count));
     out = out.subspan(count);
     begin += static_cast<std::int64_t>(count);
   }
