@@ -89,6 +89,9 @@ const std::vector<BaseChoice>& base_choices() {
       {"odd_mixtral_int8", "mixtral", QuantizedForm::kInt8, {"q_proj"}, true},
       {"qwen3_moe_int8", "qwen3_moe", QuantizedForm::kInt8, {}},
       {"odd_qwen3_moe_nf4", "qwen3_moe", QuantizedForm::kNf4, {"v_proj", "mlp.down_proj"}, true},
+      {"qwen2_moe_nf4", "qwen2_moe", QuantizedForm::kNf4, {}},  // also of the shared expert
+      {"odd_glm4_moe_int8", "glm4_moe", QuantizedForm::kInt8, {"shared_experts.up_proj"}, true},
+      {"gpt_oss_nf4", "gpt_oss", QuantizedForm::kNf4, {}},
   };
   return kChoices;
 }

@@ -171,9 +171,11 @@ ModelRuntimeOptions with_attention_adapter(ModelRuntimeOptions options) {
 
 // Experts under an adapter have no gradient, no optimizer state and no update, and are read at most
 // once in the forward and once in the backward.
-TEST(ExpertGroupsAdapted, HaveTheBitsOfOneGroup) {
+class ExpertGroupsOfFamilies : public testing::TestWithParam<const char*> {};
+
+TEST_P(ExpertGroupsOfFamilies, HaveTheBitsOfOneGroupWithAnAdapter) {
   for (const auto form : {std::optional<QuantizedForm>(), std::optional(QuantizedForm::kNf4)}) {
-    ModelRuntimeOptions plain = with_attention_adapter(moe_options("qwen3_moe", true));
+    ModelRuntimeOptions plain = with_attention_adapter(moe_options(GetParam(), true));
     plain.base_quantization = form;
     const SwitchedRun expected = result_of(plain, 3);
     for (const std::int64_t experts : kPerGroup) {
@@ -185,6 +187,10 @@ TEST(ExpertGroupsAdapted, HaveTheBitsOfOneGroup) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, ExpertGroupsOfFamilies,
+                         testing::Values("qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss"),
+                         [](const auto& each) { return std::string(each.param); });
 
 TEST(ExpertGroupsAdapted, AreOnlyRead) {
   ModelRuntimeOptions options = in_groups(with_attention_adapter(moe_options("mixtral", false)), 2);

@@ -41,7 +41,9 @@ constexpr Shape kShapes[] = {{"gpt2_bf16", "gpt2", true, DType::kBF16},
                              {"llama_bf16", "llama", false, DType::kBF16},
                              {"llama_fp32", "llama", true, DType::kF32},
                              {"mixtral_bf16", "mixtral", false, DType::kBF16},
-                             {"gpt_oss_bf16", "gpt_oss", false, DType::kBF16}};
+                             {"gpt_oss_bf16", "gpt_oss", false, DType::kBF16},
+                             {"qwen2_moe_bf16", "qwen2_moe", false, DType::kBF16},
+                             {"glm4_moe_bf16", "glm4_moe", false, DType::kBF16}};
 
 class FakeGpuEngine : public testing::TestWithParam<Shape> {
  protected:
