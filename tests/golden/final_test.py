@@ -34,22 +34,28 @@ def text_of(vocabulary):
     return torch.randint(vocabulary, (SAMPLES * reference.POSITIONS + 1,), generator=random)
 
 
-def batches_of(text):
+def micro_batches_of(config):
+    """The loss that balances experts is one of each micro-batch. The program shuffles samples, so with that loss all of
+    them are one micro-batch."""
+    return 1 if config.get("output_router_logits") else reference.MICRO_BATCHES
+
+
+def batches_of(text, micro_batches=reference.MICRO_BATCHES):
     """The same batch in every step: all samples of the text, in its order."""
-    shape = (1, reference.MICRO_BATCHES, reference.SEQUENCES, reference.POSITIONS)
+    shape = (1, micro_batches, SAMPLES // micro_batches, reference.POSITIONS)
     repeat = (reference.STEPS, 1, 1, 1)
     tokens = text[:-1].reshape(shape).repeat(repeat)
     targets = text[1:].reshape(shape).repeat(repeat)
     return reference.Batches(tokens, targets, text[None, : reference.PROMPT])
 
 
-def run_program(terrace, case, text, directory, max_grad_norm):
+def run_program(terrace, case, text, directory, max_grad_norm, micro_batches):
     data = Path(directory, "ids.u16")
     text.numpy().astype(numpy.uint16).tofile(data)
     flags = {
         "model": CASES / case, "data": data, "data-format": "raw-u16", "validation-fraction": 0,
-        "sequence-length": reference.POSITIONS, "micro-batch-size": reference.SEQUENCES,
-        "gradient-accumulation-steps": reference.MICRO_BATCHES, "max-steps": reference.STEPS,
+        "sequence-length": reference.POSITIONS, "micro-batch-size": SAMPLES // micro_batches,
+        "gradient-accumulation-steps": micro_batches, "max-steps": reference.STEPS,
         "learning-rate": reference.LEARNING_RATE, "lr-scheduler-type": "constant",
         "weight-decay": reference.WEIGHT_DECAY, "adam-beta1": reference.BETAS[0],
         "adam-beta2": reference.BETAS[1], "adam-epsilon": reference.EPSILON,
@@ -136,9 +142,10 @@ def check_case(case, terrace, logits_program):
     golden = json.loads((CASES / case / "golden.json").read_text())
     max_grad_norm = golden["max_grad_norm"]
     text = text_of(config["vocab_size"])
-    batches = batches_of(text)
+    micro_batches = micro_batches_of(config)
+    batches = batches_of(text, micro_batches)
     with tempfile.TemporaryDirectory() as directory:
-        losses = run_program(terrace, case, text, directory, max_grad_norm)
+        losses = run_program(terrace, case, text, directory, max_grad_norm, micro_batches)
         final = Path(directory, "run", "final")
         logits = check_final(case, final, batches.tokens[0, 0, 0], logits_program)
     check_training(case, torch.tensor(losses, dtype=torch.float64), logits, batches, max_grad_norm)
