@@ -13,11 +13,11 @@ import json
 import os
 import resource
 import statistics
-import sys
 import time
 from pathlib import Path
 
 import transformers_experts
+from deepspeed_gpt2 import set_environment
 
 
 def parse_arguments():
@@ -47,17 +47,6 @@ def configuration(options):
         "aio": {"block_size": 1 << 20, "queue_depth": 16, "intra_op_parallelism": 2, "single_submit": False,
                 "overlap_events": True},
     }
-
-
-def set_environment(options):
-    """Sets the environment of one rank without a launcher. Then starts the program again, because torch counts its
-    threads when it is loaded."""
-    wanted = {"OMP_NUM_THREADS": str(options.threads), "DS_ACCELERATOR": "cpu", "RANK": "0", "LOCAL_RANK": "0",
-              "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29512")}
-    if all(os.environ.get(name) == value for name, value in wanted.items()):
-        return
-    os.environ.update(wanted)
-    os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 def train(options):
