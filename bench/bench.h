@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "bench/samples.h"
+#include "parallel/communicator.h"
 
 // Benchmarks of parts of Terrace, each beside what the machine itself can do, measured in the same
 // run. One file per benchmark; benches() is the list.
@@ -40,6 +41,8 @@ struct BenchOptions {
   // For bench step: steps of `local_ranks` ranks as threads, with this ZeRO stage.
   std::optional<int> zero_stage;
   int local_ranks = 1;
+  // For bench collective with ranks on several hosts.
+  HierarchicalUse hierarchical = HierarchicalUse::kAuto;
   // For bench overlap: tokens of a step, a multiple of kOverlapSequence; 0: several sizes. For
   // bench step on a device: measures only the steps with this number of tokens; 0: all.
   std::int64_t tokens = 0;
@@ -127,6 +130,7 @@ struct BenchTakes {
   bool drives = false;
   bool grid = false;
   bool ranks = false;  // --zero-stage, --local-ranks
+  bool hosts = false;  // --hierarchical-collectives
   bool tokens = false;
   bool preset = false;
   bool seconds = false;  // its measurements can be cut to length

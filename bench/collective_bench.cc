@@ -16,6 +16,8 @@
 #include "bench/bench_list.h"
 #include "bench/bench_only.h"
 #include "bench/call_count.h"
+#include "bench/collective_plan.h"
+#include "bench/network_probe.h"
 #include "memory/host/host_memory.h"
 #include "memory/host/streaming_copy.h"
 #include "memory/host/worker_arena.h"
@@ -107,36 +109,6 @@ double seconds_of(Communicator& ranks, int iterations, const std::function<void(
   return static_cast<double>(clock.now_ns() - begin) / 1e9 / iterations;
 }
 
-class Plan {
- public:
-  Plan(const BenchOptions& options, int ranks) : options_(options), ranks_(ranks) {}
-
-  std::vector<std::size_t> sizes() const {
-    if (options_.bytes != 0) return {whole_parts(options_.bytes)};
-    if (options_.small) return {whole_parts(64 * kKiB)};
-    return {whole_parts(kMiB), whole_parts(16 * kMiB), whole_parts(256 * kMiB)};
-  }
-  std::size_t largest() const { return sizes().back(); }
-  // Returns the number of calls, which is the same on every rank, since all make the same calls.
-  // They take a tenth of `seconds` at some GB/s.
-  int iterations(std::size_t bytes) const {
-    const double calls = options_.seconds / 10 * 4e9 / static_cast<double>(bytes);
-    return std::clamp(static_cast<int>(calls), 1, 1000);
-  }
-  int ranks() const { return ranks_; }
-  int rounds() const { return options_.repetitions; }
-  const BenchOptions& options() const { return options_; }
-
- private:
-  // Rounds up to whole cache lines for every rank.
-  std::size_t whole_parts(std::size_t bytes) const {
-    return round_up(bytes, 64 * static_cast<std::size_t>(ranks_));
-  }
-
-  const BenchOptions& options_;
-  const int ranks_;
-};
-
 // Names a size without the bytes that whole lines for every rank have added, less than a KiB.
 std::string size_name(std::size_t bytes) {
   const std::size_t kib = bytes / kKiB;
@@ -150,7 +122,8 @@ std::string name_of(std::string_view prefix, const Measured& measured) {
 }
 
 // Returns the wanted measurements: every collective in one type, then in the other.
-std::vector<Measured> measured_of(std::string_view prefix, const Plan& plan, std::size_t bytes) {
+std::vector<Measured> measured_of(std::string_view prefix, const CollectivePlan& plan,
+                                  std::size_t bytes) {
   std::vector<Measured> measured;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const CollectiveCase& what : kCases) {
@@ -161,7 +134,7 @@ std::vector<Measured> measured_of(std::string_view prefix, const Plan& plan, std
   return measured;
 }
 
-std::vector<std::size_t> wanted_sizes(std::string_view prefix, const Plan& plan) {
+std::vector<std::size_t> wanted_sizes(std::string_view prefix, const CollectivePlan& plan) {
   std::vector<std::size_t> sizes = plan.sizes();
   std::erase_if(sizes, [&](std::size_t bytes) { return measured_of(prefix, plan, bytes).empty(); });
   return sizes;
@@ -361,12 +334,15 @@ struct BareLimit {
 constexpr std::string_view kThreads = "thread";
 constexpr std::string_view kProcesses = "mpi";
 
-std::vector<std::string> names_of(std::string_view prefix, const Plan& plan) {
+std::vector<std::string> names_of(std::string_view prefix, const CollectivePlan& plan) {
   std::vector<std::string> names;
   for (const std::size_t bytes : plan.sizes()) {
     for (const Measured& one : measured_of(prefix, plan, bytes)) {
       names.push_back(name_of(prefix, one));
     }
+  }
+  if (prefix == kProcesses && is_wanted(plan.options(), kMessageLatency)) {
+    names.emplace_back(kMessageLatency);
   }
   return names;
 }
@@ -375,7 +351,8 @@ std::vector<std::string> names_of(std::string_view prefix, const Plan& plan) {
 class ThreadMeasurements {
  public:
   // `seconds`: of a measurement.
-  ThreadMeasurements(ThreadRanks& ranks, const Plan& plan, std::size_t bytes, double seconds)
+  ThreadMeasurements(ThreadRanks& ranks, const CollectivePlan& plan, std::size_t bytes,
+                     double seconds)
       : plan_(plan), measured_(measured_of(kThreads, plan, bytes)) {
     std::vector<Measurement> measurements;
     for (const Measured& one : measured_) {
@@ -418,7 +395,7 @@ class ThreadMeasurements {
     }
   }
 
-  const Plan& plan_;
+  const CollectivePlan& plan_;
   const std::vector<Measured> measured_;
   std::vector<BareLimit> limits_;
   std::deque<CallCount> calls_;              // of each measurement
@@ -429,7 +406,7 @@ class ThreadMeasurements {
 // their limits.
 std::size_t measurements_of(std::size_t sizes) { return 24 * sizes; }
 
-void bench_threads(const Plan& plan, BenchRecord& record, Log& log) {
+void bench_threads(const CollectivePlan& plan, BenchRecord& record, Log& log) {
   log.info(fmt::format("bench collective: {} ranks, run as threads", plan.ranks()));
   record.expect(names_of(kThreads, plan));
   const std::vector<std::size_t> sizes = wanted_sizes(kThreads, plan);
@@ -455,10 +432,12 @@ class ProcessMeasurements {
     Communicator& ours;
     Communicator& library;
     RankBuffers& buffers;
+    const std::string& network;
     bool is_first = false;  // this rank has the results
   };
 
-  ProcessMeasurements(const Worlds& worlds, const Plan& plan, std::size_t bytes, double seconds)
+  ProcessMeasurements(const Worlds& worlds, const CollectivePlan& plan, std::size_t bytes,
+                      double seconds)
       : worlds_(worlds), plan_(plan), measured_(measured_of(kProcesses, plan, bytes)) {
     std::vector<Measurement> measurements;
     for (Communicator* world : {&worlds.ours, &worlds.library}) {
@@ -489,17 +468,19 @@ class ProcessMeasurements {
 
   void put_results(const std::vector<Samples>& samples, BenchRecord& record) const {
     for (std::size_t i = 0; i < measured_.size(); ++i) {
-      record.put(result_of(kProcesses, measured_[i], plan_.ranks(),
-                           {samples[i], samples[measured_.size() + i],
-                            measured_[i].dtype == DType::kF32
-                                ? "the MPI library's collective with the same ranks"
-                                : "the MPI library's collective with the same ranks, using the "
-                                  "communicator's bf16 sum as the operation"}));
+      const bool is_fp32 = measured_[i].dtype == DType::kF32;
+      BenchResult result = result_of(
+          kProcesses, measured_[i], plan_.ranks(),
+          {samples[i], samples[measured_.size() + i],
+           fmt::format("the MPI library's collective with the same ranks{}",
+                       is_fp32 ? "" : ", using the communicator's bf16 sum as the operation")});
+      result.notes.push_back({"network", worlds_.network});
+      record.put(std::move(result));
     }
   }
 
   const Worlds worlds_;
-  const Plan& plan_;
+  const CollectivePlan& plan_;
   const std::vector<Measured> measured_;
   std::deque<CallCount> calls_;              // of each measurement
   std::optional<InterleavedRounds> rounds_;  // refer to the two above
@@ -507,14 +488,21 @@ class ProcessMeasurements {
 
 // Measures ranks as processes against the MPI library's own collectives. All ranks run this; rank 0
 // has the results.
-void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record, Log& log) {
+void bench_processes(MpiSession& session, const CollectivePlan& plan, BenchRecord& record,
+                     Log& log) {
   const bool is_first = session.rank() == 0;
   if (is_first) {
     log.info(fmt::format("bench collective: {} ranks, run as processes", plan.ranks()));
     record.expect(names_of(kProcesses, plan));
   }
-  const auto ours = session.make_world("bench");
+  const auto ours = session.make_world("bench", {.hierarchical = plan.options().hierarchical});
   const auto library = session.make_library_world("library");
+  const std::string network = name_network(*ours, session.hosts());
+  if (is_first) log.info(fmt::format("bench collective: data passes over {}", network));
+  if (is_wanted(plan.options(), kMessageLatency)) {
+    BenchResult latency = message_latency(*ours, *library, network, plan.rounds());
+    if (is_first) record.put(std::move(latency));
+  }
   const std::vector<std::size_t> sizes = wanted_sizes(kProcesses, plan);
   if (sizes.empty()) return;
   RankBuffers buffers(sizes.back());
@@ -525,14 +513,14 @@ void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record,
       const double seconds =
           -longest_of(*ours, -seconds_of_measurement(record, measurements_of(sizes.size() - size)));
       all[size] = std::make_unique<ProcessMeasurements>(
-          ProcessMeasurements::Worlds{*ours, *library, buffers, is_first}, plan, sizes[size],
-          seconds);
+          ProcessMeasurements::Worlds{*ours, *library, buffers, network, is_first}, plan,
+          sizes[size], seconds);
     }
     all[size]->take(rounds, record);
   });
 }
 
-Plan plan_of_threads(const BenchOptions& options) {
+CollectivePlan plan_of_threads(const BenchOptions& options) {
   constexpr int kRanksMax = 16;
   return {options, std::clamp(options.threads, 2, kRanksMax)};
 }
@@ -559,7 +547,7 @@ BenchCost cost_of_collective(const BenchOptions& options, const MachineSpeed& sp
   // There are ten collectives and at least as many ways; a call moves some multiple of its size.
   constexpr double kMeasurements = 24;
   constexpr double kMoves = 2;
-  const Plan plan = plan_of_threads(options);
+  const CollectivePlan plan = plan_of_threads(options);
   BenchCost cost;
   for (const std::size_t bytes : wanted_sizes(kThreads, plan)) {
     const double call_s = kMoves * static_cast<double>(bytes) / speed.copy_bytes_per_s;
@@ -583,7 +571,7 @@ void bench_collective(const BenchOptions& options, BenchRecord& record, Log& log
   MpiSession session;
   check_mpi_world(launch, {session.rank(), session.size(), MpiSession::library()});
   try {
-    bench_processes(session, Plan(options, session.size()), record, log);
+    bench_processes(session, CollectivePlan(options, session.size()), record, log);
   } catch (const TimeIsUp& over) {
     // All ranks come here, and end the session as they would after a whole run.
     if (session.rank() == 0) log.info(fmt::format("bench collective: {}", over.what()));

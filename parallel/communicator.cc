@@ -67,9 +67,24 @@ std::string describe(const CollectiveCall& call) {
 }
 
 Communicator::Communicator(std::string name, int rank, int size)
-    : name_(std::move(name)), rank_(rank), size_(size) {
+    : name_(std::move(name)),
+      rank_(rank),
+      size_(size),
+      waited_for_s_(static_cast<std::size_t>(size)) {
   TERRACE_CHECK_LE(0, rank);
   TERRACE_CHECK_LT(rank, size);
+}
+
+std::vector<double> Communicator::waited_for_s() const {
+  std::vector<double> seconds;
+  for (const std::atomic<double>& one : waited_for_s_) {
+    seconds.push_back(one.load(std::memory_order_relaxed));
+  }
+  return seconds;
+}
+
+void Communicator::count_wait(int last, double seconds) {
+  waited_for_s_[static_cast<std::size_t>(last)].fetch_add(seconds, std::memory_order_relaxed);
 }
 
 void Communicator::run_and_count(const CollectiveCall& call, NativeStream stream) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "memory/device.h"
@@ -46,10 +47,17 @@ struct CollectiveCall {
 // Returns a text such as "all_reduce (sum) of 12 fp32".
 std::string describe(const CollectiveCall& call);
 
+// Whether data between hosts goes through one rank of a host for all of them (hierarchically), or
+// between all pairs of ranks. kAuto: where that is predicted to be faster. No bit depends on it.
+enum class HierarchicalUse : std::uint8_t { kAuto, kOn, kOff };
+
 struct CommunicatorOptions {
   // The time that a call waits for ranks that have not arrived, or have not done their part of it
   // (--collective-timeout).
   std::chrono::nanoseconds timeout = std::chrono::seconds(600);
+  // For communicators of several hosts other than NCCL's; the same on all ranks
+  // (--hierarchical-collectives).
+  HierarchicalUse hierarchical = HierarchicalUse::kAuto;
 };
 
 // One rank's end of a group. Every rank of the group makes the same calls in the same order, from
@@ -126,8 +134,15 @@ class Communicator {
   // times the data for the root of a broadcast. Any thread.
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
+  // Returns how long this rank has waited until all ranks had begun a collective, in seconds, by
+  // the rank that was the last to begin it. A send and its recv do not count. Only communicators of
+  // threads and of MPI know it; the others return zeros. Any thread.
+  std::vector<double> waited_for_s() const;
+
  protected:
   Communicator(std::string name, int rank, int size);
+  // Counts a wait for `last`, the rank that was the last to begin a collective.
+  void count_wait(int last, double seconds);
 
  private:
   // Carries out a call whose own arguments have been checked.
@@ -139,6 +154,7 @@ class Communicator {
   const int rank_;
   const int size_;
   std::atomic<std::uint64_t> bytes_sent_{0};
+  std::vector<std::atomic<double>> waited_for_s_;  // by rank
 };
 
 // The elements [begin, begin + count) that rank r reduces in an all_reduce of `elements`. The parts

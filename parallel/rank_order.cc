@@ -111,6 +111,59 @@ TERRACE_EVERY_VECTOR_WIDTH void reduce_block(std::span<std::byte* const> targets
   }
 }
 
+// Reduces one block of a host's part: `count` elements from `first` on.
+template <typename Type, ReduceOp Op>
+TERRACE_EVERY_VECTOR_WIDTH void reduce_host_block(const HostReduction& part, std::size_t first,
+                                                  std::size_t count) {
+  using Stored = typename Type::Stored;
+  using Wide = typename Type::Wide;
+  const auto of_source = [&](std::size_t source) {
+    return reinterpret_cast<const Stored*>(part.sources[source]) + first;
+  };
+  alignas(64) std::array<Wide, kBlock> sums;
+  std::size_t next = 0;
+  if (part.before != nullptr) {
+    std::memcpy(sums.data(), part.before + first * sizeof(Wide), count * sizeof(Wide));
+  } else {
+    const Stored* zero = of_source(next++);
+    for (std::size_t i = 0; i < count; ++i) sums[i] = Type::widen(zero[i]);
+  }
+  for (; next < part.sources.size(); ++next) {
+    const Stored* values = of_source(next);
+    for (std::size_t i = 0; i < count; ++i)
+      sums[i] = join<Type, Op>(sums[i], Type::widen(values[i]));
+  }
+  if (!part.is_last) {
+    std::memcpy(part.target + first * sizeof(Wide), sums.data(), count * sizeof(Wide));
+    return;
+  }
+  alignas(64) std::array<Stored, kBlock> rounded;
+  for (std::size_t i = 0; i < count; ++i) rounded[i] = Type::narrow(sums[i]);
+  std::memcpy(part.target + first * sizeof(Stored), rounded.data(), count * sizeof(Stored));
+}
+
+template <typename Type, ReduceOp Op>
+void reduce_host(const HostReduction& part, std::size_t elements) {
+  std::size_t first = 0;
+  for (; first + kBlock <= elements; first += kBlock) {
+    reduce_host_block<Type, Op>(part, first, kBlock);
+  }
+  if (first < elements) reduce_host_block<Type, Op>(part, first, elements - first);
+}
+
+template <typename Type>
+void reduce_host_by(ReduceOp op, const HostReduction& part, std::size_t elements) {
+  if (op == ReduceOp::kSum) {
+    reduce_host<Type, ReduceOp::kSum>(part, elements);
+  } else {
+    reduce_host<Type, ReduceOp::kMax>(part, elements);
+  }
+}
+
+[[noreturn]] void fail_without_arithmetic(DType dtype) {
+  check_failed(__FILE__, __LINE__, "a dtype with arithmetic", std::string(name_of(dtype)));
+}
+
 template <typename Type, ReduceOp Op>
 void reduce(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
             std::size_t elements) {
@@ -153,7 +206,31 @@ void reduce_in_rank_order(std::span<std::byte* const> targets,
     case DType::kU8:
       break;
   }
-  check_failed(__FILE__, __LINE__, "a dtype with arithmetic", std::string(name_of(dtype)));
+  fail_without_arithmetic(dtype);
+}
+
+DType sum_type(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 ? DType::kF32 : dtype;
+}
+
+void reduce_on_host(const HostReduction& part, std::size_t elements, DType dtype, ReduceOp op) {
+  TERRACE_CHECK(!part.sources.empty());
+  switch (dtype) {
+    case DType::kF32:
+      return reduce_host_by<F32>(op, part, elements);
+    case DType::kBF16:
+      return reduce_host_by<Brain16>(op, part, elements);
+    case DType::kF16:
+      return reduce_host_by<Half16>(op, part, elements);
+    case DType::kF64:
+      return reduce_host_by<F64>(op, part, elements);
+    case DType::kI32:
+      return reduce_host_by<I32>(op, part, elements);
+    case DType::kI16:
+    case DType::kU8:
+      break;
+  }
+  fail_without_arithmetic(dtype);
 }
 
 }  // namespace terrace

@@ -20,4 +20,21 @@ void reduce_in_rank_order(std::span<std::byte* const> targets,
                           std::span<const std::byte* const> sources, std::size_t elements,
                           DType dtype, ReduceOp op);
 
+// Returns the type in which values of `dtype` are added: fp32 for bf16 and fp16, else `dtype`.
+DType sum_type(DType dtype);
+
+// The part of a reduction in rank order that one host carries out: what the hosts before it have
+// reduced, joined with the sources of its own ranks.
+struct HostReduction {
+  std::byte* target = nullptr;
+  bool is_last = false;  // whether this is the last host: the target has `dtype`, else sum_type()
+  const std::byte* before = nullptr;  // in sum_type(); null on the first host
+  std::span<const std::byte* const> sources;
+};
+
+// Computes a host's part. Over all hosts in turn the results have the bits of
+// reduce_in_rank_order(). The target may be a source, or `before`; otherwise they do not overlap.
+// There is at least one source. Any thread.
+void reduce_on_host(const HostReduction& part, std::size_t elements, DType dtype, ReduceOp op);
+
 }  // namespace terrace

@@ -62,6 +62,7 @@ class ThreadCommunicator final : public Communicator {
 
   // Waits for all ranks, and compares their calls.
   void enter(const CollectiveCall& call);
+  void count_wait_for_last();
   // Waits until all ranks have done their part.
   void leave(const CollectiveCall& call);
   void carry_out(const CollectiveCall& call);
@@ -110,6 +111,7 @@ class ThreadCommunicator final : public Communicator {
 
 void ThreadCommunicator::enter(const CollectiveCall& call) {
   me_.call = call;
+  me_.begun = std::chrono::steady_clock::now();
   arrive();
   const ThreadGroup::Outcome outcome =
       group_->wait([&] { return all_arrived(); }, [&] { return one_has_left(); }, deadline());
@@ -121,6 +123,17 @@ void ThreadCommunicator::enter(const CollectiveCall& call) {
         mismatch(group_->member(0).call, 0, group_->member(rank).call, rank);
     if (!different.empty()) abort_and_fail(call, different);
   }
+  count_wait_for_last();
+}
+
+// No rank begins its next collective before this one has left the call.
+void ThreadCommunicator::count_wait_for_last() {
+  int last = 0;
+  for (int rank = 1; rank < size(); ++rank) {
+    if (group_->member(rank).begun > group_->member(last).begun) last = rank;
+  }
+  const std::chrono::duration<double> waited = group_->member(last).begun - me_.begun;
+  count_wait(last, waited.count());
 }
 
 void ThreadCommunicator::leave(const CollectiveCall& call) {

@@ -43,7 +43,8 @@ struct alignas(128) ThreadMember {
   std::atomic<std::uint64_t> arrived{0};  // points of calls that the rank has reached
   std::atomic<bool> working{false};       // whether it reads and writes buffers of others
   std::atomic<bool> left{false};
-  CollectiveCall call;  // the rank's call, written before it arrives
+  CollectiveCall call;                          // the rank's call, written before it arrives
+  std::chrono::steady_clock::time_point begun;  // when it began its last collective; so too
   int color = 0;
   int key = 0;
 };

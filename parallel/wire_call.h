@@ -13,6 +13,7 @@ struct WireCall {
   std::uint8_t kind = 0;
   std::uint8_t op = 0;
   std::uint8_t dtype = 0;
+  std::uint8_t hierarchical = 0;  // the HierarchicalUse of a staged communicator
 };
 
 inline WireCall to_wire(const CollectiveCall& call) {

@@ -24,13 +24,17 @@ std::uint64_t pieces_in(std::size_t bytes, std::size_t piece) {
 std::size_t part_bytes(const ExchangeSetting& setting) {
   const std::size_t whole = setting.call.size_bytes();
   if (setting.call.kind == CollectiveKind::kBroadcast) return whole;
+  if (setting.call.kind == CollectiveKind::kAllReduce) {
+    const ElementRange part = all_reduce_part(setting.call.elements, 0, setting.size);
+    return part.count * size_of(setting.call.dtype);
+  }
   return whole / static_cast<std::size_t>(setting.size);
 }
 
 }  // namespace
 
 std::size_t piece_bytes(const ExchangeSetting& setting, bool scattered) {
-  const int pieces = scattered ? std::max(setting.size - 1, 1) : 1;
+  const int pieces = scattered ? std::max(setting.size - 1, 1) : setting.shared_pieces;
   const std::size_t room = setting.slot_bytes / static_cast<std::size_t>(pieces);
   TERRACE_CHECK_LE(kCacheLineBytes, room);
   return room / kCacheLineBytes * kCacheLineBytes;
@@ -51,20 +55,30 @@ bool MoveExchange::gives(int rank) const {
   return !is(CollectiveKind::kBroadcast) || rank == setting_.call.peer;
 }
 
+std::size_t MoveExchange::part_begin(int rank) const {
+  if (is(CollectiveKind::kBroadcast)) return 0;
+  return std::min(static_cast<std::size_t>(rank) * part_, setting_.call.size_bytes());
+}
+
+MoveExchange::Extent MoveExchange::piece_of(std::uint64_t round, int rank) const {
+  const std::size_t part = std::min(part_, setting_.call.size_bytes() - part_begin(rank));
+  const std::size_t at = std::min(round * piece_, part);
+  return {at, std::min(piece_, part - at)};
+}
+
 std::span<const std::byte> MoveExchange::give(std::uint64_t round, int to) const {
   if (!gives(setting_.rank)) return {};
-  const std::size_t at = round * piece_;
+  const Extent piece = piece_of(round, setting_.rank);
   const std::byte* source = setting_.call.source;
-  if (is(CollectiveKind::kAllToAll)) source += static_cast<std::size_t>(to) * part_;
-  return {source + at, std::min(piece_, part_ - at)};
+  if (is(CollectiveKind::kAllToAll)) source += part_begin(to);
+  if (is(CollectiveKind::kAllReduce)) source = setting_.call.target + part_begin(setting_.rank);
+  return {source + piece.offset, piece.bytes};
 }
 
 std::span<std::byte> MoveExchange::place(std::uint64_t round, int from) const {
   if (!gives(from)) return {};
-  const std::size_t at = round * piece_;
-  std::byte* target = setting_.call.target;
-  if (!is(CollectiveKind::kBroadcast)) target += static_cast<std::size_t>(from) * part_;
-  return {target + at, std::min(piece_, part_ - at)};
+  const Extent piece = piece_of(round, from);
+  return {setting_.call.target + part_begin(from) + piece.offset, piece.bytes};
 }
 
 void MoveExchange::consume(std::uint64_t round, std::span<const std::byte* const> pieces) {

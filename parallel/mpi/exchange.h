@@ -18,7 +18,8 @@ struct ExchangeSetting {
   CollectiveCall call;
   int rank = 0;
   int size = 1;
-  std::size_t slot_bytes = 0;  // room for all pieces that a rank gives in a round
+  std::size_t slot_bytes = 0;  // room for all pieces of a round in a rank's slot
+  int shared_pieces = 1;       // pieces in a slot, in rounds in which all ranks get the same piece
   std::span<std::byte>
       scratch{};  // room for 2 rounds of pieces from all ranks if some come by message; else unused
   // Two slots, used in turns, where ranks of this host read the data that this rank has reduced for
@@ -30,6 +31,8 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual std::uint64_t rounds() const = 0;
+  // The room for each piece in a slot; a multiple of 64 bytes.
+  virtual std::size_t room() const = 0;
   // Returns whether the piece of the next round may be given before the piece of this round is
   // consumed.
   virtual bool gives_ahead() const = 0;
@@ -51,11 +54,13 @@ class Exchange {
 // different pieces to different ranks.
 std::size_t piece_bytes(const ExchangeSetting& setting, bool scattered);
 
-// all_gather, broadcast, all_to_all.
+// all_gather, broadcast, all_to_all; and the second half of an all_reduce, which gathers the parts
+// that ranks have reduced.
 class MoveExchange final : public Exchange {
  public:
   explicit MoveExchange(const ExchangeSetting& setting);
   std::uint64_t rounds() const override;
+  std::size_t room() const override { return piece_; }
   bool gives_ahead() const override { return true; }
   bool is_shared(std::uint64_t round) const override;
   std::span<const std::byte> give(std::uint64_t round, int to) const override;
@@ -65,9 +70,15 @@ class MoveExchange final : public Exchange {
  private:
   bool is(CollectiveKind kind) const { return setting_.call.kind == kind; }
   bool gives(int rank) const;
+  struct Extent {
+    std::size_t offset = 0;  // in the part of a rank
+    std::size_t bytes = 0;
+  };
+  std::size_t part_begin(int rank) const;  // in the target
+  Extent piece_of(std::uint64_t round, int rank) const;
 
   const ExchangeSetting setting_;
-  const std::size_t part_;   // bytes that a rank gives to another in all rounds
+  const std::size_t part_;   // the most bytes that a rank gives to another in all rounds
   const std::size_t piece_;  // bytes
 };
 
@@ -78,6 +89,7 @@ class MoveExchange final : public Exchange {
 class ReduceExchange final : public Exchange {
  public:
   explicit ReduceExchange(const ExchangeSetting& setting);
+  std::size_t room() const override { return piece_; }
   std::uint64_t rounds() const override { return gathers_ ? 2 * segments_ : segments_; }
   bool gives_ahead() const override { return !gathers_ || segments_ > 1; }
   bool is_shared(std::uint64_t round) const override { return step_of(round).is_gather; }

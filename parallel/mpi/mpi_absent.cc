@@ -19,6 +19,7 @@ MpiSession::~MpiSession() = default;
 int MpiSession::end(int code) { return code; }
 int MpiSession::rank() const { return 0; }
 int MpiSession::size() const { return 1; }
+int MpiSession::hosts() const { return 1; }
 std::string MpiSession::library() { return "none"; }
 void MpiSession::barrier() {}
 

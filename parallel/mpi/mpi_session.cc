@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -177,9 +178,7 @@ class MpiTransport final : public Transport {
     look_into_peers();
   }
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const std::vector<int>& local_ranks() const override { return locals_; }
+  const HostLayout& layout() const override { return *layout_; }
   std::span<std::byte> window(int rank) const override {
     return windows_[static_cast<std::size_t>(rank)];
   }
@@ -290,11 +289,21 @@ class MpiTransport final : public Transport {
     return part;
   }
 
+  // A host is known to the others by the lowest of its ranks.
+  void find_layout(const std::vector<int>& locals) {
+    const int lowest = *std::ranges::min_element(locals);
+    std::vector<int> lowest_of(static_cast<std::size_t>(size_));
+    check_mpi(MPI_Allgather(&lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, comm_),
+              "MPI_Allgather");
+    layout_.emplace(lowest_of, rank_);
+  }
+
   void share_windows() {
     MPI_Comm host = host_comm();
     world_->keep(host);
-    locals_ = ranks_of(host);
-    const int locals = static_cast<int>(locals_.size());
+    find_layout(ranks_of(host));
+    const std::vector<int>& ranks = layout_->locals();
+    const int locals = static_cast<int>(ranks.size());
     void* own = nullptr;
     MPI_Win window = MPI_WIN_NULL;
     const std::size_t bytes = window_bytes(size_, locals < size_);
@@ -314,7 +323,7 @@ class MpiTransport final : public Transport {
       void* base = nullptr;
       check_mpi(MPI_Win_shared_query(window, i, &size, &unit, static_cast<void*>(&base)),
                 "MPI_Win_shared_query");
-      const auto rank = static_cast<std::size_t>(locals_[static_cast<std::size_t>(i)]);
+      const auto rank = static_cast<std::size_t>(ranks[static_cast<std::size_t>(i)]);
       windows_[rank] = {aligned(base), bytes};
     }
   }
@@ -333,7 +342,7 @@ class MpiTransport final : public Transport {
     check_mpi(
         MPI_Allgather(&own, sizeof(Sign), MPI_BYTE, signs.data(), sizeof(Sign), MPI_BYTE, comm_),
         "MPI_Allgather");
-    int finds_all = world_->placement().reads_peers && locals_.size() == signs.size() ? 1 : 0;
+    int finds_all = world_->placement().reads_peers && layout_->hosts() == 1 ? 1 : 0;
     for (const Sign& sign : signs) {
       processes_.push_back(sign.process);
       if (finds_all == 0) continue;
@@ -361,7 +370,7 @@ class MpiTransport final : public Transport {
   int rank_ = 0;
   int size_ = 1;
   std::vector<int> near_;                      // on the same host, even where treated as on others
-  std::vector<int> locals_;                    // treated as on the same host
+  std::optional<HostLayout> layout_;           // set by the constructor
   std::vector<std::span<std::byte>> windows_;  // by rank; empty for ranks of other hosts
   std::vector<pid_t> processes_;               // by rank
   bool reads_peers_ = false;
@@ -420,6 +429,19 @@ int MpiSession::end(int code) {
 
 int MpiSession::rank() const { return state_->rank; }
 int MpiSession::size() const { return state_->size; }
+
+int MpiSession::hosts() const {
+  MPI_Comm host = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host),
+            "MPI_Comm_split_type");
+  int rank_on_host = 0;
+  MPI_Comm_rank(host, &rank_on_host);
+  MPI_Comm_free(&host);
+  const int is_first = rank_on_host == 0 ? 1 : 0;
+  int hosts = 0;
+  check_mpi(MPI_Allreduce(&is_first, &hosts, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
+  return hosts;
+}
 
 // The standard does not say what follows the first comma, or what further lines hold, so both are
 // cut off.

@@ -36,6 +36,8 @@ class MpiSession {
 
   int rank() const;
   int size() const;
+  // Returns how many hosts the ranks are on. All ranks call it.
+  int hosts() const;
   // Returns the library's name and version, e.g. "Open MPI v4.1.4".
   static std::string library();
   // Makes a communicator of all ranks. All ranks make their communicators in the same order. Each,

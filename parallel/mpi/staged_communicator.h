@@ -8,6 +8,7 @@
 
 #include "base/function_ref.h"
 #include "parallel/communicator.h"
+#include "parallel/mpi/chain_exchange.h"
 #include "parallel/mpi/direct_exchange.h"
 #include "parallel/mpi/exchange.h"
 #include "parallel/mpi/transport.h"
@@ -19,6 +20,7 @@ namespace terrace {
 struct WindowHead {
   alignas(64) std::atomic<std::uint64_t> arrived;  // calls begun
   alignas(64) std::atomic<std::uint64_t> given;    // rounds whose pieces are in the window
+  alignas(64) std::atomic<std::uint64_t> carried;  // rounds whose pieces from other hosts are, too
   alignas(64) std::atomic<std::uint64_t> consumed;
   alignas(64) std::atomic<std::uint64_t> has_left;
   std::atomic<std::uint64_t> has_failed;  // one of its calls has thrown: its buffers may be gone
@@ -30,6 +32,11 @@ struct WindowHead {
 // them, and by message to ranks of other hosts, twice the slot's room at a time. Then each rank
 // reduces its own part in rank order, as thread ranks do. Where ranks can read each other's memory,
 // they take large data from there (DirectExchange), without windows. A call allocates nothing.
+//
+// Where a host has several ranks and there are several hosts, a piece that all ranks get goes once
+// to each host, to the window of one rank, where the others take it; and large sums are taken host
+// by host (ChainExchange) if fewer bytes then cross between hosts.
+// CommunicatorOptions::hierarchical decides otherwise.
 //
 // After an error, a message to another host may still read this rank's buffers: keep them until the
 // process ends. A rank of this host may still read the addresses where they were, and then fails
@@ -56,8 +63,14 @@ class StagedCommunicator final : public Communicator {
   bool goes_direct(const CollectiveCall& call) const;
   void run_direct(const CollectiveCall& call);
   void run_staged(const CollectiveCall& call);
+  bool goes_in_chain(const CollectiveCall& call) const;
+  void run_chain(const CollectiveCall& call);
+  void run_chain_round(const CollectiveCall& call, const ChainExchange& chain, std::uint64_t round);
+  void receive_for(const ChainExchange& chain, std::uint64_t round);
+  ExchangeSetting setting_of(const CollectiveCall& call);
   void exchange(const CollectiveCall& call, Exchange& pieces);
   void give(const CollectiveCall& call, Exchange& pieces, std::uint64_t round);
+  void post_messages(Exchange& pieces, std::uint64_t round, int other);
   void take(const CollectiveCall& call, Exchange& pieces, std::uint64_t round);
   void run_pair(const CollectiveCall& call);
   void move_pair_data(const CollectiveCall& call);
@@ -72,16 +85,23 @@ class StagedCommunicator final : public Communicator {
   void fail_with_locals(const CollectiveCall& call);
   [[noreturn]] void abort_and_fail(const CollectiveCall& call, const std::string& what);
 
-  bool is_local(int rank) const { return local_index_[static_cast<std::size_t>(rank)] >= 0; }
+  const HostLayout& layout() const { return transport_->layout(); }
   WindowHead& head(int rank) const;
-  // Returns the place in the window of `from` that has the piece for `to` in a round.
-  std::byte* staged(int from, int to, std::uint64_t round, bool shared, std::size_t piece) const;
+  // Returns the slot of a rank of this host that has the pieces of a round.
+  std::byte* slot(int rank, std::uint64_t round) const;
+  // Returns the place in the slot of `from` that has the piece for `to`, if ranks get different
+  // pieces of at most `room` bytes.
+  std::byte* staged(int from, int to, std::uint64_t round, std::size_t room) const;
+  // Returns the place in the slot of a rank of this host that has the piece of `from`, a rank of
+  // another host, for all ranks of this host.
+  std::byte* carried(int from, std::uint64_t round, std::size_t room) const;
   std::span<std::byte> gather_slot(int rank, std::size_t index) const;
 
   const std::unique_ptr<Transport> transport_;
   const CommunicatorOptions options_;
   const std::size_t slot_bytes_;
-  std::vector<int> local_index_;  // by rank; -1: on another host
+  const bool carries_;                      // a piece for all ranks goes to each other host once
+  std::vector<std::size_t> carried_place_;  // by rank of another host, in its carrier's slot
   std::vector<std::byte> scratch_;
   std::vector<WireCall> their_calls_;                   // by rank
   std::vector<DirectExchange::Buffers> their_buffers_;  // by rank; only ranks of this host
@@ -89,6 +109,7 @@ class StagedCommunicator final : public Communicator {
   WireCall own_call_;
   std::uint64_t calls_ = 0;
   std::uint64_t rounds_ = 0;  // of all calls before this one
+  int last_missing_ = -1;     // the rank that the last wait waited for to its end; -1: no rank
 };
 
 }  // namespace terrace

@@ -5,7 +5,8 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
+
+#include "parallel/mpi/host_layout.h"
 
 // The interface through which a staged communicator uses the processes of a group: memory that the
 // ranks of one host share, messages between any two ranks, and, where the system allows it, reading
@@ -22,10 +23,8 @@ enum class MessageTag : int { kCall = 1, kPiece, kPairCall, kPairData };
 class Transport {
  public:
   virtual ~Transport() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  // Ranks of this host, ascending; this rank is one of them.
-  virtual const std::vector<int>& local_ranks() const = 0;
+  // Which ranks are on which host; the same on all ranks.
+  virtual const HostLayout& layout() const = 0;
   // Returns the window of a rank of this host: window_bytes that all ranks of the host read and
   // write, zero at first.
   virtual std::span<std::byte> window(int rank) const = 0;

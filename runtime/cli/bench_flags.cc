@@ -27,6 +27,7 @@ enum : std::size_t {
   kNoGrid,
   kZeroStage,
   kLocalRanks,
+  kHierarchical,
   kTokens,
   kPreset,
   kOnly,
@@ -66,6 +67,9 @@ constexpr auto kBenchFlags = std::to_array<BenchFlag>({
      &BenchTakes::ranks},
     {{"local-ranks", "Measurement", "N", "Data-parallel ranks, run as threads (1)"},
      &BenchTakes::ranks},
+    {{"hierarchical-collectives", "Measurement", "auto|on|off",
+      "As for terrace train: whether data crosses between hosts once for all ranks of a host"},
+     &BenchTakes::hosts},
     {{"tokens", "Measurement", "N",
       "Only steps of N tokens; bench overlap: a multiple of 512; bench step: with --device cuda"},
      &BenchTakes::tokens},
@@ -151,6 +155,10 @@ BenchOptions read_options(const FlagValues& values) {
   if (values[kZeroStage]) options.zero_stage = static_cast<int>(values[kZeroStage]->integer(0, 3));
   if (values[kLocalRanks]) {
     options.local_ranks = static_cast<int>(values[kLocalRanks]->integer(1, kRanksMax));
+  }
+  if (values[kHierarchical]) {
+    constexpr auto kNames = std::to_array<std::string_view>({"auto", "on", "off"});
+    options.hierarchical = static_cast<HierarchicalUse>(values[kHierarchical]->choice(kNames));
   }
   if (values[kTokens]) options.tokens = values[kTokens]->integer(1, kTokensMax);
   if (values[kPreset]) options.preset = values[kPreset]->text();

@@ -20,9 +20,11 @@ namespace terrace {
 namespace {
 
 struct World {
-  explicit World(PeerReads its_reads) : peer_reads(its_reads) {}
+  World(PeerReads its_reads, LoopbackTraffic* its_traffic)
+      : peer_reads(its_reads), traffic(its_traffic) {}
 
   const PeerReads peer_reads;
+  LoopbackTraffic* const traffic;
   std::atomic<bool> is_aborted{false};
   std::atomic<bool> has_failed{false};  // whether a rank's call has
   std::mutex mutex;
@@ -72,23 +74,19 @@ struct Hub {
 
 class LoopbackTransport final : public Transport {
  public:
-  LoopbackTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {
-    for (int other = 0; other < size(); ++other) {
-      if (host(other) == host(rank_)) locals_.push_back(other);
-    }
+  LoopbackTransport(std::shared_ptr<Hub> hub, int rank)
+      : hub_(std::move(hub)), rank_(rank), layout_(hub_->hosts, rank) {
     const std::lock_guard lock(hub_->world->mutex);
     hub_->world->reads.push_back(read_);
   }
 
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(hub_->hosts.size()); }
-  const std::vector<int>& local_ranks() const override { return locals_; }
+  const HostLayout& layout() const override { return layout_; }
   std::span<std::byte> window(int rank) const override {
     return hub_->windows[static_cast<std::size_t>(rank)].bytes();
   }
 
   bool reads_peers() const override {
-    return hub_->world->peer_reads != PeerReads::kNone && locals_.size() == hub_->hosts.size();
+    return hub_->world->peer_reads != PeerReads::kNone && layout_.hosts() == 1;
   }
   int read_from(int /*rank*/, const std::byte* address, std::span<std::byte> to) override {
     if (hub_->world->peer_reads == PeerReads::kFail) return EPERM;
@@ -105,6 +103,9 @@ class LoopbackTransport final : public Transport {
   }
 
   void send(MessageSet set, MessageTag tag, int to, std::span<const std::byte> bytes) override {
+    if (hub_->world->traffic != nullptr && tag == MessageTag::kPiece && host(to) != host(rank_)) {
+      hub_->world->traffic->sent_by.at(static_cast<std::size_t>(host(rank_))) += bytes.size();
+    }
     post(set, to, {rank_, to, tag}, {.target = {}, .source = bytes, .is_done = {}}, true);
   }
   void receive(MessageSet set, MessageTag tag, int from, std::span<std::byte> bytes) override {
@@ -164,6 +165,7 @@ class LoopbackTransport final : public Transport {
   }
 
  private:
+  int size() const { return layout_.size(); }
   int host(int rank) const { return hub_->hosts[static_cast<std::size_t>(rank)]; }
 
   void post(MessageSet set, int peer, const Route& route, Posted message, bool is_send) {
@@ -207,7 +209,7 @@ class LoopbackTransport final : public Transport {
   const std::shared_ptr<Hub> hub_;
   const int rank_;
   const std::shared_ptr<std::mutex> read_ = std::make_shared<std::mutex>();
-  std::vector<int> locals_;
+  const HostLayout layout_;
   // For each set, the peer of each message and whether the message is done.
   std::array<std::vector<std::pair<int, std::shared_ptr<bool>>>, 3> sets_;
 };
@@ -215,10 +217,11 @@ class LoopbackTransport final : public Transport {
 }  // namespace
 
 std::vector<std::unique_ptr<Transport>> make_loopback_transports(int ranks, int ranks_per_host,
-                                                                 PeerReads reads) {
+                                                                 PeerReads reads,
+                                                                 LoopbackTraffic* traffic) {
   std::vector<int> hosts;
   for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / ranks_per_host);
-  const auto hub = std::make_shared<Hub>(std::make_shared<World>(reads), hosts);
+  const auto hub = std::make_shared<Hub>(std::make_shared<World>(reads, traffic), hosts);
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < ranks; ++rank) {
     transports.push_back(std::make_unique<LoopbackTransport>(hub, rank));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -14,7 +16,15 @@ namespace terrace {
 // whether they read each other's buffers. kAfterFailure: a read aborts, and ends when another
 // rank's call has failed because of that; buffers must outlive the run.
 enum class PeerReads : std::uint8_t { kNone, kWork, kFail, kAfterFailure };
+
+// The bytes of pieces that the first hosts have sent to other hosts.
+struct LoopbackTraffic {
+  std::array<std::atomic<std::uint64_t>, 4> sent_by{};
+};
+
+// `traffic` may be null; otherwise it outlives the transports.
 std::vector<std::unique_ptr<Transport>> make_loopback_transports(
-    int ranks, int ranks_per_host, PeerReads reads = PeerReads::kNone);
+    int ranks, int ranks_per_host, PeerReads reads = PeerReads::kNone,
+    LoopbackTraffic* traffic = nullptr);
 
 }  // namespace terrace

@@ -15,11 +15,15 @@ namespace {
 MpiSession* session = nullptr;  // set by main()
 MpiPlacement placement;         // from main()'s arguments
 
+HierarchicalUse hierarchical = HierarchicalUse::kAuto;  // from main()'s arguments
+
 class MpiRunner final : public RankRunner {
  public:
   void run(const CommunicatorOptions& options,
            const std::function<void(Communicator&)>& body) override {
-    const auto world = session->make_world("world", options, placement);
+    CommunicatorOptions own = options;
+    own.hierarchical = hierarchical;
+    const auto world = session->make_world("world", own, placement);
     body(*world);
     session->barrier();
   }
@@ -37,12 +41,14 @@ INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformanceTest,
 }  // namespace
 }  // namespace terrace
 
-// mpi_conformance RANKS_PER_HOST [windows]
+// mpi_conformance RANKS_PER_HOST [windows|chains]
 int main(int argc, char** argv) {
   terrace::MpiSession own_session;
   terrace::session = &own_session;
   testing::InitGoogleTest(&argc, argv);
   if (argc > 1) terrace::placement.ranks_per_host = std::atoi(argv[1]);
-  terrace::placement.reads_peers = argc < 3;
+  const std::string way = argc > 2 ? argv[2] : "";
+  terrace::placement.reads_peers = way != "windows";
+  if (way == "chains") terrace::hierarchical = terrace::HierarchicalUse::kOn;
   return RUN_ALL_TESTS();
 }
