@@ -36,6 +36,7 @@ constexpr const char* kFrozen = "frozen";
 constexpr const char* kAdapter = "adapter";
 constexpr const char* kEvaluations = "evaluations";
 constexpr const char* kAutomatic = "automatic";
+constexpr const char* kRankMicroBatches = "rank_micro_batches";
 constexpr const char* kRemedy = kEarlierCheckpointRemedy;
 // The second version has content that readers of the first version would misunderstand: the state
 // of an optimizer other than the first rule, or frozen parameters. A checkpoint with neither is
@@ -290,6 +291,9 @@ json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& mo
   if (model.config.adapter.is_there())
     manifest[kAdapter] = json::parse(to_json(model.config.adapter));
   if (progress.is_automatic) manifest[kAutomatic] = true;
+  if (!progress.rank_micro_batches.empty()) {
+    manifest[kRankMicroBatches] = progress.rank_micro_batches;
+  }
   return manifest;
 }
 
@@ -453,6 +457,11 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     progress_.is_automatic = manifest.value(kAutomatic, false);
     progress_.device = manifest.value("device", "");
     progress_.arithmetic = manifest.value("arithmetic", "");
+    if (manifest.contains(kRankMicroBatches)) {
+      for (const json& count : manifest.at(kRankMicroBatches)) {
+        progress_.rank_micro_batches.push_back(whole_number<std::int64_t>(count));
+      }
+    }
     if (manifest.contains(kDataHash)) {
       progress_.data_hash = from_hex(manifest.at(kDataHash).get<std::string>());
     }

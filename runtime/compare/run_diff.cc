@@ -24,6 +24,7 @@ constexpr auto kWithoutEffect = std::to_array<std::string_view>({"stop_after_ste
                                                                  "stage_speeds",
                                                                  "run_dir",
                                                                  "collective_timeout",
+                                                                 "hierarchical_collectives",
                                                                  "eval_every",
                                                                  "eval_samples",
                                                                  "sample_prompts",

@@ -10,6 +10,29 @@
 namespace terrace {
 namespace {
 
+// Ranks of other numbers of micro-batches cannot do what every rank has to do in each of them.
+void check_rank_shares(const TrainOptions& options, CommandUse use) {
+  if (!options.ranks.has_shares()) return;
+  const auto refuse = [](const std::string& with, const std::string& why) {
+    throw ConfigError(fmt::format("--rank-shares with {}: {}", with, why), "give only one of them");
+  };
+  if (use == CommandUse::kPlan) {
+    throw ConfigError("--rank-shares: a plan has ranks of one speed, with equal parts of a step",
+                      "leave it out");
+  }
+  if (!options.batch.accumulation_schedule.empty()) {
+    refuse("--accumulation-schedule", "the number of micro-batches of a rank is constant");
+  }
+  if (options.step.gradient_reduction == ReductionChoice::kMicroBatch) {
+    refuse("--gradient-reduction micro-batch", "ranks would add gradients that some do not have");
+  }
+  if (options.step.pipeline_schedule == PipelineSchedule::kInterleaved) {
+    refuse("--pipeline-schedule interleaved",
+           "its number of micro-batches is a multiple of the "
+           "stages");
+  }
+}
+
 void check_needed(const TrainOptions& options, CommandUse use) {
   if (options.model.model.empty()) {
     throw ConfigError("--model is missing", "name a directory with config.json, or a preset");
@@ -171,6 +194,7 @@ void check_total_steps(const TrainOptions& options, std::int64_t total_steps) {
 void check_options(const TrainOptions& options, CommandUse use,
                    FunctionRef<bool(std::string_view flag)> is_given) {
   check_needed(options, use);
+  check_rank_shares(options, use);
   if (options.batch.max_steps != 0) check_total_steps(options, options.batch.max_steps);
   check_learning_rate(options.optimizer);
   check_warmup(options.optimizer);

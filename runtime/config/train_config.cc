@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "runtime/config/accumulation_schedule.h"
 #include "runtime/config/check_options.h"
 #include "runtime/config/config_file.h"
 #include "runtime/config/ds_config.h"
@@ -174,6 +175,17 @@ void check_utf8(const FlagValue& value) {
                "write it in UTF-8; a link can give the file such a name");
 }
 
+// Drops a flag of a file where another flag on the command line takes its place: the schedule of
+// micro-batches and their constant number.
+void drop_replaced(FlagValues& values, const std::vector<FlagSpec>& specs) {
+  auto& schedule = values[place_of("accumulation-schedule", specs)];
+  auto& number = values[place_of("gradient-accumulation-steps", specs)];
+  if (!schedule || !number) return;
+  const auto is_of_file = [](const FlagValue& value) { return !value.where().starts_with("--"); };
+  if (is_of_file(*schedule) == is_of_file(*number)) return;
+  (is_of_file(*schedule) ? schedule : number).reset();
+}
+
 // Returns the options that flags, and the files that some of them name, set. Adds the names of
 // these flags to `given`.
 TrainOptions options_of(FlagValues values, CommandUse use, std::vector<std::string_view>& given) {
@@ -183,6 +195,7 @@ TrainOptions options_of(FlagValues values, CommandUse use, std::vector<std::stri
   const std::string moved = add_config(values, flags, specs);
   TrainOptions options;
   const std::optional<double> least_share = add_ds_config(values, flags, specs, options);
+  drop_replaced(values, specs);
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (!values[i]) continue;
     given.push_back(flags[i].spec.name);
@@ -197,6 +210,7 @@ TrainOptions options_of(FlagValues values, CommandUse use, std::vector<std::stri
   const auto is_given = [&](std::string_view name) {
     return values[place_of(name, specs)].has_value();
   };
+  settle_accumulation(options, is_given);
   check_options(options, use, is_given);
   if (!moved.empty()) options.run.notes.push_back(moved);
   if (values.back() && !names_run_dir && options.run.resume == "auto") {

@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "runtime/config/accumulation_schedule.h"
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
 #include "runtime/data/data_format.h"
@@ -234,6 +235,13 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        o.batch.gradient_accumulation_steps = v.integer(1, 1'000'000);
      },
      [](const TrainOptions& o) { return toml_integer(o.batch.gradient_accumulation_steps); }},
+    {{"accumulation-schedule", "Batch", "N@STEP,...",
+      "Micro-batches per step, each number from its step on: 8@1,16@2001; in place of "
+      "--gradient-accumulation-steps"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.batch.accumulation_schedule = read_accumulation_schedule(v);
+     },
+     [](const TrainOptions& o) { return accumulation_schedule_toml(o.batch); }},
     {{"max-steps", "Batch", "N",
       "The number of steps; overrides --num-train-epochs (0: --num-train-epochs sets it)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.max_steps = v.integer(0); },

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 
@@ -21,12 +23,26 @@ constexpr auto kSaveTypeNames = std::to_array<std::string_view>(
 constexpr auto kSaveTypes =
     std::to_array<SaveType>({SaveType::kAuto, SaveType::kFp32, SaveType::kBf16, SaveType::kFp16,
                              SaveType::kFp32, SaveType::kBf16, SaveType::kFp16});
-constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
+constexpr auto kAutoOnOff = std::to_array<std::string_view>({"auto", "on", "off"});
 
 constexpr int kRanksMax = 256;
 constexpr int kPlannedRanksMax = 65536;  // a dry run has no thread for each rank
 
 constexpr std::string_view kAutomatic = "auto";
+
+void read_rank_shares(const FlagValue& value, RankOptions& ranks) {
+  constexpr std::int64_t kMost = 1'000'000;
+  const std::string& text = value.name();
+  ranks.rank_shares.clear();
+  ranks.measures_rank_shares = text == kAutomatic;
+  if (ranks.measures_rank_shares) return;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const FlagValue share(value.where(), {text.substr(begin, end - begin)});
+    ranks.rank_shares.push_back(share.integer(1, kMost));
+    begin = end + 1;
+  }
+}
 
 SaveInterval parse_save_interval(const FlagValue& value) {
   const std::string& text = value.text();
@@ -156,6 +172,26 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        if (o.ranks.collective_timeout_s > kMost) v.refuse("too long", "give 1e9 s or less");
      },
      [](const TrainOptions& o) { return toml_number(o.ranks.collective_timeout_s); }},
+    {{"rank-shares", "Ranks", "N,N,...|auto",
+      "Parts of a step's micro-batches that data-parallel ranks have, as proportions; auto: by "
+      "measured time (equal parts)"},
+     [](TrainOptions& o, const FlagValue& v) { read_rank_shares(v, o.ranks); },
+     [](const TrainOptions& o) {
+       if (o.ranks.measures_rank_shares) return toml_string(kAutomatic);
+       return o.ranks.rank_shares.empty()
+                  ? std::string{}
+                  : toml_string(fmt::format("{}", fmt::join(o.ranks.rank_shares, ",")));
+     }},
+    {{"hierarchical-collectives", "Ranks", "auto|on|off",
+      "Whether MPI ranks of a host pass data of other hosts on to each other, so that it crosses "
+      "the network once (auto: where that is predicted to be faster)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.ranks.hierarchical_collectives = static_cast<HierarchicalUse>(v.choice(kAutoOnOff));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(
+           kAutoOnOff.at(static_cast<std::size_t>(o.ranks.hierarchical_collectives)));
+     }},
 
     {{"run-dir", "Run", "DIR", "Directory for metrics and checkpoints (runs/<model>-<time>)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.run_dir = v.name(); },
@@ -223,10 +259,10 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
     {{"progress", "Run", "auto|on|off",
       "Show a progress bar (auto: on a terminal, but not under mpirun)"},
      [](TrainOptions& o, const FlagValue& v) {
-       o.run.progress = static_cast<ProgressChoice>(v.choice(kProgresses));
+       o.run.progress = static_cast<ProgressChoice>(v.choice(kAutoOnOff));
      },
      [](const TrainOptions& o) {
-       return toml_string(kProgresses.at(static_cast<std::size_t>(o.run.progress)));
+       return toml_string(kAutoOnOff.at(static_cast<std::size_t>(o.run.progress)));
      }},
     {{"trace-steps", "Run", "A:B", "Write trace.json for steps A to B"},
      [](TrainOptions& o, const FlagValue& v) { o.run.trace_steps = v.step_range(); },

@@ -13,6 +13,7 @@
 #include "offload/nvme_store.h"
 #include "optim/lr_schedule.h"
 #include "optim/update_rules.h"
+#include "parallel/communicator.h"
 #include "parallel/pipeline_schedule.h"
 #include "runtime/config/step_range.h"
 #include "runtime/data/validation_sets.h"
@@ -84,11 +85,20 @@ struct GlobalBatch {
   bool has_accumulation = false;
 };
 
+// The number of micro-batches that each step has from a step on.
+struct AccumulationPhase {
+  std::int64_t micro_batches = 1;
+  std::int64_t first_step = 1;
+
+  friend bool operator==(const AccumulationPhase&, const AccumulationPhase&) = default;
+};
+
 struct BatchOptions {
   std::int64_t sequence_length = 0;  // 0: chosen by the data
   std::int64_t micro_batch_size = 1;
-  std::int64_t gradient_accumulation_steps = 1;
-  std::int64_t max_steps = 0;  // 0: num_train_epochs decides
+  std::int64_t gradient_accumulation_steps = 1;          // with a schedule: its largest number
+  std::vector<AccumulationPhase> accumulation_schedule;  // by step, from step 1 on; empty: constant
+  std::int64_t max_steps = 0;                            // 0: num_train_epochs decides
   std::optional<double> num_train_epochs;
   std::optional<std::int64_t> stop_after_step;
   std::optional<GlobalBatch> global;
@@ -158,6 +168,13 @@ struct StepOptions {
 struct RankOptions {
   std::int32_t local_ranks = 1;       // as threads of this process
   double collective_timeout_s = 600;  // how long ranks wait for each other; unused with one rank
+  HierarchicalUse hierarchical_collectives = HierarchicalUse::kAuto;
+  // The parts of a step's micro-batches that data-parallel ranks have, in proportion to these
+  // numbers or to what is measured; without either they are equal.
+  std::vector<std::int64_t> rank_shares;
+  bool measures_rank_shares = false;
+
+  bool has_shares() const { return measures_rank_shares || !rank_shares.empty(); }
 };
 
 // The interval at which the state is saved while the run goes on.

@@ -20,10 +20,10 @@ DType sum_type(const Op& op, const StepModel& model) {
 
 }  // namespace
 
-void ExchangeBodies::run(const Op& op, NativeStream stream) const {
+void ExchangeBodies::run(const Op& op, const RunInput& input, NativeStream stream) const {
   switch (op.kind) {
     case OpKind::kGatherSums:
-      return gather_sums(op, stream);
+      return gather_sums(op, input, stream);
     case OpKind::kSend:
     case OpKind::kReceive:
       return pass_between_stages(op, stream);
@@ -103,8 +103,9 @@ void ExchangeBodies::fold_routers(const Op& op, std::span<std::byte> own) const 
 }
 
 // Gathers, per rank, its norm partials, where the other ranks do not have them, the folded sums of
-// its routers, and its losses. It throws before it looks at what an ended call has left in them.
-void ExchangeBodies::gather_sums(const Op& op, NativeStream stream) const {
+// its routers, and its losses, which are 0 for micro-batches that the run does not have. It throws
+// before it looks at what an ended call has left in them.
+void ExchangeBodies::gather_sums(const Op& op, const RunInput& input, NativeStream stream) const {
   ranks_.throw_if_aborted();
   const std::size_t rank_bytes = sums_bytes_of_rank(model_, bytes_.program.micro_batches);
   const std::size_t loss_bytes =
@@ -118,7 +119,11 @@ void ExchangeBodies::gather_sums(const Op& op, NativeStream stream) const {
                 static_cast<std::size_t>(model_.partials()) * sizeof(double));
   }
   fold_routers(op, own);
-  std::memcpy(own.data() + rank_bytes - loss_bytes, bytes_.data(op, Role::kLosses), loss_bytes);
+  const std::span<std::byte> losses = own.last(loss_bytes);
+  const std::size_t left = sizeof(double) * static_cast<std::size_t>(std::min(
+                                                input.micro_batches, bytes_.program.micro_batches));
+  std::memcpy(losses.data(), bytes_.data(op, Role::kLosses), left);
+  std::ranges::fill(losses.subspan(left), std::byte{0});
   const auto as_doubles = [](std::span<std::byte> memory) {
     return view(memory.data(), DType::kF64,
                 static_cast<std::int64_t>(memory.size() / sizeof(double)));

@@ -17,13 +17,13 @@ class ExchangeBodies {
   ExchangeBodies(const OpBytes& bytes, const StepModel& model, const StepRanks& ranks)
       : bytes_(bytes), model_(model), ranks_(ranks) {}
 
-  void run(const Op& op, NativeStream stream) const;
+  void run(const Op& op, const RunInput& input, NativeStream stream) const;
 
  private:
   void collective(const Op& op, NativeStream stream) const;
   void tensor_collective(const Op& op, NativeStream stream) const;
   void pass_between_stages(const Op& op, NativeStream stream) const;
-  void gather_sums(const Op& op, NativeStream stream) const;
+  void gather_sums(const Op& op, const RunInput& input, NativeStream stream) const;
   void fold_routers(const Op& op, std::span<std::byte> own) const;
   Communicator& communicator_for(const StepGroup& group, const Access& access) const {
     return group.of(bytes_.program.buffers.at(access.buffer).tier);

@@ -291,8 +291,11 @@ void ModelRuntime::fill_state(const StateSource& source, FillProgress progress) 
 }
 
 void ModelRuntime::begin_step(const StepBatch& batch) {
-  tiers_.begin_step(
-      {batch.step, std::as_bytes(batch.tokens), batch.target_tokens, batch.learning_rate});
+  tiers_.begin_step({.step = batch.step,
+                     .input = std::as_bytes(batch.tokens),
+                     .loss_terms = batch.target_tokens,
+                     .learning_rate = batch.learning_rate,
+                     .micro_batches = batch.micro_batches});
 }
 
 }  // namespace terrace

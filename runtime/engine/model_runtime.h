@@ -66,6 +66,7 @@ struct StepBatch {
   std::span<const std::int32_t> tokens;  // per micro-batch: the lists of RowNumbers
   std::int64_t target_tokens = 0;        // targets that are not negative, of all ranks
   double learning_rate = 0;
+  std::optional<std::int32_t> micro_batches = {};  // as TierStep has it
 };
 
 using StepOutcome = TierStepOutcome;
@@ -109,6 +110,8 @@ class ModelRuntime {
   double evaluate(std::span<const std::int32_t> tokens) {
     return tiers_.evaluate(std::as_bytes(tokens));
   }
+
+  double evaluated_compute_s() const { return tiers_.evaluated_compute_s(); }
 
   const UnitCompute& compute() const { return compute_; }
   const StepBodies& bodies() const { return tiers_.bodies(); }

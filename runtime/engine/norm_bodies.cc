@@ -83,21 +83,23 @@ double NormBodies::norm_of_gradient(const Op& op) const {
 }
 
 // Adds in (rank, micro-batch) order. The last stage has the losses, and all of its tensor-parallel
-// ranks have the same ones.
-double NormBodies::sum_of_losses(const Op& op) const {
-  const auto count = static_cast<std::size_t>(bytes_.program.micro_batches);
+// ranks have the same ones. Another rank may have another number of micro-batches; those that it
+// has not have the loss 0.
+double NormBodies::sum_of_losses(const Op& op, const RunInput& input) const {
+  const std::int32_t count = std::min(input.micro_batches, bytes_.program.micro_batches);
   double sum = 0;
-  const auto add = [&](const double* losses) {
-    for (std::size_t m = 0; m < count; ++m) sum += losses[m];
+  const auto add = [&](const double* losses, std::int32_t micro_batches) {
+    for (std::int32_t m = 0; m < micro_batches; ++m) sum += losses[m];
   };
   if (model_.ranks() == 1) {
-    add(reinterpret_cast<const double*>(bytes_.data(op, Role::kLosses)));
+    add(reinterpret_cast<const double*>(bytes_.data(op, Role::kLosses)), count);
     return sum;
   }
   const std::size_t before =
       loss_offset_in_sums(model_, bytes_.program.micro_batches) / sizeof(double);
   for (std::int32_t rank = 0; rank < model_.zero.ranks; ++rank) {
-    add(sums_of_rank(op, model_.rank_of(model_.pipeline.stages - 1, rank, 0)) + before);
+    add(sums_of_rank(op, model_.rank_of(model_.pipeline.stages - 1, rank, 0)) + before,
+        bytes_.program.micro_batches);
   }
   return sum;
 }
@@ -133,7 +135,7 @@ std::optional<RouterFigures> NormBodies::router_figures(const Op& op) {
 void NormBodies::finish(const Op& op, const RunInput& input) {
   is_held_.wait(true, std::memory_order_acquire);
   const double norm = norm_of_gradient(op);
-  const double loss = sum_of_losses(op) / static_cast<double>(input.target_tokens);
+  const double loss = sum_of_losses(op, input) / static_cast<double>(input.target_tokens);
   if (model_.scales_loss) return finish_scaled(op, input, loss, norm);
   if (input.result != nullptr) *input.result = {loss, norm};
   if (input.result != nullptr) input.result->router = router_figures(op);

@@ -87,7 +87,7 @@ class NormBodies {
   void add_partials(const Op& op, std::int32_t group, std::int32_t tensor_rank, std::size_t at,
                     GradientNorm& norm) const;
   const double* sums_of_rank(const Op& op, std::int32_t rank) const;
-  double sum_of_losses(const Op& op) const;
+  double sum_of_losses(const Op& op, const RunInput& input) const;
   // Returns what the routers of all ranks did; none in a model without experts.
   std::optional<RouterFigures> router_figures(const Op& op);
 

@@ -76,6 +76,7 @@ void RecordingBodies::write_before(std::int64_t step) {
 }
 
 void RecordingBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
+  if (is_left_out(op, input.micro_batches)) return parts_.bodies.run(op, input, stream);
   const OpProbes& probes = probes_.of(static_cast<std::size_t>(&op - program_.ops.data()));
   // In a drain, which has no result, deferred ops belong to the step that it has.
   const bool is_of_step_before = op.is_deferred() && input.result != nullptr;

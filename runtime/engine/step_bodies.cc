@@ -40,6 +40,7 @@ KernelContext StepBodies::context_for(const Op& op, NativeStream stream) const {
 }
 
 void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
+  if (is_left_out(op, input.micro_batches)) return;
   switch (op.kind) {
     case OpKind::kAccumulate:
       return accumulate(op, stream);
@@ -51,7 +52,7 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
     case OpKind::kGatherSums:
     case OpKind::kSend:
     case OpKind::kReceive:
-      return exchanges_.run(op, stream);
+      return exchanges_.run(op, input, stream);
     case OpKind::kNormPartials:
       return norm_partials(op, stream);
     case OpKind::kStepScalars:

@@ -329,6 +329,7 @@ RunInput TierRuntime::input_for(Slot& slot, const TierStep& step) {
   const std::int64_t skipped = resumed_loss_scale_ ? resumed_loss_scale_->skipped_steps : 0;
   input.update_number = step.step - skipped;
   input.learning_rate = step.learning_rate;
+  input.micro_batches = step.micro_batches.value_or(kAllMicroBatches);
   input.result = &slot.result;
   return input;
 }
@@ -358,6 +359,7 @@ void TierRuntime::begin_step(const TierStep& step) {
                      "number steps from 1, or continue after the last saved step, without gaps");
   }
   check_input("begin_step()", step.input);
+  check_micro_batches(step);
   Slot& slot = slots_.at(static_cast<std::size_t>(begun_ % 2));
   if (options_.optimizer.can_skip_steps) bodies_->hold_norm();
   if (recorder_ != nullptr) recorder_->begin(step.step, step.input);
@@ -365,6 +367,23 @@ void TierRuntime::begin_step(const TierStep& step) {
   ++begun_;
   last_step_ = step.step;
   updates_pending_ = true;
+}
+
+void TierRuntime::check_micro_batches(const TierStep& step) const {
+  const std::int32_t most = plan_.training.program.micro_batches;
+  const std::int32_t count = step.micro_batches.value_or(most);
+  if (count == most) return;
+  if (count < 1 || count > most) {
+    throw UsageError(fmt::format("begin_step(): {} micro-batches", count),
+                     fmt::format("a step of this plan may have 1 to {}", most));
+  }
+  const bool is_fixed = !plan_.model.tasks.empty() || plan_.model.router_layers() > 0 ||
+                        options_.placement.reduces_micro_batches;
+  if (is_fixed) {
+    throw UsageError(fmt::format("begin_step(): {} micro-batches of {}", count, most),
+                     "plans with tasks of their own, with experts, or that reduce each micro-batch "
+                     "have all micro-batches in every step");
+  }
 }
 
 TierStepOutcome TierRuntime::finish_step() {
@@ -453,7 +472,8 @@ double TierRuntime::evaluate(std::span<const std::byte> input) {
   RunInput run;
   run.tokens = slots_.front().input;
   evaluator_->start(Part::kPrologue, run);
-  retire(*evaluator_);
+  const RunReport& report = retire(*evaluator_);
+  evaluated_compute_s_ = report.busy_s.at(static_cast<std::size_t>(Lane::kCompute));
   if (!options_.ranks.has_losses()) return 0;
   BufferId losses = buffer(program, BufferKind::kLossesOnHost);
   if (losses == kNoBuffer) losses = buffer(program, BufferKind::kLosses);

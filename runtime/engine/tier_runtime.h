@@ -40,6 +40,11 @@ struct TierStep {
   // number (times fp16's loss scale).
   std::int64_t loss_terms = 1;
   double learning_rate = 0;
+  // How many of the program's micro-batches this rank has in the step: the first ones. `input` has
+  // room for all; what the others have is not read. Without it the step has all of them. Fewer are
+  // not allowed with tasks of the caller's own (StepModel::tasks), where models have experts, or
+  // with PlacementRequest::reduces_micro_batches.
+  std::optional<std::int32_t> micro_batches = {};
 };
 
 struct TierStepOutcome {
@@ -119,6 +124,9 @@ class TierRuntime {
   // the sum of the losses of this rank's micro-batches, and 0 on a rank where has_losses() is
   // false. Only when drained. Blocks. Throws as finish_step() does.
   double evaluate(std::span<const std::byte> input);
+  // Returns how long the last evaluation has computed, without waiting for data or other ranks, in
+  // seconds.
+  double evaluated_compute_s() const { return evaluated_compute_s_; }
 
   // --- a pause, while no step is under way and all updates are made -----------------------------
 
@@ -173,6 +181,7 @@ class TierRuntime {
   const RunReport& retire(LaneExecutor& executor);
   RunInput input_for(Slot& slot, const TierStep& step);
   void check_input(const char* call, std::span<const std::byte> input) const;
+  void check_micro_batches(const TierStep& step) const;
   void check_idle(const char* call) const;
   void check_good(const char* call) const;
   BufferId buffer(const Program& program, BufferKind kind) const;
@@ -206,6 +215,7 @@ class TierRuntime {
   std::unique_ptr<RecordingBodies> recorder_;  // null: no hashes are recorded
   std::unique_ptr<StepBodies> evaluation_bodies_;
   std::unique_ptr<LaneExecutor> evaluator_;  // made at the first evaluation
+  double evaluated_compute_s_ = 0;
   std::vector<Slot> slots_;
   std::int64_t begun_ = 0;
   std::int64_t finished_ = 0;

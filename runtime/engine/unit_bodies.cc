@@ -1,6 +1,7 @@
 #include "runtime/engine/unit_bodies.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -110,6 +111,7 @@ void UnitBodies::joined_backward(const Op& op, const RunInput& input,
                                  const KernelContext& context) {
   hidden_gradients_.clear();
   for (const Access& access : op.reads) {
+    if (std::cmp_equal(hidden_gradients_.size(), input.micro_batches)) break;
     if (access.role == Role::kHiddenGradient) hidden_gradients_.push_back(bytes_.of(access).data());
   }
   OpMemory found;

@@ -14,6 +14,7 @@
 #include "offload/block_store.h"
 #include "optim/update_rule.h"
 #include "runtime/step/home_gate.h"
+#include "runtime/step/left_out_ops.h"
 #include "runtime/step/program.h"
 #include "runtime/step/router_figures.h"
 
@@ -37,8 +38,9 @@ struct RunInput {
   std::int64_t step = 0;              // counted from 1; for a drain: the step that it finishes
   std::span<const std::byte> tokens;  // the content of the program's tokens buffer
   std::int64_t target_tokens = 1;     // tokens whose loss counts, in all micro-batches and ranks
-  StepScalars scalars;                // of this step, except UpdateRule::step_scalars()
-  std::int64_t update_number = 1;     // which update of its parameters the step makes, from 1
+  std::int32_t micro_batches = kAllMicroBatches;  // the program's first ones; at least 1
+  StepScalars scalars;                            // of this step, except UpdateRule::step_scalars()
+  std::int64_t update_number = 1;  // which update of its parameters the step makes, from 1
   double learning_rate = 0;
   StepResult* result = nullptr;  // receives the loss and the norm; may be null for a drain
 };

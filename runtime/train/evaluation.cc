@@ -43,12 +43,12 @@ std::optional<double> evaluate_set(const EvaluationSetting& setting, std::size_t
   double sum = 0;
   std::int64_t counted = 0;
   // All ranks take part to the end, even ranks that have no samples left.
-  for (std::int64_t first = 0; first < count; first += samples.share().of_step()) {
+  for (std::int64_t first = 0; first < count; first += samples.share().of_evaluation()) {
     samples.fill_validation(set, first, batch);
     if (ranks.steps().has_losses()) counted += batch.counted_targets;
     sum += ranks.sum(setting.engine.evaluate(batch.tokens));
     if (ranks.any(setting.stop.is_made() || samples.has_problem())) return std::nullopt;
-    phase.advance(std::min(first + samples.share().of_step(), count), count);
+    phase.advance(std::min(first + samples.share().of_evaluation(), count), count);
   }
   return sum / ranks.sum(static_cast<double>(counted));
 }

@@ -152,6 +152,10 @@ void MetricsFile::write(const StepMetrics& metrics) {
     busy[column] = busy.value(column, 0.0) + totals.busy_s[l];
   }
   row["busy_s"] = busy;
+  if (!metrics.waits.waited_s.empty()) {
+    row["collective_wait_s"] = metrics.waits.waited_s;
+    row["collective_wait_by_cause_s"] = metrics.waits.waited_for_s;
+  }
   add_losses(metrics.validation, row);
   stream_ << row.dump() << '\n' << std::flush;
   if (!stream_) {

@@ -9,6 +9,7 @@
 #include "memory/ledger.h"
 #include "runtime/step/lane_executor.h"
 #include "runtime/train/event_file.h"
+#include "runtime/train/rank_group.h"
 #include "runtime/train/validation_loss.h"
 
 namespace terrace {
@@ -30,6 +31,7 @@ struct StepMetrics {
   // Bytes are counted for the step's ops, whenever these ran. Busy times are counted within the
   // step's time, and within the drain if one follows the step.
   RunTotals totals = {};
+  RankWaits waits = {};                         // empty with one rank, and where they are not known
   std::vector<ValidationLoss> validation = {};  // empty: no evaluation belongs to the step
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/train/rank_group.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace terrace {
@@ -74,6 +75,56 @@ double RankGroup::sum(double value) const {
 std::string RankGroup::text_of_first(const std::string& text) const {
   if (world_ == nullptr) return text;
   return text_of_rank(*world_, 0, text);
+}
+
+RankWaits& RankWaits::operator+=(const RankWaits& other) {
+  waited_s.resize(std::max(waited_s.size(), other.waited_s.size()));
+  waited_for_s.resize(waited_s.size());
+  for (std::size_t rank = 0; rank < other.waited_s.size(); ++rank) {
+    waited_s[rank] += other.waited_s[rank];
+    waited_for_s[rank] += other.waited_for_s[rank];
+  }
+  return *this;
+}
+
+void RankGroup::add_waits(const Communicator* group, const std::function<int(int)>& world_rank,
+                          std::span<double> waited_for_s) const {
+  if (group == nullptr) return;
+  const std::vector<double> waits = group->waited_for_s();
+  for (std::size_t rank = 0; rank < waits.size(); ++rank) {
+    const int other = world_rank(static_cast<int>(rank));
+    waited_for_s[static_cast<std::size_t>(other)] += waits[rank];
+  }
+}
+
+RankWaits RankGroup::take_waits() {
+  if (world_ == nullptr || stands_for_ != 1) return {};
+  const auto ranks = static_cast<std::size_t>(world_->size());
+  std::vector<double> so_far(ranks);
+  const auto along = [this](int MeshPosition::* axis) {
+    return [this, axis](int rank) {
+      MeshPosition position = steps_.position;
+      position.*axis = rank;
+      return rank_of(present_, position);
+    };
+  };
+  add_waits(steps_.data.host, along(&MeshPosition::data), so_far);
+  add_waits(steps_.tensor.host, along(&MeshPosition::tensor), so_far);
+  // At the end of a step the stages of a pipeline wait for each other by their schedule.
+  if (present_.pipeline == 1) add_waits(steps_.world, [](int rank) { return rank; }, so_far);
+  waits_taken_.resize(ranks);
+  // Each rank's own wait, then its waits for each rank; added up over all ranks.
+  std::vector<double> sums(2 * ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const double waited = so_far[rank] - waits_taken_[rank];
+    sums[static_cast<std::size_t>(world_->rank())] += waited;
+    sums[ranks + rank] = waited;
+  }
+  waits_taken_ = std::move(so_far);
+  world_->all_reduce(view(std::span(sums)), ReduceOp::kSum, {});
+  if (std::ranges::all_of(sums, [](double one) { return one == 0; })) return {};
+  const auto middle = sums.begin() + static_cast<std::ptrdiff_t>(ranks);
+  return {.waited_s = {sums.begin(), middle}, .waited_for_s = {middle, sums.end()}};
 }
 
 void RankGroup::combine(RunTotals& totals) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,14 @@ std::vector<T> of_all_ranks(Communicator& world, T value) {
 }
 // Returns the text of one rank on all ranks. All ranks call it.
 std::string text_of_rank(Communicator& world, int rank, const std::string& text);
+
+// How long ranks have waited for each other at the start of their collectives, in seconds, by rank.
+struct RankWaits {
+  std::vector<double> waited_s;      // each rank for others
+  std::vector<double> waited_for_s;  // all others together for each rank
+
+  RankWaits& operator+=(const RankWaits& other);
+};
 
 // The ranks of a run as one of them sees them, and what they agree on between steps. All ranks make
 // the same calls in the same order; with one rank, each call returns what it was given. Throws
@@ -65,14 +74,23 @@ class RankGroup {
   // Replaces moved bytes and joules by their sum over all ranks, and busy times and peaks by the
   // largest.
   void combine(RunTotals& totals) const;
+  // Returns the waits of all ranks since the last call, in the collectives of data- and
+  // tensor-parallel ranks and, without a pipeline, in the sums at the end of a step. Returns empty
+  // lists with one rank, and where no communicator knows them.
+  RankWaits take_waits();
 
  private:
+  // Adds the waits of one of this rank's communicators to lists of all ranks.
+  void add_waits(const Communicator* group, const std::function<int(int)>& world_rank,
+                 std::span<double> waited_for_s) const;
+
   Communicator* world_;
   std::unique_ptr<Communicator> devices_;
   std::optional<StepCommunicators> communicators_;
   std::int32_t stands_for_ = 1;
   MeshShape present_;  // of the ranks that are in `world_`
   StepRanks steps_;
+  std::vector<double> waits_taken_;  // by take_waits(), so far: this rank's, by the rank waited for
 };
 
 }  // namespace terrace

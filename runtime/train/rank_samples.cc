@@ -63,13 +63,15 @@ void RankSamples::fill_angles(std::vector<std::int32_t>& tokens, std::int64_t m)
   angles_.fill(lengths_, std::as_writable_bytes(std::span(tokens).subspan(first, count)));
 }
 
-void RankSamples::fetch(std::int64_t first_sample) {
-  if (fetched_sample_ == first_sample) return;
-  tokens_.resize(step_elements());
+void RankSamples::fetch(std::int64_t first_sample, const StepPart& part) {
+  if (fetched_sample_ == first_sample && fetched_.count == part.count) return;
+  if (fetched_.count != part.count) tokens_.assign(step_elements(), 0);
+  fetched_ = part;
+  fetched_sample_ = -1;
   counted_targets_ = 0;
-  std::int64_t sample = share_.begin(first_sample);
+  std::int64_t sample = first_sample + part.begin * share_.batch.sequences;
   try {
-    for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
+    for (std::int64_t m = 0; m < part.count; ++m) {
       const SampleRows rows = rows_of(share_.batch, tokens_, m, lengths_);
       data_.fill_micro_batch(sample, rows);
       fill_angles(tokens_, m);
@@ -84,7 +86,9 @@ void RankSamples::fetch(std::int64_t first_sample) {
 }
 
 std::int64_t RankSamples::target_tokens(const RankGroup& ranks) const {
-  if (!data_.has_uncounted()) return share_.of_step() * share_.batch.positions;
+  if (!data_.has_uncounted()) {
+    return fetched_.of_all_ranks * share_.batch.rows();
+  }
   const std::int64_t own = ranks.steps().has_losses() ? counted_targets_ : 0;
   return static_cast<std::int64_t>(ranks.sum(static_cast<double>(own)));
 }
@@ -135,7 +139,8 @@ void RankSamples::check_evaluated() const {
 void RankSamples::fill_validation(std::size_t set, std::int64_t first_sample, Validation& batch) {
   batch.tokens.resize(step_elements());
   batch.counted_targets = 0;
-  std::int64_t sample = share_.begin(first_sample);
+  std::int64_t sample =
+      first_sample + share_.equal_part(share_.micro_batches).begin * share_.batch.sequences;
   try {
     for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
       batch.counted_targets +=

@@ -14,19 +14,30 @@
 
 namespace terrace {
 
-// The part of each step's samples that a data-parallel rank has.
+// The micro-batches of a step that a data-parallel rank has. They follow each other in the step.
+struct StepPart {
+  std::int64_t begin = 0;
+  std::int64_t count = 1;
+  std::int64_t of_all_ranks = 1;
+};
+
+// The part of the samples of steps and evaluations that a data-parallel rank has.
 struct SampleShare {
-  BatchShape batch;  // a micro-batch of the rank
-  std::int64_t micro_batches = 1;
+  BatchShape batch;                // a micro-batch of the rank
+  std::int64_t micro_batches = 1;  // of an evaluation; a step has no more on any rank
   std::int64_t data_rank = 0;
   std::int64_t data_ranks = 1;
   // The model's rotary embeddings, for BatchShape::row_angles.
   std::vector<RopeOptions> ropes = {};
 
-  std::int64_t of_rank() const { return batch.sequences * micro_batches; }
-  std::int64_t of_step() const { return of_rank() * data_ranks; }
-  // Returns the rank's first sample among the `of_step()` samples from `first` on.
-  std::int64_t begin(std::int64_t first) const { return first + data_rank * of_rank(); }
+  // Returns the samples of a micro-batch on all data-parallel ranks.
+  std::int64_t of_micro_batches() const { return batch.sequences * data_ranks; }
+  std::int64_t of_evaluation() const { return of_micro_batches() * micro_batches; }
+  // Returns the rank's part of a step, or evaluation, in which all ranks have `count`
+  // micro-batches.
+  StepPart equal_part(std::int64_t count) const {
+    return {data_rank * count, count, data_ranks * count};
+  }
 };
 
 // The tokens that one rank trains and evaluates on. A read error does not end a step in the middle:
@@ -50,13 +61,13 @@ class RankSamples {
   // would be 0 / 0. Reads each set up to the first sample that has one.
   void check_evaluated() const;
 
-  // Reads the rank's samples of the step whose first sample is `first_sample`, unless they are
-  // there already.
-  void fetch(std::int64_t first_sample);
+  // Reads the rank's part of the step whose first sample, of all ranks, is `first_sample`, unless
+  // it is there already. The tokens of micro-batches that the rank does not have are 0.
+  void fetch(std::int64_t first_sample, const StepPart& part);
   // Returns the fetched tokens, in the form of StepBatch::tokens; valid until the next fetch().
   std::span<const std::int32_t> tokens() const { return tokens_; }
-  // Returns the number of counted targets in the step, over all ranks. All ranks call it, after
-  // fetch().
+  // Returns the number of counted targets in the step that was fetched, over all ranks. All ranks
+  // call it.
   std::int64_t target_tokens(const RankGroup& ranks) const;
 
   // A rank's part of an evaluation's samples of a set from `first_sample` on, in the form that
@@ -66,6 +77,9 @@ class RankSamples {
     std::int64_t counted_targets = 0;  // 0 where they cannot be read
   };
   void fill_validation(std::size_t set, std::int64_t first_sample, Validation& batch);
+
+  // Returns the size of tokens() and of Validation::tokens.
+  std::size_t step_elements() const;
 
   bool has_problem() const { return problem_ != nullptr; }
   // Throws the problem, if there is one.
@@ -79,7 +93,6 @@ class RankSamples {
     const auto ropes = static_cast<std::int64_t>(share.ropes.size());
     return ropes == 0 ? 0 : share.batch.row_angles / ropes;
   }
-  std::size_t step_elements() const;
   // Writes the angles of micro-batch `m`, whose documents have lengths_, if angles are asked for.
   void fill_angles(std::vector<std::int32_t>& tokens, std::int64_t m);
   // Fills one sequence with sample number `sample` of the evaluation of a set. After the last
@@ -95,6 +108,7 @@ class RankSamples {
   std::vector<std::int32_t> tokens_;
   std::int64_t counted_targets_ = 0;
   std::int64_t fetched_sample_ = -1;  // the first of the step that tokens_ are of
+  StepPart fetched_ = {0, 0, 0};
   std::exception_ptr problem_;
   RopeRows angles_;
   std::vector<std::int32_t> lengths_;  // SampleRows::lengths of a micro-batch; empty: no angles

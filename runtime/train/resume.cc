@@ -190,8 +190,9 @@ std::string describe_changes(const std::string& run_dir, const TrainOptions& opt
                      fmt::join(changed, ", "));
 }
 
-std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_per_step) {
-  if (progress.samples == progress.step * samples_per_step) return "";
+std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_before,
+                             std::int64_t samples_per_step) {
+  if (progress.samples == samples_before) return "";
   return fmt::format("from here on a step has {} samples; until now it had {:.4g}",
                      samples_per_step,
                      static_cast<double>(progress.samples) / static_cast<double>(progress.step));
@@ -205,9 +206,10 @@ std::string describe_dropout(const ModelConfig& before, const ModelConfig& now) 
 
 // The checkpoint has its dropout, so the key in config.toml is not compared, too.
 void tell_changes(const ChangedRun& run, const TrainOptions& options, TrainConsole& console) {
-  for (const std::string& change : {describe_samples(run.from.progress(), run.samples_per_step),
-                                    describe_dropout(run.from.model(), run.model),
-                                    describe_changes(run.run_dir, options, "lora_dropout")}) {
+  for (const std::string& change :
+       {describe_samples(run.from.progress(), run.samples_before, run.samples_per_step),
+        describe_dropout(run.from.model(), run.model),
+        describe_changes(run.run_dir, options, "lora_dropout")}) {
     if (!change.empty()) console.say(change);
   }
 }

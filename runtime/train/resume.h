@@ -60,15 +60,17 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run);
 std::string describe_changes(const std::string& run_dir, const TrainOptions& options,
                              std::string_view untold = {});
 // Returns such a line about the number of samples in a step, which another number of ranks changes
-// too.
-std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_per_step);
+// too. `samples_before`: what the steps until now would have had as the run is now.
+std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_before,
+                             std::int64_t samples_per_step);
 // Returns such a line about the dropout of the adapter, which the file of --adapter changes too.
 std::string describe_dropout(const ModelConfig& before, const ModelConfig& now);
 // Prints these lines for a run that goes on from a checkpoint of the run in `run_dir`.
 struct ChangedRun {
   const Checkpoint& from;
   const ModelConfig& model;
-  std::int64_t samples_per_step = 0;
+  std::int64_t samples_before = 0;    // of the steps until now, as the run is now
+  std::int64_t samples_per_step = 0;  // of the next step
   const std::string& run_dir;
 };
 void tell_changes(const ChangedRun& run, const TrainOptions& options, TrainConsole& console);

@@ -73,8 +73,9 @@ void StepRows::flush(std::int64_t until_ns) {
   if (!row_.has_value()) return;
   row_->step_s = static_cast<double>(until_ns - row_->totals.first_compute_ns) * 1e-9;
   row_->time_s = seconds_since_1970();
-  if (run_.seconds_at_stated_speed > 0 && row_->step_s > 0) {
-    row_->flops_utilisation = run_.seconds_at_stated_speed / row_->step_s;
+  if (run_.token_s_at_stated_speed > 0 && row_->step_s > 0) {
+    row_->flops_utilisation =
+        run_.token_s_at_stated_speed * static_cast<double>(row_->tokens) / row_->step_s;
   }
   if (file_) file_->write(*row_);
   summary_.add(*row_);

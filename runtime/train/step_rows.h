@@ -29,8 +29,8 @@ class StepRows {
     std::int64_t log_every = 1;
     int ranks = 1;
     std::string trial = {};  // the command that tries the model in final/
-    // The time of a step of all ranks at the stated speed of all their GPUs; 0: not known.
-    double seconds_at_stated_speed = 0;
+    // The time of a token at the stated speed of all ranks' GPUs; 0: not known.
+    double token_s_at_stated_speed = 0;
     PlannedStep planned = {};
     std::string energy = {};  // what StepEnergy::describe() says
   };

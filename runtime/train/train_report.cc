@@ -401,6 +401,7 @@ void TimeSummary::add(const StepMetrics& metrics) {
     busy_s_[l] += metrics.totals.busy_s[l];
     bytes_[l] += metrics.totals.moved.lanes[l];
   }
+  rank_waits_ += metrics.waits;
 }
 
 // Lists what the compute lane waited for, the longest wait first.
@@ -464,6 +465,33 @@ std::string TimeSummary::describe_limit() const {
                      share < 0.7 ? "; in the remaining time the lanes waited for each other" : "");
 }
 
+// Names the rank for which the others wait most, if they wait for it much longer than for any
+// other; else says how long ranks wait for each other. Says nothing of waits that are short.
+std::string TimeSummary::describe_ranks() const {
+  constexpr double kShortShare = 0.02;
+  constexpr double kMuchLonger = 2;
+  std::vector<double> waits = rank_waits_.waited_for_s;
+  if (waits.size() < 2) return "";
+  const auto slowest = std::ranges::max_element(waits);
+  const auto rank = slowest - waits.begin();
+  const double of_slowest = *slowest;
+  double of_all = 0;
+  for (const double seconds : waits) of_all += seconds;
+  *slowest = 0;
+  const double of_next = std::ranges::max(waits);
+  const double ranks = static_cast<double>(waits.size());
+  const double share = of_slowest / (ranks - 1) / seconds_;
+  if (share >= kShortShare && of_slowest > kMuchLonger * of_next) {
+    return fmt::format("rank {} makes the others wait: {:.0f} % of the time in their collectives\n",
+                       rank, 100 * share);
+  }
+  const double mean_share = of_all / ranks / seconds_;
+  if (mean_share < kShortShare) return "";
+  return fmt::format(
+      "the ranks' collectives wait for other ranks {:.0f} % of the time, for no one rank most\n",
+      100 * mean_share);
+}
+
 std::string TimeSummary::text(const StepWaits& waits, int ranks) const {
   if (steps_ == 0 || seconds_ <= 0) {
     return "no steps were run: --max-steps or --stop-after-step ends the run at the step it has "
@@ -476,7 +504,7 @@ std::string TimeSummary::text(const StepWaits& waits, int ranks) const {
       is_alone ? ""
                : fmt::format(" (bytes and rates of {} ranks together, times of the busiest rank)",
                              ranks));
-  text += describe_lanes() + describe_waits(waits);
+  text += describe_lanes() + describe_waits(waits) + describe_ranks();
   const double written = bytes_[static_cast<std::size_t>(Lane::kWrite)];
   if (written > 0) {
     text += fmt::format("written to the drives{}: {:.2f} TB a day at this pace\n",

@@ -64,7 +64,8 @@ class TimeSummary {
   void add(const StepMetrics& metrics);
   // Returns the busy share of each lane, what the compute lane waited for, what limited the run,
   // and how much was written to the drives. With several ranks, bytes are the sum over all ranks,
-  // busy times are the busiest rank's, and waits are this rank's.
+  // busy times are the busiest rank's, and waits of the compute lane are this rank's. It also names
+  // the rank that makes the others wait.
   std::string text(const StepWaits& waits, int ranks) const;
   // Returns the waits of the compute lane as an object for run.json; empty where no step was run.
   std::string waits_json(const StepWaits& waits) const;
@@ -73,12 +74,14 @@ class TimeSummary {
   std::string describe_lanes() const;
   std::string describe_waits(const StepWaits& waits) const;
   std::string describe_limit() const;
+  std::string describe_ranks() const;
 
   std::int64_t steps_ = 0;
   double seconds_ = 0;
   double tokens_ = 0;
   std::array<double, kLaneCount> busy_s_{};
   std::array<double, kLaneCount> bytes_{};
+  RankWaits rank_waits_;
 };
 
 }  // namespace terrace

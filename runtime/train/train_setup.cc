@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
+#include "runtime/config/accumulation_schedule.h"
 #include "runtime/model/rope_rows.h"
 #include "runtime/train/data_defaults.h"
 #include "runtime/train/option_flags.h"
@@ -289,10 +290,11 @@ void check_gradient_reduction(const TrainOptions& options, const MeshShape& shap
 }  // namespace
 
 CommunicatorOptions communicator_options_for(const RankOptions& options) {
-  CommunicatorOptions waiting;
-  waiting.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
+  CommunicatorOptions made;
+  made.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(options.collective_timeout_s));
-  return waiting;
+  made.hierarchical = options.hierarchical_collectives;
+  return made;
 }
 
 MeshShape mesh_for(const TrainOptions& options, int ranks) {
@@ -372,23 +374,28 @@ DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfi
   return data;
 }
 
-std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
-                             std::int64_t samples_per_step, const CheckpointProgress& done) {
-  if (options.batch.max_steps > 0) return options.batch.max_steps;
+std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data, std::int64_t samples,
+                             const CheckpointProgress& done) {
+  const BatchOptions& batch = options.batch;
+  if (batch.max_steps > 0) return batch.max_steps;
   const double windows =
-      options.batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.samples_per_epoch());
-  const double steps = std::ceil(windows / static_cast<double>(samples_per_step));
+      batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.samples_per_epoch());
+  const double micro_batches = std::ceil(windows / static_cast<double>(samples));
   constexpr double kMost = 9e15;  // whole numbers are exact up to here
-  if (steps > kMost) {
-    throw ConfigError(fmt::format("--num-train-epochs {} would be {:.3g} steps",
-                                  *options.batch.num_train_epochs, steps),
+  if (micro_batches > kMost) {
+    throw ConfigError(fmt::format("--num-train-epochs {} would be {:.3g} micro-batches",
+                                  *batch.num_train_epochs, micro_batches),
                       "train for fewer epochs");
   }
-  if (done.samples == done.step * samples_per_step) {
-    return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  const std::int64_t until_now = micro_batches_until(batch, done.step);
+  if (done.samples == until_now * samples) {
+    const auto all = static_cast<std::int64_t>(micro_batches);
+    return std::max<std::int64_t>(1, step_of_micro_batches(batch, all));
   }
+  // Steps until now had other samples. The rest is counted from here on.
   const auto left = static_cast<std::int64_t>(std::ceil(windows)) - done.samples;
-  return done.step + (std::max<std::int64_t>(left, 0) + samples_per_step - 1) / samples_per_step;
+  const std::int64_t more = (std::max<std::int64_t>(left, 0) + samples - 1) / samples;
+  return std::max(done.step, step_of_micro_batches(batch, until_now + more));
 }
 
 LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {

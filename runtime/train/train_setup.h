@@ -20,7 +20,7 @@ MeshShape mesh_for(const TrainOptions& options, int ranks);
 // Returns --zero-stage, or its default where none is given.
 std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape);
 
-// Returns the options that --collective-timeout sets.
+// Returns the options that --collective-timeout and --hierarchical-collectives set.
 CommunicatorOptions communicator_options_for(const RankOptions& options);
 
 // A rank's share of the machine.
@@ -76,8 +76,9 @@ WeightTypes result_types_for(const TrainOptions& options, const std::optional<We
 // Returns the step that the whole run ends with: --max-steps, or the step that uses up the samples
 // of --num-train-epochs. The latter is computed from the samples that the steps so far have used (a
 // resumed run may have had other samples in a step) and the samples in a step from now on.
-std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
-                             std::int64_t samples_per_step, const CheckpointProgress& done);
+// `samples`: of a micro-batch on all data-parallel ranks.
+std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data, std::int64_t samples,
+                             const CheckpointProgress& done);
 LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps);
 
 }  // namespace terrace

@@ -26,6 +26,7 @@
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
+#include "runtime/train/rank_shares.h"
 #include "runtime/train/ranked_state.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_data.h"
@@ -35,6 +36,7 @@
 #include "runtime/train/start_doubts.h"
 #include "runtime/train/start_obstacles.h"
 #include "runtime/train/start_weights.h"
+#include "runtime/train/step_feed.h"
 #include "runtime/train/step_observer.h"
 #include "runtime/train/step_prediction.h"
 #include "runtime/train/step_rows.h"
@@ -64,6 +66,7 @@ class Trainer {
     engine_options_.backend = backend_.get();
     engine_options_.shared_plans = ranks.plans;
     agree_on_limits(options_, ranks_, engine_options_);
+    set_micro_batches(options_, ranks_, engine_options_);
   }
 
   TrainOutcome run() {
@@ -100,6 +103,7 @@ class Trainer {
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
     console_.say(describe_machine(machine_, options_.tiers.device, plan_, engine_->store_paths()));
     start_from(std::move(checkpoint));
+    feed_->divide(options_.ranks, *engine_, console_);
     observer_.emplace(engine_->program(), energy_setting(machine_));
     open_files(
         planned_step({plan_, machine_, before, options_.ranks.local_ranks}, prediction_, ranks_));
@@ -128,12 +132,14 @@ class Trainer {
     answers_.emplace(PromptAnswers::Setting{options_, model_, engine_options_.compute_type,
                                             ranks_.count(), run_data_->tokenizer(), stop_},
                      log_);
-    const SampleShare share = sample_share();
+    const SampleShare share = {engine_options_.batch, engine_options_.placement.micro_batches,
+                               ranks_.data_rank(), ranks_.data_ranks(), model_.ropes};
     if (!options_.run.eval_samples.has_value()) {
-      options_.run.eval_samples = default_evaluation_samples(share.of_step());
+      options_.run.eval_samples = default_evaluation_samples(share.of_evaluation());
     }
     samples_.emplace(*data_, share, evaluation_samples(*options_.run.eval_samples, *data_));
     samples_->check_evaluated();
+    feed_.emplace(options_, *samples_, ranks_, log_);
     best_.emplace(best_setting(options_.run, *samples_));
     settle_steps(resumed_progress(options_.run.resume, options_.run.run_dir));
     if (ranks_.is_first()) warn_of(doubts_of_choices(options_, *data_, total_samples_), log_);
@@ -141,9 +147,9 @@ class Trainer {
 
   // Sets how far the run goes, given the progress of the steps before it.
   void settle_steps(const CheckpointProgress& done) {
-    const std::int64_t of_step = samples_->share().of_step();
-    total_steps_ = total_steps_for(options_, *data_, of_step, done);
-    total_samples_ = done.samples + (total_steps_ - done.step) * of_step;
+    total_steps_ = total_steps_for(options_, *data_, samples_->share().of_micro_batches(), done);
+    total_samples_ =
+        done.samples + feed_->samples_until(total_steps_) - feed_->samples_until(done.step);
     check_total_steps(options_, total_steps_);
     schedule_ = schedule_for(options_, total_steps_);
   }
@@ -152,7 +158,7 @@ class Trainer {
     return chosen_ +
            describe_data(*data_, {.total_steps = total_steps_,
                                   .total_samples = total_samples_,
-                                  .samples_per_step = samples_->share().of_step(),
+                                  .samples_per_step = samples_->share().of_evaluation(),
                                   .evaluated_samples = samples_->evaluated(),
                                   .evaluated_every = options_.run.eval_every}) +
            describe_documents(*data_, run_data_->tokenizer());
@@ -165,8 +171,8 @@ class Trainer {
       check_plans_of_ranks(engine_options_, plan_, ranks_);
     }
     console_.say(describe_plan(engine_options_, plan_));
-    prediction_ =
-        tell_prediction({engine_options_, plan_, machine_, ranks_}, tokens_per_step(), console_);
+    prediction_ = tell_prediction({engine_options_, plan_, machine_, ranks_},
+                                  feed_->tokens_of_largest(), console_);
     console_.say(data_summary());
   }
 
@@ -174,14 +180,9 @@ class Trainer {
     if (checkpoint != nullptr) check_resume(*checkpoint, resuming_run());
     const std::int64_t done = checkpoint == nullptr ? 0 : checkpoint->progress().step;
     dry_run({options_, engine_options_, machine_, ranks_, data_summary(), documents_json(*data_),
-             saving_need(saving_run(done)), total_steps_, tokens_per_step()},
+             saving_need(saving_run(done)), total_steps_, feed_->tokens_of_largest()},
             console_);
     return TrainOutcome::kDone;
-  }
-
-  SampleShare sample_share() const {
-    return {engine_options_.batch, options_.batch.gradient_accumulation_steps, ranks_.data_rank(),
-            ranks_.data_ranks(), model_.ropes};
   }
 
   const char* device_name() const { return machine_.gpu.has_value() ? "cuda" : "cpu"; }
@@ -252,16 +253,18 @@ class Trainer {
     if (ranks_.is_first()) {
       directory_->keep();
       keep_foreign_config(run_dir_, log_);
-      write_run_files(run_dir_, {options_, command_.command_line},
-                      {describe_plan(engine_options_, plan_), reasons_json(plan_),
-                       plan_figures_json(largest, prediction_, tokens_per_step()), data_hash_},
-                      documents_json(*data_));
+      write_run_files(
+          run_dir_, {options_, command_.command_line},
+          {describe_plan(engine_options_, plan_), reasons_json(plan_),
+           plan_figures_json(largest, prediction_, feed_->tokens_of_largest()), data_hash_},
+          documents_json(*data_));
       best_->write(run_dir_);
     }
     rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
                                 plan_.model.ranks(),
                                 trial_command(command_, run_dir_, run_data_->has_conversations()),
-                                seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_),
+                                seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_) /
+                                    static_cast<double>(feed_->tokens_of_largest()),
                                 planned, observer_->describe_energy(ranks_)},
                   console_);
     if (!ranks_.is_first()) return;
@@ -316,7 +319,7 @@ class Trainer {
     }
     ranks_.wait_for_all();
     done_steps_ = progress.step;
-    next_sample_ = progress.samples;
+    feed_->go_on_from(progress);
     loaded_types_ = progress.loaded_types;
     if (progress.loss_scale) engine_->set_loss_scale(*progress.loss_scale);
     const bool is_own = resumes_in_place(options_.run.resume, run_dir_);
@@ -329,7 +332,9 @@ class Trainer {
         best_->resume({run_dir_, done_steps_, progress.evaluations, is_own}, ranks_);
     if (!other_best.empty()) console_.say(other_best);
     if (!ranks_.is_first()) return;
-    tell_changes({*checkpoint, model_, samples_->share().of_step(), from}, options_, console_);
+    tell_changes({*checkpoint, model_, feed_->samples_until(done_steps_),
+                  feed_->samples_of(done_steps_ + 1), from},
+                 options_, console_);
   }
 
   std::int64_t last_step() const {
@@ -397,7 +402,7 @@ class Trainer {
     begin_step(done_steps_ + 1);
     for (;;) {
       const std::int64_t step = done_steps_ + 1;
-      if (step < last_step()) samples_->fetch(next_sample_);
+      if (step < last_step()) feed_->fetch(step + 1);
       stops_ = ranks_.any(stop_.is_made() || samples_->has_problem());
       const bool boundary = is_boundary(step);
       if (!boundary) begin_step(step + 1);
@@ -409,29 +414,20 @@ class Trainer {
     }
   }
 
-  std::int64_t tokens_per_step() const {
-    return samples_->share().of_step() * engine_options_.batch.positions;
-  }
-
   void begin_step(std::int64_t step) {
-    samples_->fetch(next_sample_);
-    samples_->rethrow_problem();
-    next_sample_ += samples_->share().of_step();
-    const std::int64_t targets = samples_->target_tokens(ranks_);
-    if (targets == 0 && !std::exchange(had_no_targets_, true) && ranks_.is_first()) {
-      log_.warning(doubt_of_no_targets(step));
-    }
-    engine_->begin_step({step, samples_->tokens(), targets, learning_rate_at(schedule_, step)});
+    engine_->begin_step(feed_->take(step, learning_rate_at(schedule_, step)));
   }
 
   void finish_step(std::int64_t step) {
     StepOutcome outcome;
     RunTotals totals;
+    RankWaits waits;
     try {
       outcome = engine_->finish_step();
       totals = *outcome.report;
       observer_->measure(totals);
       ranks_.combine(totals);
+      waits = ranks_.take_waits();
     } catch (...) {  // the previous step's row lacks only its time
       rows_->flush_of_failed_run(clock_.now_ns(), log_);
       throw;
@@ -444,8 +440,9 @@ class Trainer {
                 .loss_scale = outcome.result.loss_scale,
                 .was_skipped = outcome.result.was_skipped,
                 .router = outcome.result.router,
-                .tokens = tokens_per_step(),
-                .totals = totals});
+                .tokens = feed_->tokens_of(step),
+                .totals = totals,
+                .waits = std::move(waits)});
     done_steps_ = step;
     saver_->poll();
   }
@@ -523,10 +520,12 @@ class Trainer {
 
   CheckpointProgress progress() const {
     const std::int64_t tokens = data_->training_tokens();
-    return {
-        done_steps_, next_sample_,          options_.model.seed, engine_options_.batch.positions,
+    CheckpointProgress now = {
+        done_steps_, feed_->next_sample(),  options_.model.seed, engine_options_.batch.positions,
         tokens,      engine_->loss_scale(), device_name(),       arithmetic_of(machine_),
         data_hash_,  loaded_types_,         best_->history()};
+    now.rank_micro_batches = feed_->by_rank();
+    return now;
   }
 
   // Saves the state after the last finished step; only once, however many reasons there are.
@@ -570,6 +569,7 @@ class Trainer {
   std::unique_ptr<ModelRuntime> engine_;
   std::optional<RankedState> state_;
   std::optional<RankSamples> samples_;
+  std::optional<StepFeed> feed_;
   std::optional<PromptAnswers> answers_;
   std::optional<BestRecord> best_;
   std::optional<RunSaves> saves_;
@@ -578,14 +578,12 @@ class Trainer {
   std::optional<StepObserver> observer_;
 
   bool stops_ = false;             // some rank was asked to stop
-  bool had_no_targets_ = false;    // in some step
   bool lacks_evaluation_ = false;  // one that belongs to the last step done
   bool ends_early_ = false;        // out of --early-stopping-patience
   std::int64_t total_steps_ = 0;
   std::int64_t total_samples_ = 0;  // up to total_steps_
   std::int64_t done_steps_ = 0;
   bool resumes_from_own_ = false;  // a checkpoint of the run directory
-  std::int64_t next_sample_ = 0;   // of the step to begin next
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two network namespaces act as two hosts, which reach each other only over a virtual cable, and
-# mpirun runs over them. The losses must be the same as on one host with as many ranks.
+# mpirun runs over them. The losses and the trained weights must be the same as on one host with as many ranks.
 #
 # tests/e2e/two_hosts.sh PROGRAM
 #
@@ -41,10 +41,17 @@ compare() {
     echo "$name: two hosts have other losses than one"
     return 1
   fi
+  if ! cmp "$work/one-$name/final/model.safetensors" "$work/two-$name/final/model.safetensors"; then
+    echo "$name: two hosts train other weights than one"
+    return 1
+  fi
   local steps
   steps=$(wc -l <"$work/two-$name/metrics.jsonl")
   echo "$name: $steps steps on two hosts have the losses of one ($carried bytes over the cable)"
 }
 
 compare data-parallel --zero-stage 3
+compare in-chains --zero-stage 3 --hierarchical-collectives on
+compare between-all --zero-stage 1 --hierarchical-collectives off
+compare whole-gradients --zero-stage 0
 compare pipeline --zero-stage 1 --pipeline-parallel 2 --pipeline-schedule interleaved

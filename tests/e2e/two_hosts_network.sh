@@ -26,7 +26,7 @@ ip netns add "terrace$id-1"
 ip link add "terr$id-0" type veth peer name "terr$id-1" 2>/dev/null ||
   skip "virtual network cables are not allowed here"
 for host in 0 1; do
-  ip link set "terr$id-$host" netns "terrace$id-$host"
+  ip link set "terr$id-$host" mtu 9000 netns "terrace$id-$host"
   ip -n "terrace$id-$host" address add "${hosts[host]}/24" dev "terr$id-$host"
   ip -n "terrace$id-$host" link set "terr$id-$host" up
   ip -n "terrace$id-$host" link set lo up
@@ -63,7 +63,8 @@ on_two_hosts() {
     "--host ${hosts[0]}:$((ranks / 2)),${hosts[1]}:$((ranks / 2)) -n $ranks $*"
 }
 
-# Bytes that went from the first host to the second, so far.
+# carried_bytes [HOST]: bytes that went from a host to the other so far, from host 0 unless given.
 carried_bytes() {
-  ip netns exec "terrace$id-0" cat "/sys/class/net/terr$id-0/statistics/tx_bytes"
+  local host=${1:-0}
+  ip netns exec "terrace$id-$host" cat "/sys/class/net/terr$id-$host/statistics/tx_bytes"
 }

@@ -114,6 +114,7 @@ TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {
   EXPECT_FALSE(options.step.zero_stage);
   EXPECT_EQ(options.ranks.local_ranks, 1);
   EXPECT_EQ(options.ranks.collective_timeout_s, 600);
+  EXPECT_EQ(options.ranks.hierarchical_collectives, HierarchicalUse::kAuto);
   EXPECT_EQ(options.run.resume, "none");
   EXPECT_EQ(options.run.log_every, 1);
   EXPECT_FALSE(options.run.dry_run);
@@ -179,7 +180,7 @@ Arguments every_flag() {
       "--save-dtype float16 "
       "--keep-best --early-stopping-patience 3 --ignore-config-keys mup rope_scaling.x --dry-run "
       "--router-aux-loss-coef 0.01 --router-z-loss-coef 0 "
-      "--json --stage-speeds 1 0.5");
+      "--json --stage-speeds 1 0.5 --hierarchical-collectives off");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
 }
@@ -259,6 +260,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.stage_speeds, (std::vector<double>{1, 0.5}));
   EXPECT_EQ(options.ranks.local_ranks, 4);
   EXPECT_EQ(options.ranks.collective_timeout_s, 12.5);
+  EXPECT_EQ(options.ranks.hierarchical_collectives, HierarchicalUse::kOff);
   EXPECT_EQ(options.run.run_dir, "run");
   EXPECT_EQ(options.run.eval_every, 6);
   EXPECT_EQ(options.run.eval_samples, 7);
@@ -567,7 +569,8 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
   constexpr const char* kNames =
       "model init seed router-aux-loss-coef router-z-loss-coef trainable data data-format "
       "validation-data validation-fraction tokenizer "
-      "sequence-length micro-batch-size gradient-accumulation-steps max-steps num-train-epochs "
+      "sequence-length micro-batch-size gradient-accumulation-steps accumulation-schedule "
+      "max-steps num-train-epochs "
       "stop-after-step optimizer learning-rate min-learning-rate warmup-steps "
       "lr-scheduler-type weight-decay adam-beta1 adam-beta2 adam-epsilon max-grad-norm "
       "optimizer-state-dtype master-weights gradient-dtype precision device device-memory "
@@ -575,7 +578,9 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
       "io-engine lookahead threads recompute micro-batch-order experts-per-group zero-stage "
       "gradient-reduction "
       "tensor-parallel sequence-parallel pipeline-parallel pipeline-schedule virtual-stages "
-      "stage-speeds local-ranks collective-timeout run-dir eval-every log-every checkpoint-every "
+      "stage-speeds local-ranks collective-timeout rank-shares hierarchical-collectives run-dir "
+      "eval-every "
+      "log-every checkpoint-every "
       "keep-last resume progress trace-steps record-hashes live dry-run json config help";
   std::istringstream names(kNames);
   for (std::string name; names >> name;) {

@@ -50,6 +50,20 @@ TEST(MetricsFile, SaysWhatTheLossScaleWasAndWhichStepsWereSkipped) {
   EXPECT_EQ(rows[1].at("skipped"), true);
 }
 
+TEST(MetricsFile, HasTheWaitsOfRanks) {
+  const TemporaryDirectory directory;
+  MetricsFile file(directory.path(), 0, Ledger());
+  file.write(metrics_of(1));
+  StepMetrics waited = metrics_of(2);
+  waited.waits = {.waited_s = {0.5, 0}, .waited_for_s = {0, 0.5}};
+  file.write(waited);
+  const std::vector<nlohmann::json> rows = rows_of(directory);
+  EXPECT_FALSE(rows[0].contains("collective_wait_s"));
+  EXPECT_FALSE(rows[0].contains("collective_wait_by_cause_s"));
+  EXPECT_EQ(rows[1].at("collective_wait_s"), (std::vector<double>{0.5, 0}));
+  EXPECT_EQ(rows[1].at("collective_wait_by_cause_s"), (std::vector<double>{0, 0.5}));
+}
+
 TEST(MetricsFile, HasTheFiguresOfRouters) {
   const TemporaryDirectory directory;
   MetricsFile file(directory.path(), 0, Ledger());

@@ -82,19 +82,37 @@ std::vector<std::vector<std::int32_t>> sequences_of(std::span<const std::int32_t
 
 TEST_F(RankSamplesTest, RanksTogetherHaveTheSamplesOfOneAndInTheirOrder) {
   RankSamples alone = samples_of(4, 0, 1);
-  ASSERT_EQ(alone.share().of_step(), 8);
+  ASSERT_EQ(alone.share().of_evaluation(), 8);
   for (const std::int64_t first : {0, 8}) {
-    alone.fetch(first);
+    alone.fetch(first, {0, 4, 4});
     std::vector<std::vector<std::int32_t>> together;
     for (std::int64_t rank = 0; rank < 2; ++rank) {
       RankSamples of_rank = samples_of(2, rank, 2);
-      EXPECT_EQ(of_rank.share().of_step(), 8);
-      of_rank.fetch(first);
+      EXPECT_EQ(of_rank.share().of_evaluation(), 8);
+      of_rank.fetch(first, of_rank.share().equal_part(2));
       const auto part = sequences_of(of_rank.tokens());
       ASSERT_EQ(part.size(), 4U);
       together.insert(together.end(), part.begin(), part.end());
     }
     EXPECT_EQ(together, sequences_of(alone.tokens()));
+  }
+}
+
+// A step may have fewer micro-batches. Ranks then have the samples from that step's first one on,
+// without gaps, and the tokens of the others are 0.
+TEST_F(RankSamplesTest, AStepMayHaveFewerMicroBatches) {
+  RankSamples alone = samples_of(2, 0, 1);
+  RankSamples second = samples_of(3, 1, 2);
+  second.fetch(4, {3, 3, 6});
+  second.fetch(4, {1, 1, 2});
+  alone.fetch(4, {0, 2, 2});
+  const auto all = sequences_of(alone.tokens());
+  const auto part = sequences_of(second.tokens());
+  ASSERT_EQ(part.size(), 6U);
+  EXPECT_EQ(part[0], all[2]);
+  EXPECT_EQ(part[1], all[3]);
+  for (std::size_t unused = 2; unused < 6; ++unused) {
+    EXPECT_EQ(part[unused], std::vector<std::int32_t>(2 * kPositions, 0));
   }
 }
 
@@ -175,15 +193,15 @@ TEST_F(RankSamplesTest, AnEvaluationWithoutATargetIsRefused) {
 
 TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
   RankSamples samples = samples_of(1, 0, 1);
-  samples.fetch(0);
+  samples.fetch(0, samples.share().equal_part(1));
   EXPECT_FALSE(samples.has_problem());
   samples.rethrow_problem();
   const std::vector<std::int32_t> before(samples.tokens().begin(), samples.tokens().end());
   readable_ = 0;
-  samples.fetch(0);  // these samples have been fetched already
+  samples.fetch(0, samples.share().equal_part(1));  // these samples have been fetched already
   EXPECT_FALSE(samples.has_problem());
   EXPECT_TRUE(std::ranges::equal(samples.tokens(), before));
-  samples.fetch(2);
+  samples.fetch(2, samples.share().equal_part(1));
   EXPECT_TRUE(samples.has_problem());
   EXPECT_THROW(samples.rethrow_problem(), CorruptData);
 
@@ -205,12 +223,12 @@ TEST_F(RankSamplesTest, NumberSamplesOverTheRun) {
   SampleShare share = {{2, kPositions}, 2, 1, 3};
   share.batch.has_samples = true;
   RankSamples samples(data_, share, {data_.validation_samples()});
-  samples.fetch(24);
+  samples.fetch(24, samples.share().equal_part(2));
   EXPECT_EQ(list_of(samples.tokens(), 0),
             (std::vector<std::int32_t>{28, 28, 28, 28, 29, 29, 29, 29}));
   EXPECT_EQ(list_of(samples.tokens(), 1),
             (std::vector<std::int32_t>{30, 30, 30, 30, 31, 31, 31, 31}));
-  samples.fetch((std::int64_t{1} << 31) - 5);
+  samples.fetch((std::int64_t{1} << 31) - 5, samples.share().equal_part(2));
   EXPECT_EQ(list_of(samples.tokens(), 0).front(), (std::int64_t{1} << 31) - 1);
   EXPECT_EQ(list_of(samples.tokens(), 0).back(), 0);
   RankSamples::Validation batch;
@@ -228,7 +246,7 @@ TEST_F(RankSamplesTest, NumberSamplesBesideDocuments) {
   share.batch.has_documents = true;
   share.batch.has_samples = true;
   RankSamples samples(data, share, {data.validation_samples()});
-  samples.fetch(8);
+  samples.fetch(8, samples.share().equal_part(2));
   constexpr std::size_t kRows = 2 * kPositions;
   ASSERT_EQ(samples.tokens().size(), 2 * 5 * kRows);
   const auto list_of = [](std::span<const std::int32_t> tokens, std::size_t m, std::size_t list) {
@@ -265,7 +283,7 @@ TEST_P(RankSamplesWithAngles, HasTheAnglesOfEachRow) {
   };
   std::vector<float> whole(kPositions * kWidth);
   fill_rope_table(rope, kPositions, kWidth, whole);
-  samples.fetch(0);
+  samples.fetch(0, samples.share().equal_part(2));
   ASSERT_EQ(samples.tokens().size(), 2 * step);
   for (std::size_t m = 0; m < 2; ++m) {
     for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(angles_of(samples.tokens(), m, s), whole);

@@ -129,6 +129,32 @@ TEST(TrainReport, BytesOfSeveralRanksAreSaidToBeThat) {
   EXPECT_EQ(alone.find("ranks"), std::string::npos) << alone;
 }
 
+std::string summary_of_waits(const std::vector<double>& waited_for_s) {
+  StepMetrics step;
+  step.step_s = 10;
+  step.waits = {.waited_s = std::vector<double>(waited_for_s.size()), .waited_for_s = waited_for_s};
+  TimeSummary summary;
+  summary.add(step);
+  return summary.text(StepWaits(Program{}), static_cast<int>(waited_for_s.size()));
+}
+
+// Three other ranks wait for 3.3 s in all, so each for 1.1 s of 10.
+TEST(TrainReport, NamesTheRankThatMakesTheOthersWait) {
+  const std::string text = summary_of_waits({0.1, 0, 0.2, 3.3});
+  EXPECT_NE(text.find("rank 3 makes the others wait: 11 % of the time"), std::string::npos) << text;
+}
+
+TEST(TrainReport, BlamesNoRankWhereAllWaitAlikeOrHardly) {
+  const std::string alike = summary_of_waits({3, 2, 3, 2});
+  EXPECT_EQ(alike.find("makes the others wait"), std::string::npos) << alike;
+  EXPECT_NE(alike.find("wait for other ranks 25 % of the time, for no one rank most"),
+            std::string::npos)
+      << alike;
+  const std::string hardly = summary_of_waits({0, 0, 0.1, 0});
+  EXPECT_EQ(hardly.find("wait for other ranks"), std::string::npos) << hardly;
+  EXPECT_EQ(hardly.find("makes the others"), std::string::npos) << hardly;
+}
+
 TEST(TrainReport, TheBusiestLaneIsNamedAndWhetherItMayOnlyWait) {
   const std::string collective = summary_of(Lane::kCollective);
   const std::string drive = summary_of(Lane::kRead);

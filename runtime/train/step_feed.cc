@@ -1,0 +1,78 @@
+#include "runtime/train/step_feed.h"
+
+#include <utility>
+
+#include "runtime/config/accumulation_schedule.h"
+#include "runtime/train/start_doubts.h"
+
+namespace terrace {
+
+StepFeed::StepFeed(const TrainOptions& options, RankSamples& samples, const RankGroup& ranks,
+                   Log& log)
+    : batch_(options.batch),
+      samples_(samples),
+      ranks_(ranks),
+      log_(log),
+      divided_(divided_step(options, ranks.data_ranks())) {}
+
+void StepFeed::go_on_from(const CheckpointProgress& progress) {
+  next_sample_ = progress.samples;
+  if (divided_.by_rank.empty()) divided_.take(progress.rank_micro_batches, ranks_.data_ranks());
+}
+
+void StepFeed::divide(const RankOptions& options, ModelRuntime& engine, TrainConsole& console) {
+  if (!options.has_shares()) {
+    divided_.by_rank.clear();
+    return;
+  }
+  std::string origin = options.measures_rank_shares ? "as before" : "by --rank-shares";
+  if (divided_.by_rank.empty()) {
+    divided_.by_rank = measure_shares(divided_, engine, samples_, ranks_);
+    origin = "measured";
+  }
+  console.say(describe_shares(divided_.by_rank, origin));
+}
+
+StepPart StepFeed::part_of(std::int64_t step) const {
+  const SampleShare& share = samples_.share();
+  const std::int64_t count = micro_batches_of_step(batch_, step);
+  const std::vector<std::int64_t>& by_rank = divided_.by_rank;
+  if (by_rank.empty()) return share.equal_part(count);
+  StepPart part = {.count = by_rank.at(static_cast<std::size_t>(share.data_rank)),
+                   .of_all_ranks = count * share.data_ranks};
+  for (std::int64_t rank = 0; rank < share.data_rank; ++rank) {
+    part.begin += by_rank.at(static_cast<std::size_t>(rank));
+  }
+  return part;
+}
+
+std::int64_t StepFeed::samples_of(std::int64_t step) const {
+  return micro_batches_of_step(batch_, step) * samples_.share().of_micro_batches();
+}
+
+std::int64_t StepFeed::tokens_of(std::int64_t step) const {
+  return samples_of(step) * samples_.share().batch.positions;
+}
+
+std::int64_t StepFeed::tokens_of_largest() const {
+  return batch_.gradient_accumulation_steps * samples_.share().of_micro_batches() *
+         samples_.share().batch.positions;
+}
+
+std::int64_t StepFeed::samples_until(std::int64_t step) const {
+  return micro_batches_until(batch_, step) * samples_.share().of_micro_batches();
+}
+
+StepBatch StepFeed::take(std::int64_t step, double learning_rate) {
+  fetch(step);
+  samples_.rethrow_problem();
+  next_sample_ += samples_of(step);
+  const std::int64_t targets = samples_.target_tokens(ranks_);
+  if (targets == 0 && !std::exchange(had_no_targets_, true) && ranks_.is_first()) {
+    log_.warning(doubt_of_no_targets(step));
+  }
+  return {step, samples_.tokens(), targets, learning_rate,
+          static_cast<std::int32_t>(part_of(step).count)};
+}
+
+}  // namespace terrace
