@@ -47,8 +47,9 @@ struct CollectiveCall {
 // Returns a text such as "all_reduce (sum) of 12 fp32".
 std::string describe(const CollectiveCall& call);
 
-// Whether data between hosts goes through one rank of a host for all of them (hierarchically), or
-// between all pairs of ranks. kAuto: where that is predicted to be faster. No bit depends on it.
+// Whether data crosses between hosts hierarchically: gathered data once for all ranks of a host,
+// and sums from host to host. Otherwise every rank sends to every other. kAuto: gathered data
+// always, and sums where this carries fewer bytes. No bit depends on it.
 enum class HierarchicalUse : std::uint8_t { kAuto, kOn, kOff };
 
 struct CommunicatorOptions {
@@ -129,9 +130,10 @@ class Communicator {
   // still fail this way.
   void throw_if_aborted();
 
-  // Returns the bytes of payload that this rank has sent in completed calls: (n-1)/n of the data
-  // for reduce_scatter, all_gather and all_to_all, the sum of the first two for all_reduce, and n-1
-  // times the data for the root of a broadcast. Any thread.
+  // Returns the bytes of payload that this rank would send in its completed calls if every rank
+  // sent to every other: (n-1)/n of the data for reduce_scatter, all_gather and all_to_all, the sum
+  // of the first two for all_reduce, and n-1 times the data for the root of a broadcast. Any
+  // thread.
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
   // Returns how long this rank has waited until all ranks had begun a collective, in seconds, by

@@ -33,7 +33,8 @@ struct HostReduction {
 };
 
 // Computes a host's part. Over all hosts in turn the results have the bits of
-// reduce_in_rank_order(). The target may be a source, or `before`; otherwise they do not overlap.
+// reduce_in_rank_order(). The target may be `before` or, if it has the type of
+// the sources, a source; otherwise they do not overlap.
 // There is at least one source. Any thread.
 void reduce_on_host(const HostReduction& part, std::size_t elements, DType dtype, ReduceOp op);
 

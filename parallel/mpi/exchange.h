@@ -43,7 +43,8 @@ class Exchange {
   virtual std::optional<std::size_t> gather_slot(std::uint64_t /*round*/) const { return {}; }
   // Returns the piece for a rank, which may be this one. The piece may be empty.
   virtual std::span<const std::byte> give(std::uint64_t round, int to) const = 0;
-  // Returns where the piece of another rank goes if it comes by message; as large as that piece.
+  // Returns where the piece of another rank belongs in the end; as large as that piece. A message
+  // may bring it there.
   virtual std::span<std::byte> place(std::uint64_t round, int from) const = 0;
   // `pieces`, indexed by rank, are the pieces that each rank gives to this one. A piece that
   // already lies in its place needs no copy.

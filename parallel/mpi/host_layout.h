@@ -27,13 +27,15 @@ class HostLayout {
   const std::vector<int>& locals() const { return ranks_of(own_host()); }
   bool is_local(int rank) const { return host_of(rank) == own_host(); }
 
-  // Returns the rank of `host` that receives data of `from`, a rank of another host, for all ranks
-  // of `host`.
+  // Data that all ranks need comes to a host once: one of its ranks *carries* the data of a rank of
+  // another host, which means that it receives this data for all ranks of its host.
+  //
+  // Returns the rank of `host` that carries the data of `from`, a rank of another host.
   int carrier(int from, int host) const;
-  // Returns how many ranks of this host's carrier for `from` come before `from` in rank order: the
-  // place of its data among what that carrier receives.
+  // Returns how many ranks with lower numbers than `from` have the same carrier on this host.
   int carried_before(int from) const;
-  // Returns the most ranks for which any rank of a host with several ranks is the carrier.
+  // Returns the largest number of ranks whose data one rank carries. Hosts of a single rank do not
+  // count.
   int carried_most() const;
 
   // Returns whether some host has several ranks, and some rank is on another host.

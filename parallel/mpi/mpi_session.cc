@@ -173,6 +173,7 @@ class MpiTransport final : public Transport {
     for (Posted& set : sets_) {
       set.requests.reserve(2 * static_cast<std::size_t>(size_));
       set.peers.reserve(2 * static_cast<std::size_t>(size_));
+      set.are_receives.reserve(2 * static_cast<std::size_t>(size_));
     }
     share_windows();
     look_into_peers();
@@ -191,12 +192,12 @@ class MpiTransport final : public Transport {
   void send(MessageSet set, MessageTag tag, int to, std::span<const std::byte> bytes) override {
     const auto start = tag == MessageTag::kPairCall ? MPI_Issend : MPI_Isend;
     check_mpi(start(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to,
-                    static_cast<int>(tag), comm_, add(set, to)),
+                    static_cast<int>(tag), comm_, add(set, to, false)),
               "MPI_Isend");
   }
   void receive(MessageSet set, MessageTag tag, int from, std::span<std::byte> bytes) override {
     check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, from,
-                        static_cast<int>(tag), comm_, add(set, from)),
+                        static_cast<int>(tag), comm_, add(set, from, true)),
               "MPI_Irecv");
   }
 
@@ -222,6 +223,17 @@ class MpiTransport final : public Transport {
       if (posted.peers[i] == rank && posted.requests[i] != MPI_REQUEST_NULL) return true;
     }
     return false;
+  }
+
+  PendingReceives pending_receives(MessageSet set) const override {
+    PendingReceives pending;
+    const Posted& posted = sets_[static_cast<std::size_t>(set)];
+    for (std::size_t i = 0; i < posted.requests.size(); ++i) {
+      if (!posted.are_receives[i] || posted.requests[i] == MPI_REQUEST_NULL) continue;
+      ++pending.count;
+      pending.from = posted.peers[i];
+    }
+    return pending;
   }
 
   // Cancels the receives for which nothing has arrived. A send cannot be cancelled, and is left to
@@ -253,15 +265,18 @@ class MpiTransport final : public Transport {
   struct Posted {
     std::vector<MPI_Request> requests;
     std::vector<int> peers;
+    std::vector<bool> are_receives;
     void clear() {
       requests.clear();
       peers.clear();
+      are_receives.clear();
     }
   };
   Posted& posted_in(MessageSet set) { return sets_[static_cast<std::size_t>(set)]; }
-  MPI_Request* add(MessageSet set, int peer) {
+  MPI_Request* add(MessageSet set, int peer, bool is_receive) {
     Posted& posted = posted_in(set);
     posted.peers.push_back(peer);
+    posted.are_receives.push_back(is_receive);
     posted.requests.push_back(MPI_REQUEST_NULL);
     return &posted.requests.back();
   }

@@ -78,6 +78,9 @@ std::size_t direct_part_min(CollectiveKind kind) {
 // The bytes read at a time, between two looks for an abort.
 constexpr std::size_t kDirectReadBytesMax = 16 * kMiB;
 
+// The time by which a rank waits longer for a rank that passes data of other hosts on to it.
+constexpr auto kCarrierGrace = std::chrono::seconds(5);
+
 bool reduces(const CollectiveCall& call) {
   return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
 }
@@ -105,6 +108,8 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Transport> transport,
       options_(options),
       slot_bytes_(slot_bytes(size(), layout().hosts() > 1)),
       carries_(layout().has_shared_host() && options.hierarchical != HierarchicalUse::kOff),
+      chains_(carries_ && layout().is_in_rank_order()),
+      shared_pieces_(carries_ ? 1 + layout().carried_most() : 1),
       their_calls_(static_cast<std::size_t>(size())),
       their_buffers_(static_cast<std::size_t>(size())),
       pieces_(static_cast<std::size_t>(size())) {
@@ -213,7 +218,7 @@ ExchangeSetting StagedCommunicator::setting_of(const CollectiveCall& call) {
                              .rank = rank(),
                              .size = size(),
                              .slot_bytes = slot_bytes_,
-                             .shared_pieces = carries_ ? 1 + layout().carried_most() : 1,
+                             .shared_pieces = shared_pieces_,
                              .scratch = scratch_};
   if (layout().locals().size() > 1) {
     setting.gather_slots = {gather_slot(rank(), 0), gather_slot(rank(), 1)};
@@ -234,7 +239,7 @@ void StagedCommunicator::run_staged(const CollectiveCall& call) {
 // Returns the same on all ranks. The chain must not make the busiest host send or receive more, and
 // must save more bytes than its hosts, which wait for each other in turn, could send meanwhile.
 bool StagedCommunicator::goes_in_chain(const CollectiveCall& call) const {
-  if (!reduces(call) || !carries_ || !layout().is_in_rank_order()) return false;
+  if (!reduces(call) || !chains_) return false;
   if (options_.hierarchical == HierarchicalUse::kOn) return true;
   const CrossingBytes chain = chain_crossing(call, layout());
   const CrossingBytes direct = direct_crossing(call, layout());
@@ -250,7 +255,7 @@ void StagedCommunicator::run_chain(const CollectiveCall& call) {
     run_chain_round(call, chain, round);
   }
   for (const MessageSet set : {MessageSet::kEvenRounds, MessageSet::kOddRounds}) {
-    wait(call, set, [](int /*rank*/) { return false; });
+    wait(call, {.set = set});
   }
   rounds_ += chain.rounds();
   if (call.kind != CollectiveKind::kAllReduce) return;
@@ -307,10 +312,8 @@ void StagedCommunicator::meet(const CollectiveCall& call) {
     transport_->send(MessageSet::kCall, MessageTag::kCall, other, bytes_of(own_call_));
   }
   const Clock::time_point begun = Clock::now();
-  wait_for_locals(call, &WindowHead::arrived, calls_, MessageSet::kCall);
-  if (last_missing_ >= 0) {
-    count_wait(last_missing_, std::chrono::duration<double>(Clock::now() - begun).count());
-  }
+  const int last = wait_for_locals(call, &WindowHead::arrived, calls_, MessageSet::kCall);
+  if (last >= 0) count_wait(last, std::chrono::duration<double>(Clock::now() - begun).count());
   for (const int local : layout().locals()) {
     const WindowHead& theirs = head(local);
     their_calls_[static_cast<std::size_t>(local)] = theirs.calls[(calls_ - 1) % 2];
@@ -383,9 +386,10 @@ void StagedCommunicator::take(const CollectiveCall& call, Exchange& pieces, std:
   const bool shared = pieces.is_shared(round);
   const bool is_carried = carries_ && shared && layout().locals().size() > 1;
   if (is_carried) {
-    wait(call, set_of(number), [](int /*rank*/) { return false; });
+    wait(call, {.set = set_of(number), .only_receives = true});
     head(rank()).carried.store(number + 1);
-    wait_for_locals(call, &WindowHead::carried, number + 1, MessageSet::kCall);
+    // A carrier that waits for a rank of another host says so before this rank's patience ends.
+    wait_for_locals(call, &WindowHead::carried, number + 1, MessageSet::kCall, kCarrierGrace);
   }
   wait_for_locals(call, &WindowHead::given, number + 1, set_of(number));
   const std::optional<std::size_t> gathered = pieces.gather_slot(round);
@@ -416,7 +420,7 @@ void StagedCommunicator::run_pair(const CollectiveCall& call) {
     transport_->receive(MessageSet::kCall, MessageTag::kPairCall, call.peer,
                         std::as_writable_bytes(std::span(&their_calls_[peer], 1)));
   }
-  wait(call, MessageSet::kCall, [](int /*rank*/) { return false; });
+  wait(call, {.set = MessageSet::kCall});
   if (!sends) {
     const std::string different = mismatch(from_wire(their_calls_[peer]), call.peer, call, rank());
     if (!different.empty()) abort_and_fail(call, different);
@@ -434,7 +438,7 @@ void StagedCommunicator::move_pair_data(const CollectiveCall& call) {
       transport_->receive(MessageSet::kCall, MessageTag::kPairData, call.peer,
                           {call.target + at, bytes});
     }
-    wait(call, MessageSet::kCall, [](int /*rank*/) { return false; });
+    wait(call, {.set = MessageSet::kCall});
   }
 }
 
@@ -446,43 +450,57 @@ std::unique_ptr<Communicator> StagedCommunicator::run_split(int color, int key,
   return std::make_unique<StagedCommunicator>(transport_->split(color, key), name, options_);
 }
 
-void StagedCommunicator::wait_for_locals(const CollectiveCall& call,
-                                         std::atomic<std::uint64_t> WindowHead::* count,
-                                         std::uint64_t at_least, MessageSet set) {
-  wait(call, set, [&](int other) {
-    return layout().is_local(other) && (head(other).*count).load() < at_least;
-  });
+int StagedCommunicator::wait_for_locals(const CollectiveCall& call,
+                                        std::atomic<std::uint64_t> WindowHead::* count,
+                                        std::uint64_t at_least, MessageSet set,
+                                        std::chrono::nanoseconds grace) {
+  return wait(call, {.set = set, .count = count, .at_least = at_least, .grace = grace});
 }
 
-void StagedCommunicator::wait(const CollectiveCall& call, MessageSet set,
-                              FunctionRef<bool(int)> is_missing) {
+bool StagedCommunicator::is_missing(const Awaited& awaited, int rank) const {
+  return awaited.count != nullptr && layout().is_local(rank) &&
+         (head(rank).*awaited.count).load() < awaited.at_least;
+}
+
+// Returns the rank that a wait is for, if there is only one.
+int StagedCommunicator::only_missing(const Awaited& awaited) const {
+  const Transport::PendingReceives receives = transport_->pending_receives(awaited.set);
+  int count = receives.count;
+  int missing = receives.from;
+  for (const int local : layout().locals()) {
+    if (!is_missing(awaited, local)) continue;
+    ++count;
+    missing = local;
+  }
+  return count == 1 ? missing : -1;
+}
+
+int StagedCommunicator::wait(const CollectiveCall& call, const Awaited& awaited) {
   const std::vector<int>& locals = layout().locals();
+  const MessageSet set = awaited.set;
   const auto is_over = [&] {
-    const bool messages_done = transport_->all_done(set);  // always: it also makes progress
-    return messages_done &&
-           std::none_of(locals.begin(), locals.end(), [&](int rank) { return is_missing(rank); });
-  };
-  const auto is_awaited = [&](int rank) {
-    return is_missing(rank) || transport_->is_pending(set, rank);
+    const bool all_done = transport_->all_done(set);  // always: it also makes progress
+    const bool messages_done =
+        all_done || (awaited.only_receives && transport_->pending_receives(set).count == 0);
+    return messages_done && std::none_of(locals.begin(), locals.end(),
+                                         [&](int local) { return is_missing(awaited, local); });
   };
   constexpr int kLooksPerNews = 32;
-  Patience patience(options_.timeout);
-  last_missing_ = -1;
+  Patience patience(options_.timeout + awaited.grace);
+  int last = -1;
   while (!is_over()) {
+    last = only_missing(awaited);
     if (patience.looks() % kLooksPerNews == 0) {
-      for (int rank = size() - 1; rank >= 0; --rank) {
-        if (is_awaited(rank)) last_missing_ = rank;
-      }
       if (transport_->is_aborted()) fail(call);
       for (const int local : locals) {
-        if (head(local).has_left.load() == 0 || !is_missing(local)) continue;
+        if (head(local).has_left.load() == 0 || !is_missing(awaited, local)) continue;
         abort_and_fail(call, fmt::format("rank {} left before {}", local, describe(call)));
       }
     }
     if (patience.is_over()) {
       std::vector<int> missing;
       for (int rank = 0; rank < size(); ++rank) {
-        if (is_awaited(rank)) missing.push_back(rank);
+        if (is_missing(awaited, rank) || transport_->is_pending(set, rank)) missing.push_back(rank);
       }
       abort_and_fail(call, fmt::format("{} {} did not arrive at {} within {:g} s",
                                        missing.size() == 1 ? "rank" : "ranks",
@@ -491,6 +509,7 @@ void StagedCommunicator::wait(const CollectiveCall& call, MessageSet set,
     }
     patience.look_again();
   }
+  return last;
 }
 
 void StagedCommunicator::fail_with_locals(const CollectiveCall& call) {

@@ -38,9 +38,9 @@ struct WindowHead {
 // by host (ChainExchange) if fewer bytes then cross between hosts.
 // CommunicatorOptions::hierarchical decides otherwise.
 //
-// After an error, a message to another host may still read this rank's buffers: keep them until the
-// process ends. A rank of this host may still read the addresses where they were, and then fails
-// too.
+// After an error, a message to another host may still read this rank's buffers, and those of the
+// communicator: keep both until the process ends. A rank of this host may still read the addresses
+// where they were, and then fails too.
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Transport> transport, const std::string& name,
@@ -75,10 +75,23 @@ class StagedCommunicator final : public Communicator {
   void run_pair(const CollectiveCall& call);
   void move_pair_data(const CollectiveCall& call);
 
-  // Blocks until `is_missing` is false for every rank and the messages of `set` are done.
-  void wait(const CollectiveCall& call, MessageSet set, FunctionRef<bool(int)> is_missing);
-  void wait_for_locals(const CollectiveCall& call, std::atomic<std::uint64_t> WindowHead::* count,
-                       std::uint64_t at_least, MessageSet set);
+  // A wait for the messages of a set, and until a count in the heads of all ranks of this host is
+  // at least a number.
+  struct Awaited {
+    MessageSet set = MessageSet::kCall;
+    bool only_receives = false;  // not for what this rank sends
+    std::atomic<std::uint64_t> WindowHead::* count = nullptr;
+    std::uint64_t at_least = 0;
+    std::chrono::nanoseconds grace = std::chrono::nanoseconds(0);  // beyond the timeout
+  };
+  // Blocks until it is over. Returns the rank that it waited for to the end, if that was a single
+  // one; else -1.
+  int wait(const CollectiveCall& call, const Awaited& awaited);
+  int wait_for_locals(const CollectiveCall& call, std::atomic<std::uint64_t> WindowHead::* count,
+                      std::uint64_t at_least, MessageSet set,
+                      std::chrono::nanoseconds grace = std::chrono::nanoseconds(0));
+  bool is_missing(const Awaited& awaited, int rank) const;
+  int only_missing(const Awaited& awaited) const;
   [[noreturn]] void fail(const CollectiveCall& call);
   // Fails if a rank of this host has failed: data read from it since then may not have been its
   // buffers.
@@ -100,16 +113,18 @@ class StagedCommunicator final : public Communicator {
   const std::unique_ptr<Transport> transport_;
   const CommunicatorOptions options_;
   const std::size_t slot_bytes_;
-  const bool carries_;                      // a piece for all ranks goes to each other host once
+  const bool carries_;       // a piece for all ranks goes to each other host once
+  const bool chains_;        // sums can be taken host by host
+  const int shared_pieces_;  // in a slot, in rounds in which all ranks get the same piece
   std::vector<std::size_t> carried_place_;  // by rank of another host, in its carrier's slot
   std::vector<std::byte> scratch_;
   std::vector<WireCall> their_calls_;                   // by rank
   std::vector<DirectExchange::Buffers> their_buffers_;  // by rank; only ranks of this host
-  std::vector<const std::byte*> pieces_;                // by rank, of the round being consumed
+  // Of the round being consumed: by rank or, in a chain, by place on this host.
+  std::vector<const std::byte*> pieces_;
   WireCall own_call_;
   std::uint64_t calls_ = 0;
   std::uint64_t rounds_ = 0;  // of all calls before this one
-  int last_missing_ = -1;     // the rank that the last wait waited for to its end; -1: no rank
 };
 
 }  // namespace terrace

@@ -44,6 +44,12 @@ class Transport {
   virtual bool all_done(MessageSet set) = 0;
   // Returns whether a message of the set from or to that rank was not done at the last all_done().
   virtual bool is_pending(MessageSet set, int rank) const = 0;
+  // The receives of a set that were not done at the last all_done().
+  struct PendingReceives {
+    int count = 0;
+    int from = -1;  // the peer of one of them
+  };
+  virtual PendingReceives pending_receives(MessageSet set) const = 0;
   // Forgets the messages of all sets, after an abort.
   virtual void drop() = 0;
 

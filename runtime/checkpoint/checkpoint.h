@@ -51,7 +51,8 @@ struct CheckpointProgress {
   std::optional<EvaluationHistory> evaluations = std::nullopt;
   // Where to find the parameters that do not train; none where all train.
   std::optional<FrozenReference> frozen = std::nullopt;
-  // The micro-batches of a step by data-parallel rank; empty where ranks have equal numbers.
+  // The micro-batches of a step by data-parallel rank, as they were measured; empty where they were
+  // not.
   std::vector<std::int64_t> rank_micro_batches = {};
   // Whether it was saved only because time had passed, so that a later one may take its place.
   bool is_automatic = false;

@@ -10,15 +10,24 @@
 namespace terrace {
 namespace {
 
-// Ranks of other numbers of micro-batches cannot do what every rank has to do in each of them.
+// Refuses options that need the same number of micro-batches on all ranks and in all steps.
 void check_rank_shares(const TrainOptions& options, CommandUse use) {
+  if (use == CommandUse::kPlan && options.batch.accumulation_schedule.size() > 1) {
+    throw ConfigError(
+        "--accumulation-schedule: a plan is for one step, and does not know how many micro-batches "
+        "it has",
+        "give --gradient-accumulation-steps for the step to plan");
+  }
   if (!options.ranks.has_shares()) return;
   const auto refuse = [](const std::string& with, const std::string& why) {
     throw ConfigError(fmt::format("--rank-shares with {}: {}", with, why), "give only one of them");
   };
   if (use == CommandUse::kPlan) {
     throw ConfigError("--rank-shares: a plan has ranks of one speed, with equal parts of a step",
-                      "leave it out");
+                      "give --rank-shares equal, or leave it out");
+  }
+  if (options.run.record_hashes) {
+    refuse("--record-hashes", "terrace diff compares micro-batches by their number on a rank");
   }
   if (!options.batch.accumulation_schedule.empty()) {
     refuse("--accumulation-schedule", "the number of micro-batches of a rank is constant");
@@ -28,8 +37,7 @@ void check_rank_shares(const TrainOptions& options, CommandUse use) {
   }
   if (options.step.pipeline_schedule == PipelineSchedule::kInterleaved) {
     refuse("--pipeline-schedule interleaved",
-           "its number of micro-batches is a multiple of the "
-           "stages");
+           "it needs a multiple of the stages as the number of micro-batches of every rank");
   }
 }
 

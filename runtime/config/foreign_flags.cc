@@ -130,6 +130,8 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"grad-accum-steps", "gradient-accumulation-steps", kSameNumber},
     {"accumulation-steps", "gradient-accumulation-steps", kSameNumber},
     {"accumulate-grad-batches", "gradient-accumulation-steps", kSameNumber},
+    {"rampup-batch-size", "accumulation-schedule",
+     "numbers of micro-batches, each with its first step: 8@1,16@2001"},
     {"seq-length", "sequence-length", "the same number of tokens"},
     {"seq-len", "sequence-length", "the same number of tokens"},
     {"max-seq-length", "sequence-length", "the same number of tokens"},

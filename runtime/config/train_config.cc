@@ -52,7 +52,9 @@ std::string key_of(const FlagSpec& spec) {
 // Pairs of flags that set the same thing in two ways. One of them on the command line overrides the
 // other in a file, just as it overrides itself there.
 constexpr auto kAlternatives = std::to_array<std::array<std::string_view, 2>>(
-    {{"validation-data", "validation-fraction"}, {"max-steps", "num-train-epochs"}});
+    {{"validation-data", "validation-fraction"},
+     {"max-steps", "num-train-epochs"},
+     {"accumulation-schedule", "gradient-accumulation-steps"}});
 
 using FlagValues = std::vector<std::optional<FlagValue>>;
 
@@ -175,17 +177,6 @@ void check_utf8(const FlagValue& value) {
                "write it in UTF-8; a link can give the file such a name");
 }
 
-// Drops a flag of a file where another flag on the command line takes its place: the schedule of
-// micro-batches and their constant number.
-void drop_replaced(FlagValues& values, const std::vector<FlagSpec>& specs) {
-  auto& schedule = values[place_of("accumulation-schedule", specs)];
-  auto& number = values[place_of("gradient-accumulation-steps", specs)];
-  if (!schedule || !number) return;
-  const auto is_of_file = [](const FlagValue& value) { return !value.where().starts_with("--"); };
-  if (is_of_file(*schedule) == is_of_file(*number)) return;
-  (is_of_file(*schedule) ? schedule : number).reset();
-}
-
 // Returns the options that flags, and the files that some of them name, set. Adds the names of
 // these flags to `given`.
 TrainOptions options_of(FlagValues values, CommandUse use, std::vector<std::string_view>& given) {
@@ -195,7 +186,6 @@ TrainOptions options_of(FlagValues values, CommandUse use, std::vector<std::stri
   const std::string moved = add_config(values, flags, specs);
   TrainOptions options;
   const std::optional<double> least_share = add_ds_config(values, flags, specs, options);
-  drop_replaced(values, specs);
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (!values[i]) continue;
     given.push_back(flags[i].spec.name);

@@ -35,7 +35,7 @@ void read_rank_shares(const FlagValue& value, RankOptions& ranks) {
   const std::string& text = value.name();
   ranks.rank_shares.clear();
   ranks.measures_rank_shares = text == kAutomatic;
-  if (ranks.measures_rank_shares) return;
+  if (ranks.measures_rank_shares || text == "equal") return;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const FlagValue share(value.where(), {text.substr(begin, end - begin)});
@@ -172,9 +172,9 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        if (o.ranks.collective_timeout_s > kMost) v.refuse("too long", "give 1e9 s or less");
      },
      [](const TrainOptions& o) { return toml_number(o.ranks.collective_timeout_s); }},
-    {{"rank-shares", "Ranks", "N,N,...|auto",
+    {{"rank-shares", "Ranks", "equal|N,N,...|auto",
       "Parts of a step's micro-batches that data-parallel ranks have, as proportions; auto: by "
-      "measured time (equal parts)"},
+      "measured time (equal)"},
      [](TrainOptions& o, const FlagValue& v) { read_rank_shares(v, o.ranks); },
      [](const TrainOptions& o) {
        if (o.ranks.measures_rank_shares) return toml_string(kAutomatic);

@@ -194,7 +194,7 @@ void HashProbes::add_unit_read(const Op& op, const Access& read, std::int32_t in
       return;
     case Role::kHiddenGradient:
       key.number = index;
-      key.value = "gradient of hidden states";
+      key.value = kHiddenGradients;
       add(key, read, {0, op.micro_batch < 0 ? hidden : model_.hidden_bytes});
       return;
     case Role::kSaved:
@@ -219,7 +219,7 @@ void HashProbes::add_unit_write(const Op& op, const Access& write) {
       add(key, write, {0, model_.hidden_bytes});
       return;
     case Role::kHiddenGradientOut:
-      key.value = "gradient of hidden states";
+      key.value = kHiddenGradients;
       add(key, write, {0, model_.hidden_bytes});
       return;
     case Role::kLosses:

@@ -50,6 +50,9 @@ struct HashedTraining {
 // the bytes. The bytes of a probe are values alone. Padding that nobody sets is left out.
 class HashProbes {
  public:
+  // The name of the values that backwards read, and pass on.
+  static constexpr const char* kHiddenGradients = "gradient of hidden states";
+
   explicit HashProbes(const HashedTraining& training);
 
   const HashTable& table() const { return table_; }

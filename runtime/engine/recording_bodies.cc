@@ -76,14 +76,23 @@ void RecordingBodies::write_before(std::int64_t step) {
 }
 
 void RecordingBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
-  if (is_left_out(op, input.micro_batches)) return parts_.bodies.run(op, input, stream);
   const OpProbes& probes = probes_.of(static_cast<std::size_t>(&op - program_.ops.data()));
   // In a drain, which has no result, deferred ops belong to the step that it has.
   const bool is_of_step_before = op.is_deferred() && input.result != nullptr;
   std::vector<std::uint64_t>& hashes = hashes_of(input.step - (is_of_step_before ? 1 : 0));
-  for (const HashProbe& probe : probes.before) hashes[probe.key] = hash_of(probe, op, input);
+  for (const HashProbe& probe : probes.before) {
+    if (is_of_run(probe, input)) hashes[probe.key] = hash_of(probe, op, input);
+  }
   parts_.bodies.run(op, input, stream);
   for (const HashProbe& probe : probes.after) hashes[probe.key] = hash_of(probe, op, input);
+}
+
+// The backward of an embedding is one op for all micro-batches of the program. The gradients that
+// it gets for micro-batches that the run does not have are not written.
+bool RecordingBodies::is_of_run(const HashProbe& probe, const RunInput& input) const {
+  const HashKey& key = probes_.table().keys.at(probe.key);
+  const bool is_of_one = key.micro_batch < 0 && key.value == HashProbes::kHiddenGradients;
+  return !is_of_one || key.number < input.micro_batches;
 }
 
 std::uint64_t RecordingBodies::hash_of(const HashProbe& probe, const Op& op,

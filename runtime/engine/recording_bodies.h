@@ -58,6 +58,7 @@ class RecordingBodies final : public OpBodies {
     return hashes_.at(static_cast<std::size_t>(step % kSteps));
   }
   std::uint64_t hash_of(const HashProbe& probe, const Op& op, const RunInput& input);
+  bool is_of_run(const HashProbe& probe, const RunInput& input) const;
 
   const Parts parts_;
   const Program& program_;

@@ -40,7 +40,6 @@ KernelContext StepBodies::context_for(const Op& op, NativeStream stream) const {
 }
 
 void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
-  if (is_left_out(op, input.micro_batches)) return;
   switch (op.kind) {
     case OpKind::kAccumulate:
       return accumulate(op, stream);

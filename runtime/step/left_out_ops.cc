@@ -12,6 +12,11 @@ bool is_left_out(const Op& op, std::int32_t micro_batches) {
     case OpKind::kSend:
     case OpKind::kReceive:
       return true;
+    case OpKind::kUpload:
+    case OpKind::kDownload:
+    case OpKind::kRead:
+    case OpKind::kWrite:
+      return op.account == Account::kActivations;
     case OpKind::kAllReduce:
     case OpKind::kReduceScatter:
     case OpKind::kAllGather:

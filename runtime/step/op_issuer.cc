@@ -161,7 +161,7 @@ void OpIssuer::wait_for_edges(OpId id, const Run& run) {
 }
 
 bool OpIssuer::works(const Op& op, const Run& run) const {
-  if (!op.parts.contains(run.part)) return false;
+  if (!op.parts.contains(run.part) || is_left_out(op, run.input.micro_batches)) return false;
   if (!failure_.reaches(run.number)) return true;
   return is_between_ranks(op.lane) && failure_.ranks_go_on();
 }
@@ -260,7 +260,7 @@ void OpIssuer::fill_report(const Run& run) {
     const Op& op = program_.ops[i];
     OpTime& time = report_.times[i];
     time = {};
-    if (!op.parts.contains(run.part)) continue;
+    if (!op.parts.contains(run.part) || is_left_out(op, run.input.micro_batches)) continue;
     time = time_of(op, sides_.at(run.number % 2)[i]);
     covered.at(static_cast<std::size_t>(op.lane)).add(time);
     const MovedBytes moved = bytes_moved_by(op);

@@ -17,11 +17,12 @@ std::int64_t steps_between_saves(double step_s) {
   return std::max<std::int64_t>(1, std::llround(steps / unit) * std::llround(unit));
 }
 
-std::optional<std::int64_t> choose_save_interval(const FirstSteps& measured, double elapsed_s) {
+std::optional<std::int64_t> choose_save_interval(const FirstSteps& measured, double elapsed_s,
+                                                 double times_longer) {
   if (!measured.is_full() && elapsed_s < kSaveSeconds) return std::nullopt;
   const std::optional<MeasuredStep> step = measured.measured();
   if (!step.has_value()) return std::nullopt;
-  return steps_between_saves(step->median_step_s);
+  return steps_between_saves(times_longer * step->median_step_s);
 }
 
 bool PeriodicSaves::choose(std::int64_t steps) {

@@ -20,7 +20,8 @@ std::int64_t steps_between_saves(double step_s);
 // Returns the number of steps for --checkpoint-every auto once it can be chosen: when FirstSteps is
 // full, or when the run has lasted kSaveSeconds and has done a step. `elapsed_s`: since its first
 // step began.
-std::optional<std::int64_t> choose_save_interval(const FirstSteps& measured, double elapsed_s);
+std::optional<std::int64_t> choose_save_interval(const FirstSteps& measured, double elapsed_s,
+                                                 double times_longer = 1);
 
 // Knows after which steps the state is saved. All ranks have the same object, and make the same
 // calls.

@@ -10,27 +10,24 @@ namespace terrace {
 StepFeed::StepFeed(const TrainOptions& options, RankSamples& samples, const RankGroup& ranks,
                    Log& log)
     : batch_(options.batch),
+      is_measured_(options.ranks.measures_rank_shares),
       samples_(samples),
       ranks_(ranks),
       log_(log),
       divided_(divided_step(options, ranks.data_ranks())) {}
 
-void StepFeed::go_on_from(const CheckpointProgress& progress) {
+void StepFeed::go_on_from(const CheckpointProgress& progress, bool is_own) {
   next_sample_ = progress.samples;
-  if (divided_.by_rank.empty()) divided_.take(progress.rank_micro_batches, ranks_.data_ranks());
+  if (is_own && is_measured_) divided_.take(progress.rank_micro_batches, ranks_.data_ranks());
 }
 
-void StepFeed::divide(const RankOptions& options, ModelRuntime& engine, TrainConsole& console) {
-  if (!options.has_shares()) {
-    divided_.by_rank.clear();
-    return;
-  }
-  std::string origin = options.measures_rank_shares ? "as before" : "by --rank-shares";
-  if (divided_.by_rank.empty()) {
+void StepFeed::divide(ModelRuntime& engine, TrainConsole& console) {
+  if (is_measured_ && divided_.by_rank.empty()) {
     divided_.by_rank = measure_shares(divided_, engine, samples_, ranks_);
-    origin = "measured";
+    console.say(describe_shares(divided_.by_rank, "measured"));
+  } else if (!divided_.by_rank.empty()) {
+    console.say(describe_shares(divided_.by_rank, is_measured_ ? "as before" : "by --rank-shares"));
   }
-  console.say(describe_shares(divided_.by_rank, origin));
 }
 
 StepPart StepFeed::part_of(std::int64_t step) const {
@@ -54,9 +51,30 @@ std::int64_t StepFeed::tokens_of(std::int64_t step) const {
   return samples_of(step) * samples_.share().batch.positions;
 }
 
-std::int64_t StepFeed::tokens_of_largest() const {
-  return batch_.gradient_accumulation_steps * samples_.share().of_micro_batches() *
-         samples_.share().batch.positions;
+std::int64_t StepFeed::samples_of_largest() const {
+  return batch_.gradient_accumulation_steps * samples_.share().of_micro_batches();
+}
+
+double StepFeed::largest_to(std::int64_t step) const {
+  return static_cast<double>(samples_of_largest()) / static_cast<double>(samples_of(step));
+}
+
+std::int64_t StepFeed::tokens_of_program() const {
+  return samples_.share().of_evaluation() * samples_.share().batch.positions;
+}
+
+// Measured shares are planned for a rank that has twice the mean, and so are all others.
+std::int64_t StepFeed::planned_tokens() const {
+  if (is_measured_) return tokens_of_program();
+  return samples_of_largest() * samples_.share().batch.positions;
+}
+
+bool StepFeed::has_steps_of_the_plan() const {
+  return !is_measured_ && batch_.accumulation_schedule.size() < 2;
+}
+
+std::vector<std::int64_t> StepFeed::measured_by_rank() const {
+  return is_measured_ ? divided_.by_rank : std::vector<std::int64_t>();
 }
 
 std::int64_t StepFeed::samples_until(std::int64_t step) const {

@@ -22,22 +22,31 @@ class StepFeed {
   // Borrows all. The options say how many micro-batches a step has, and which rank has which.
   StepFeed(const TrainOptions& options, RankSamples& samples, const RankGroup& ranks, Log& log);
 
-  // Return the samples, and their tokens, of all ranks in a step; in the largest step; and in all
-  // steps up to one.
+  // Return the samples, and their tokens, of all ranks in a step; the samples of the largest step;
+  // and the samples of all steps up to one.
   std::int64_t samples_of(std::int64_t step) const;
   std::int64_t tokens_of(std::int64_t step) const;
-  std::int64_t tokens_of_largest() const;
+  std::int64_t samples_of_largest() const;
   std::int64_t samples_until(std::int64_t step) const;
+  // Returns how many times as many samples as this step the largest one has.
+  double largest_to(std::int64_t step) const;
+  // Return the tokens of a step in which every rank has all micro-batches of its program, and the
+  // tokens of the step that the plan is for.
+  std::int64_t tokens_of_program() const;
+  std::int64_t planned_tokens() const;
+  // Returns whether all steps have the micro-batches that the plan is for, so that its predicted
+  // time is theirs.
+  bool has_steps_of_the_plan() const;
 
-  // Goes on behind the samples of a checkpoint, and takes over the numbers of micro-batches that
-  // were measured for it.
-  void go_on_from(const CheckpointProgress& progress);
+  // Goes on behind the samples of a checkpoint. If the checkpoint is the run's own, also takes over
+  // the numbers of micro-batches that were measured for it.
+  void go_on_from(const CheckpointProgress& progress, bool is_own);
   // Gives each data-parallel rank its own number of micro-batches, if there are --rank-shares: as
   // they say or, unless they were taken over, by measuring. Says on the console what they are.
   // Called by all ranks before the first step.
-  void divide(const RankOptions& options, ModelRuntime& engine, TrainConsole& console);
-  // Returns the micro-batches of a step by data-parallel rank; empty: all have the same.
-  const std::vector<std::int64_t>& by_rank() const { return divided_.by_rank; }
+  void divide(ModelRuntime& engine, TrainConsole& console);
+  // Returns the micro-batches of a step by data-parallel rank, if they were measured.
+  std::vector<std::int64_t> measured_by_rank() const;
 
   // The first sample of the step that is taken next.
   std::int64_t next_sample() const { return next_sample_; }
@@ -51,6 +60,7 @@ class StepFeed {
   StepPart part_of(std::int64_t step) const;
 
   const BatchOptions& batch_;
+  const bool is_measured_;  // --rank-shares auto
   RankSamples& samples_;
   const RankGroup& ranks_;
   Log& log_;

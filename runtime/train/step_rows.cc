@@ -143,8 +143,8 @@ std::string StepRows::ending(const std::string& best, bool has_final) const {
 }
 
 std::optional<std::int64_t> StepRows::save_interval() const {
-  return choose_save_interval(first_steps_,
-                              static_cast<double>(clock_.now_ns() - started_ns_) * 1e-9);
+  const double elapsed_s = static_cast<double>(clock_.now_ns() - started_ns_) * 1e-9;
+  return choose_save_interval(first_steps_, elapsed_s, run_.largest_step);
 }
 
 void StepRows::say(const StepMetrics& row) {

@@ -33,6 +33,7 @@ class StepRows {
     double token_s_at_stated_speed = 0;
     PlannedStep planned = {};
     std::string energy = {};  // what StepEnergy::describe() says
+    double largest_step = 1;  // how many times as long as the first steps the largest one takes
   };
 
   // The run's time starts here. Borrows the console.

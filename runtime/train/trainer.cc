@@ -103,10 +103,10 @@ class Trainer {
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
     console_.say(describe_machine(machine_, options_.tiers.device, plan_, engine_->store_paths()));
     start_from(std::move(checkpoint));
-    feed_->divide(options_.ranks, *engine_, console_);
+    feed_->divide(*engine_, console_);
     observer_.emplace(engine_->program(), energy_setting(machine_));
-    open_files(
-        planned_step({plan_, machine_, before, options_.ranks.local_ranks}, prediction_, ranks_));
+    open_files(planned_step({plan_, machine_, before, options_.ranks.local_ranks},
+                            feed_->has_steps_of_the_plan() ? prediction_ : std::nullopt, ranks_));
     const TrainOutcome outcome = train_and_tell_cause();
     const std::string traced = observer_->finish();
     if (!traced.empty()) console_.say(traced);
@@ -135,7 +135,8 @@ class Trainer {
     const SampleShare share = {engine_options_.batch, engine_options_.placement.micro_batches,
                                ranks_.data_rank(), ranks_.data_ranks(), model_.ropes};
     if (!options_.run.eval_samples.has_value()) {
-      options_.run.eval_samples = default_evaluation_samples(share.of_evaluation());
+      options_.run.eval_samples = default_evaluation_samples(
+          options_.batch.gradient_accumulation_steps * share.of_micro_batches());
     }
     samples_.emplace(*data_, share, evaluation_samples(*options_.run.eval_samples, *data_));
     samples_->check_evaluated();
@@ -158,7 +159,7 @@ class Trainer {
     return chosen_ +
            describe_data(*data_, {.total_steps = total_steps_,
                                   .total_samples = total_samples_,
-                                  .samples_per_step = samples_->share().of_evaluation(),
+                                  .samples_per_step = feed_->samples_of_largest(),
                                   .evaluated_samples = samples_->evaluated(),
                                   .evaluated_every = options_.run.eval_every}) +
            describe_documents(*data_, run_data_->tokenizer());
@@ -172,7 +173,7 @@ class Trainer {
     }
     console_.say(describe_plan(engine_options_, plan_));
     prediction_ = tell_prediction({engine_options_, plan_, machine_, ranks_},
-                                  feed_->tokens_of_largest(), console_);
+                                  feed_->planned_tokens(), console_);
     console_.say(data_summary());
   }
 
@@ -180,7 +181,7 @@ class Trainer {
     if (checkpoint != nullptr) check_resume(*checkpoint, resuming_run());
     const std::int64_t done = checkpoint == nullptr ? 0 : checkpoint->progress().step;
     dry_run({options_, engine_options_, machine_, ranks_, data_summary(), documents_json(*data_),
-             saving_need(saving_run(done)), total_steps_, feed_->tokens_of_largest()},
+             saving_need(saving_run(done)), total_steps_, feed_->planned_tokens()},
             console_);
     return TrainOutcome::kDone;
   }
@@ -256,7 +257,7 @@ class Trainer {
       write_run_files(
           run_dir_, {options_, command_.command_line},
           {describe_plan(engine_options_, plan_), reasons_json(plan_),
-           plan_figures_json(largest, prediction_, feed_->tokens_of_largest()), data_hash_},
+           plan_figures_json(largest, prediction_, feed_->planned_tokens()), data_hash_},
           documents_json(*data_));
       best_->write(run_dir_);
     }
@@ -264,8 +265,9 @@ class Trainer {
                                 plan_.model.ranks(),
                                 trial_command(command_, run_dir_, run_data_->has_conversations()),
                                 seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_) /
-                                    static_cast<double>(feed_->tokens_of_largest()),
-                                planned, observer_->describe_energy(ranks_)},
+                                    static_cast<double>(feed_->tokens_of_program()),
+                                planned, observer_->describe_energy(ranks_),
+                                feed_->largest_to(done_steps_ + 1)},
                   console_);
     if (!ranks_.is_first()) return;
     const bool goes_on = resumes_in_place(options_.run.resume, run_dir_);
@@ -319,10 +321,10 @@ class Trainer {
     }
     ranks_.wait_for_all();
     done_steps_ = progress.step;
-    feed_->go_on_from(progress);
     loaded_types_ = progress.loaded_types;
     if (progress.loss_scale) engine_->set_loss_scale(*progress.loss_scale);
     const bool is_own = resumes_in_place(options_.run.resume, run_dir_);
+    feed_->go_on_from(progress, is_own);
     const std::string from = run_directory_of(checkpoint->directory());
     if (ranks_.is_first()) frozen_ = FrozenOrigin(*checkpoint, is_own);
     resumes_from_own_ = is_own;
@@ -399,6 +401,7 @@ class Trainer {
   // Runs steps, each begun before the previous one is finished, up to one that must be complete.
   void train_to_boundary() {
     observer_->begin_steps();
+    ranks_.take_waits();  // what was waited for since the last step belongs to no step
     begin_step(done_steps_ + 1);
     for (;;) {
       const std::int64_t step = done_steps_ + 1;
@@ -524,7 +527,7 @@ class Trainer {
         done_steps_, feed_->next_sample(),  options_.model.seed, engine_options_.batch.positions,
         tokens,      engine_->loss_scale(), device_name(),       arithmetic_of(machine_),
         data_hash_,  loaded_types_,         best_->history()};
-    now.rank_micro_batches = feed_->by_rank();
+    now.rank_micro_batches = feed_->measured_by_rank();
     return now;
   }
 

@@ -164,6 +164,17 @@ TEST_P(CommunicatorConformanceTest, MovesManyPieces) {
     communicator.all_reduce(view(std::span(halves)), ReduceOp::kMax, {});
     EXPECT_TRUE(
         same_bits(halves, all_reduced<Bf16>(communicator.size(), kCount * ranks, ReduceOp::kMax)));
+    std::vector<Fp16> narrow = elements_of<Fp16>(communicator.rank(), kCount * ranks);
+    communicator.all_reduce(view(std::span(narrow)), ReduceOp::kSum, {});
+    EXPECT_TRUE(
+        same_bits(narrow, all_reduced<Fp16>(communicator.size(), kCount * ranks, ReduceOp::kSum)));
+    halves = elements_of<Bf16>(communicator.rank(), kCount * ranks);
+    const TensorView part = view(part_of(halves, communicator.rank(), communicator.size()));
+    communicator.reduce_scatter(part, view(std::span(halves)), ReduceOp::kSum, {});
+    std::vector<Bf16> sums_of_halves =
+        all_reduced<Bf16>(communicator.size(), kCount * ranks, ReduceOp::kSum);
+    EXPECT_TRUE(same_bits<Bf16>(part_of(halves, communicator.rank(), communicator.size()),
+                                part_of(sums_of_halves, communicator.rank(), communicator.size())));
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const std::vector<float> expected = elements_of<float>(static_cast<int>(rank), kCount);
       EXPECT_TRUE(

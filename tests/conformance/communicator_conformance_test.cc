@@ -88,6 +88,15 @@ std::unique_ptr<RankRunner> in_chains(int ranks) {
   return staged<ranks_per_host, PeerReads::kNone, HierarchicalUse::kOn>(ranks);
 }
 
+// Neighbours in rank order are on different hosts.
+std::unique_ptr<RankRunner> on_hosts_in_turn(int ranks) {
+  return std::make_unique<ThreadRunner>(ranks, [ranks](const CommunicatorOptions& options) {
+    std::vector<int> hosts;
+    for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank % 2);
+    return staged_communicators(make_loopback_transports(hosts), options);
+  });
+}
+
 template <int ranks_per_host>
 std::unique_ptr<RankRunner> flat(int ranks) {
   return staged<ranks_per_host, PeerReads::kNone, HierarchicalUse::kOff>(ranks);
@@ -115,6 +124,7 @@ std::vector<CommunicatorFactory> communicators() {
     all.push_back({"4_on_two_hosts", 4, staged<2>});
     all.push_back({"4_flat_on_two_hosts", 4, flat<2>});
     all.push_back({"5_on_two_hosts", 5, staged<3>});
+    all.push_back({"5_on_two_hosts_in_turn", 5, on_hosts_in_turn});
     all.push_back({"6_in_chains_over_two_hosts", 6, in_chains<3>});
     all.push_back({"6_in_chains_over_three_hosts", 6, in_chains<2>});
   }
@@ -157,7 +167,8 @@ TEST(StagedCommunicator, WhatIsReadFromARankThatHasFailedIsNotTaken) {
   });
 }
 
-// Runs `body` on four ranks of two hosts; returns the bytes that each host has sent to the other.
+// Runs `body` on ranks of two hosts, half of them on each; returns the bytes that each host has
+// sent to the other.
 std::array<std::uint64_t, 2> sent_between_two_hosts(
     int ranks, HierarchicalUse hierarchical, const std::function<void(Communicator&)>& body) {
   LoopbackTraffic traffic;

@@ -114,13 +114,23 @@ class LoopbackTransport final : public Transport {
   bool all_done(MessageSet set) override {
     const std::lock_guard lock(hub_->mutex);
     auto& own = sets_[static_cast<std::size_t>(set)];
-    std::erase_if(own, [](const auto& message) { return *message.second; });
+    std::erase_if(own, [](const Message& message) { return *message.is_done; });
     return own.empty();
   }
   bool is_pending(MessageSet set, int rank) const override {
     const auto& own = sets_[static_cast<std::size_t>(set)];
     return std::any_of(own.begin(), own.end(),
-                       [rank](const auto& message) { return message.first == rank; });
+                       [rank](const Message& message) { return message.peer == rank; });
+  }
+  PendingReceives pending_receives(MessageSet set) const override {
+    const std::lock_guard lock(hub_->mutex);
+    PendingReceives pending;
+    for (const Message& message : sets_[static_cast<std::size_t>(set)]) {
+      if (!message.is_receive || *message.is_done) continue;
+      ++pending.count;
+      pending.from = message.peer;
+    }
+    return pending;
   }
   void drop() override {
     hub_->world->has_failed.store(true);
@@ -165,13 +175,20 @@ class LoopbackTransport final : public Transport {
   }
 
  private:
+  // A message that this rank has posted.
+  struct Message {
+    int peer = -1;
+    bool is_receive = false;
+    std::shared_ptr<bool> is_done;  // guarded by the hub's mutex
+  };
+
   int size() const { return layout_.size(); }
   int host(int rank) const { return hub_->hosts[static_cast<std::size_t>(rank)]; }
 
   void post(MessageSet set, int peer, const Route& route, Posted message, bool is_send) {
     const std::lock_guard lock(hub_->mutex);
     message.is_done = std::make_shared<bool>(false);
-    sets_[static_cast<std::size_t>(set)].emplace_back(peer, message.is_done);
+    sets_[static_cast<std::size_t>(set)].push_back({peer, !is_send, message.is_done});
     auto& waiting = (is_send ? hub_->receives : hub_->sends)[route];
     if (waiting.empty()) {
       (is_send ? hub_->sends : hub_->receives)[route].push_back(message);
@@ -210,8 +227,7 @@ class LoopbackTransport final : public Transport {
   const int rank_;
   const std::shared_ptr<std::mutex> read_ = std::make_shared<std::mutex>();
   const HostLayout layout_;
-  // For each set, the peer of each message and whether the message is done.
-  std::array<std::vector<std::pair<int, std::shared_ptr<bool>>>, 3> sets_;
+  std::array<std::vector<Message>, 3> sets_;
 };
 
 }  // namespace
@@ -221,9 +237,15 @@ std::vector<std::unique_ptr<Transport>> make_loopback_transports(int ranks, int 
                                                                  LoopbackTraffic* traffic) {
   std::vector<int> hosts;
   for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / ranks_per_host);
+  return make_loopback_transports(hosts, reads, traffic);
+}
+
+std::vector<std::unique_ptr<Transport>> make_loopback_transports(const std::vector<int>& hosts,
+                                                                 PeerReads reads,
+                                                                 LoopbackTraffic* traffic) {
   const auto hub = std::make_shared<Hub>(std::make_shared<World>(reads, traffic), hosts);
   std::vector<std::unique_ptr<Transport>> transports;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
     transports.push_back(std::make_unique<LoopbackTransport>(hub, rank));
   }
   return transports;

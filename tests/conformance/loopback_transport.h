@@ -26,5 +26,9 @@ struct LoopbackTraffic {
 std::vector<std::unique_ptr<Transport>> make_loopback_transports(
     int ranks, int ranks_per_host, PeerReads reads = PeerReads::kNone,
     LoopbackTraffic* traffic = nullptr);
+// Does the same with ranks on any hosts: `hosts` has the host of each rank.
+std::vector<std::unique_ptr<Transport>> make_loopback_transports(
+    const std::vector<int>& hosts, PeerReads reads = PeerReads::kNone,
+    LoopbackTraffic* traffic = nullptr);
 
 }  // namespace terrace

@@ -54,6 +54,14 @@ TEST_F(Diff, SwitchesDoNotChangeWhatIsRecorded) {
   training_.train("stages", hashed_ + Arguments{"--local-ranks", "2", "--pipeline-parallel", "2"});
   for (const char* run : {"tiers", "order", "stages"}) expect_equal("plain", run, 8);
   EXPECT_THAT(diff("plain", "tiers").output, HasSubstr("options that do not change results:"));
+  const Arguments grows = hashed_ + Arguments{"--accumulation-schedule", "1@1,3@4,2@7"};
+  training_.train("grows", grows);
+  training_.train(
+      "grows-on-tiers",
+      grows + training_.nvme() +
+          Arguments{"--device-memory", "4MiB", "--place-parameters", "nvme", "--place-activations",
+                    "host", "--micro-batch-order", "layer-major", "--recompute", "none"});
+  expect_equal("grows", "grows-on-tiers", 8);
   training_.train("unrecorded", {"--max-steps", "8"});
   training_.expect_same("plain", "unrecorded", "final");
 }

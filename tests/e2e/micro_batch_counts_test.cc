@@ -115,6 +115,8 @@ TEST(RankShares, WhatCannotBeIsRefused) {
   expect(shares("3,1,1", "2"), "--rank-shares has 3 numbers, but there are 2");
   expect(shares("auto", "1"), "raise --gradient-accumulation-steps");
   expect({"--rank-shares", "1"}, "only one data-parallel rank");
+  expect(shares("3,1", "2") + Arguments{"--record-hashes"}, "--record-hashes");
+  expect(shares("3,1", "2") + kSchedule, "--accumulation-schedule");
   expect(shares("3,1", "2") + Arguments{"--gradient-reduction", "micro-batch"},
          "--gradient-reduction micro-batch");
 }

@@ -31,6 +31,44 @@ TEST(RankOrderTest, AddsInRankOrder) {
   EXPECT_EQ(reduce_one<float>({1e8F, -1e8F, 1.0F}, ReduceOp::kSum), 1.0F);
 }
 
+// Reduces host by host: `of_hosts` has the values of each host's ranks.
+template <typename T>
+T reduce_by_hosts(const std::vector<std::vector<T>>& of_hosts, ReduceOp op) {
+  std::vector<double> sum(1);  // has room for a sum of any type
+  auto* between = reinterpret_cast<std::byte*>(sum.data());
+  T result{};
+  for (std::size_t host = 0; host < of_hosts.size(); ++host) {
+    std::vector<const std::byte*> sources;
+    for (const T& value : of_hosts[host]) {
+      sources.push_back(reinterpret_cast<const std::byte*>(&value));
+    }
+    const bool is_last = host + 1 == of_hosts.size();
+    reduce_on_host({.target = is_last ? reinterpret_cast<std::byte*>(&result) : between,
+                    .is_last = is_last,
+                    .before = host == 0 ? nullptr : between,
+                    .sources = sources},
+                   1, DTypeOf<T>::value, op);
+  }
+  return result;
+}
+
+TEST(RankOrderTest, HostAfterHostHasTheBitsOfAllAtOnce) {
+  EXPECT_EQ(reduce_by_hosts<float>({{1e8F, 1.0F}, {-1e8F}}, ReduceOp::kSum), 0.0F);
+  EXPECT_EQ(reduce_by_hosts<float>({{1e8F}, {-1e8F, 1.0F}}, ReduceOp::kSum), 1.0F);
+  EXPECT_EQ(reduce_by_hosts<double>({{1.0}, {0x1p-53, 0x1p-53}}, ReduceOp::kSum),
+            reduce_one<double>({1.0, 0x1p-53, 0x1p-53}, ReduceOp::kSum));
+  EXPECT_EQ(reduce_by_hosts<std::int32_t>({{std::numeric_limits<std::int32_t>::max()}, {1}},
+                                          ReduceOp::kSum),
+            std::numeric_limits<std::int32_t>::min());
+  // Rounded to 16 bits between hosts, the small terms would be lost.
+  EXPECT_EQ(reduce_by_hosts<Bf16>({{{0x3f80}, {0x3b80}}, {{0x3b80}}}, ReduceOp::kSum).bits, 0x3f81);
+  EXPECT_EQ(reduce_by_hosts<Fp16>({{{0x3c00}}, {{0x1000}}, {{0x1000}}}, ReduceOp::kSum).bits,
+            0x3c01);
+  EXPECT_TRUE(std::isnan(
+      reduce_by_hosts<float>({{std::numeric_limits<float>::quiet_NaN()}, {1.0F}}, ReduceOp::kMax)));
+  EXPECT_EQ(reduce_by_hosts<float>({{2.0F}, {3.0F, 1.0F}}, ReduceOp::kMax), 3.0F);
+}
+
 TEST(RankOrderTest, NarrowSumsAreRoundedOnce) {
   // 1 + 2^-8 + 2^-8: rounding each sum to bf16 would give 1.
   const std::vector<Bf16> brain = {{0x3f80}, {0x3b80}, {0x3b80}};

@@ -95,6 +95,11 @@ std::vector<Variant> variants() {
           {"device", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kDevice); }},
           {"all_on_host", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kHost); }},
           {"all_on_nvme", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kNvme); }},
+          {"layer_major_with_activations_on_nvme",
+           [](ModelRuntimeOptions& o) {
+             all_on(o, true, Tier::kNvme);
+             o.placement.order = MicroBatchOrder::kLayerMajor;
+           }},
           {"layer_major_all_on_nvme",
            [](ModelRuntimeOptions& o) {
              all_on(o, false, Tier::kNvme);
@@ -205,6 +210,30 @@ TEST_P(FewerMicroBatches, WorkWithTensorRanksAndStages) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, FewerMicroBatches, testing::Values("gpt2", "llama", "gemma2"),
                          [](const auto& info) { return std::string(info.param); });
+
+// So many micro-batches are listed once and repeated.
+TEST(FewerMicroBatchesOfMany, HaveTheBitsOfAProgramOfAsMany) {
+  const std::vector<Shares> steps(2, Shares{3});
+  ModelRuntimeOptions small = options_of("llama", 3);
+  ModelRuntimeOptions large = options_of("llama", 96);
+  Curve expected = train(small, steps);
+  Curve found = train(large, steps);
+  expected.losses.pop_back();
+  found.losses.pop_back();
+  EXPECT_EQ(found, expected);
+}
+
+TEST(FewerMicroBatchesOfAnAdapter, DropWhatAProgramOfAsManyDrops) {
+  const std::vector<Shares> steps(3, Shares{2});
+  ModelRuntimeOptions small = options_of("llama", 2);
+  ModelRuntimeOptions large = options_of("llama", 4);
+  for (ModelRuntimeOptions* options : {&small, &large}) add_dropping_adapter(*options);
+  Curve expected = train(small, steps);
+  Curve found = train(large, steps);
+  expected.losses.pop_back();
+  found.losses.pop_back();
+  EXPECT_EQ(found, expected);
+}
 
 TEST(FewerMicroBatchesMisuse, ImpossibleNumbersAndModelsAreRefused) {
   ModelRuntimeOptions options = options_of("llama", 3);
