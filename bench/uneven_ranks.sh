@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains with two MPI ranks of one thread each, one of which may use only half of a core (a quota of
 # the cgroup controller cpu), with equal parts of a step and with --rank-shares auto. The ideal is
-# what both ranks together compute in the times that each takes alone.
+# computed from the times of each rank alone, as if the two shared the work without waiting.
 #
 # bench/uneven_ranks.sh PROGRAM MODEL TEXT
 #

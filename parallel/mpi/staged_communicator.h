@@ -38,9 +38,9 @@ struct WindowHead {
 // by host (ChainExchange) if fewer bytes then cross between hosts.
 // CommunicatorOptions::hierarchical decides otherwise.
 //
-// After an error, a message to another host may still read this rank's buffers, and those of the
-// communicator: keep both until the process ends. A rank of this host may still read the addresses
-// where they were, and then fails too.
+// After an error, a message to another host may still read this rank's buffers, and the scratch
+// space of the communicator: keep both until the process ends. A rank of this host may still read
+// the addresses where they were, and then fails too.
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Transport> transport, const std::string& name,
@@ -120,7 +120,7 @@ class StagedCommunicator final : public Communicator {
   std::vector<std::byte> scratch_;
   std::vector<WireCall> their_calls_;                   // by rank
   std::vector<DirectExchange::Buffers> their_buffers_;  // by rank; only ranks of this host
-  // Of the round being consumed: by rank or, in a chain, by place on this host.
+  // The pieces that are being consumed, by rank or, in a chain, by place on this host.
   std::vector<const std::byte*> pieces_;
   WireCall own_call_;
   std::uint64_t calls_ = 0;
