@@ -21,8 +21,8 @@ class CollectivePlan {
     return {whole_parts(kMiB), whole_parts(16 * kMiB), whole_parts(256 * kMiB)};
   }
   std::size_t largest() const { return sizes().back(); }
-  // Returns the number of calls, which is the same on every rank, since all make the same calls.
-  // They take a tenth of `seconds` at some GB/s.
+  // Returns how often a measurement calls a collective: as often as fits a tenth of `seconds` at 4
+  // GB/s, and 1 to 1000 times. It depends only on the options, so all ranks make as many calls.
   int iterations(std::size_t bytes) const {
     const double calls = options_.seconds / 10 * 4e9 / static_cast<double>(bytes);
     return std::clamp(static_cast<int>(calls), 1, 1000);

@@ -30,55 +30,64 @@ limit_rate() {
       burst 256kb latency 100ms
   done
 }
-
-# report NAME RATE FORTH BACK STEP_S: the bytes are of all steps.
-report() {
-  printf '{"name": "%s", "ranks": %d, "rate": "%s", "step_s": %s, "forth_bytes": %d, "back_bytes": %d}\n' \
-    "$1" "$ranks" "$2" "$5" $(($3 / steps)) $(($4 / steps))
+lift_limit() {
+  for host in 0 1; do
+    ip netns exec "terrace$id-$host" tc qdisc delete dev "terr$id-$host" root 2>/dev/null || true
+  done
 }
 
-# ours NAME RATE FLAGS...
+# ours STEPS FLAGS...: trains, and prints the median seconds of the steps after the first.
 ours() {
-  local name=$1 rate=$2
-  shift 2
+  local count=$1
+  shift
   rm -rf "$work/run"
-  local before=("$(carried_bytes 0)" "$(carried_bytes 1)")
   on_two_hosts "$ranks" "$program" train --model "$model" --init random --data "$text" --tokenizer bytes \
-    "${batch[@]}" --precision fp32 --max-steps "$steps" --validation-fraction 0 --threads 1 --host-memory 1GiB \
+    "${batch[@]}" --precision fp32 --max-steps "$count" --validation-fraction 0 --threads 1 --host-memory 1GiB \
     --progress off --checkpoint-every 1000 --run-dir "$work/run" "$@" >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; return 1; }
-  local after=("$(carried_bytes 0)" "$(carried_bytes 1)")
-  local seconds
-  seconds=$("$python" -c 'import json, statistics, sys
+  "$python" -c 'import json, statistics, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
-print(statistics.median(row["step_s"] for row in rows[1:]))' "$work/run/metrics.jsonl")
-  report "$name" "$rate" $((after[0] - before[0])) $((after[1] - before[1])) "$seconds"
+print(statistics.median(row["step_s"] for row in rows[1:] or rows))' "$work/run/metrics.jsonl"
 }
 
-# gloo STRATEGY RATE
+# gloo STEPS STRATEGY: does the same with PyTorch.
 gloo() {
-  local before=("$(carried_bytes 0)" "$(carried_bytes 1)") processes=()
+  local processes=() warmup=$(($1 > 1 ? 1 : 0))
   for ((rank = 0; rank < ranks; ++rank)); do
     local host=$((rank * 2 / ranks))
     ip netns exec "terrace$id-$host" env RANK=$rank WORLD_SIZE="$ranks" MASTER_ADDR="${hosts[0]}" MASTER_PORT=29511 \
       GLOO_SOCKET_IFNAME="terr$id-$host" "$python" "$here/peers/gloo_ranks.py" --model "$model" --data "$text" \
-      --strategy "$1" --steps $((steps - 1)) >"$work/gloo-$rank" 2>"$work/gloo-$rank.log" &
+      --strategy "$2" --warmup $warmup --steps $(($1 - warmup)) >"$work/gloo-$rank" 2>"$work/gloo-$rank.log" &
     processes+=($!)
   done
   for process in "${processes[@]}"; do
     wait "$process" || { tail -5 "$work"/gloo-*.log >&2; return 1; }
   done
-  local after=("$(carried_bytes 0)" "$(carried_bytes 1)")
-  report "$1" "$2" $((after[0] - before[0])) $((after[1] - before[1])) \
-    "$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["step_s"])' "$work/gloo-0")"
+  "$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["step_s"])' "$work/gloo-0"
+}
+
+# measure NAME RATE COMMAND ARGUMENTS...: COMMAND takes the number of steps before its arguments. The
+# bytes of a step are the difference between a run of one step and one of several.
+measure() {
+  local name=$1 rate=$2 command=$3
+  shift 3
+  lift_limit
+  local start=("$(carried_bytes 0)" "$(carried_bytes 1)")
+  "$command" 1 "$@" >/dev/null || return 1
+  local one=("$(carried_bytes 0)" "$(carried_bytes 1)") seconds
+  limit_rate "$rate"
+  seconds=$("$command" "$steps" "$@") || return 1
+  local all=("$(carried_bytes 0)" "$(carried_bytes 1)")
+  printf '{"name": "%s", "ranks": %d, "rate": "%s", "step_s": %s, "forth_bytes": %d, "back_bytes": %d}\n' \
+    "$name" "$ranks" "$rate" "$seconds" \
+    $(((all[0] - 2 * one[0] + start[0]) / (steps - 1))) $(((all[1] - 2 * one[1] + start[1]) / (steps - 1)))
 }
 
 for rate in "$@"; do
-  limit_rate "$rate"
   for stage in 1 3; do
-    ours "terrace-zero-$stage" "$rate" --zero-stage $stage
-    ours "terrace-zero-$stage-between-all" "$rate" --zero-stage $stage --hierarchical-collectives off
+    measure "terrace-zero-$stage" "$rate" ours --zero-stage $stage
+    measure "terrace-zero-$stage-between-all" "$rate" ours --zero-stage $stage --hierarchical-collectives off
   done
-  gloo ddp "$rate"
-  gloo fsdp2 "$rate" || echo "fsdp2 did not run over Gloo here" >&2
+  measure ddp "$rate" gloo ddp
+  measure fsdp2 "$rate" gloo fsdp2 || echo "fsdp2 did not run over Gloo here" >&2
 done

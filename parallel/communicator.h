@@ -13,9 +13,9 @@
 #include "memory/device.h"
 #include "memory/tensor.h"
 
-// The interface to other ranks: collectives over a named group. Real runs use MPI (host memory) and
-// NCCL (device memory). The reference that tests compare with has its ranks as threads of one
-// process. All of them pass tests/conformance.
+// The interface to other ranks: collectives over a named group. Ranks communicate as threads of one
+// process, through MPI (host memory) or through NCCL (device memory). The threads are the reference
+// that tests compare with. All of them pass tests/conformance.
 namespace terrace {
 
 enum class ReduceOp : std::uint8_t { kSum, kMax };
@@ -84,8 +84,8 @@ struct CommunicatorOptions {
 // these aborts all communicators that were made together, and all that were split from them: every
 // rank gets the error, waiting or not, and no later call succeeds. Wrong sizes and dtypes that this
 // rank can see by itself fail a check. After a call has thrown, its target is undefined and no
-// other rank writes this rank's buffers any more. Another process may still read them, but its call
-// fails.
+// rank of this host writes this rank's buffers any more; another process may still read them, but
+// its call fails. The implementation says what messages to other hosts may do.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -19,10 +19,11 @@ namespace terrace {
 // once more if it belongs to another host than the last; in an exchange between all ranks it
 // crosses once for each rank that is on another host than its owner.
 //
-// The data is cut into *items*: a segment of one part for each place on a host. The rank at place i
-// reduces, on each host, the segments of the parts of the ranks at place i. In round t the host h
-// works on item t - h, so that all hosts work at the same time. HostLayout::is_in_rank_order() must
-// hold. This class says what is in each round; the staged communicator moves it.
+// Part r of the data belongs to rank r, and is cut into segments. An *item* is the k-th segment of
+// the part of every rank of one host. On every host, the rank at place i reduces the segment that
+// belongs to the rank at place i of that host. In round t the host h works on item t - h, so that
+// all hosts work at the same time. HostLayout::is_in_rank_order() must hold. This class says what
+// is in each round; the staged communicator moves it.
 //
 // The scratch space has four buffers: what a rank receives, and what it sends, in even and in odd
 // rounds. A receive is posted one round ahead. A buffer that was sent is free two rounds later.
@@ -91,7 +92,7 @@ class ChainExchange {
 // The bytes that cross between hosts in a reduction, by the chain or between all ranks.
 struct CrossingBytes {
   std::uint64_t total = 0;
-  std::uint64_t busiest = 0;  // what the host that sends or receives most sends or receives
+  std::uint64_t busiest = 0;  // the most bytes that any host sends, or receives
 };
 CrossingBytes chain_crossing(const CollectiveCall& call, const HostLayout& layout);
 CrossingBytes direct_crossing(const CollectiveCall& call, const HostLayout& layout);

@@ -20,7 +20,7 @@ namespace terrace {
 struct WindowHead {
   alignas(64) std::atomic<std::uint64_t> arrived;  // calls begun
   alignas(64) std::atomic<std::uint64_t> given;    // rounds whose pieces are in the window
-  alignas(64) std::atomic<std::uint64_t> carried;  // rounds whose pieces from other hosts are, too
+  alignas(64) std::atomic<std::uint64_t> carried;  // rounds whose carried pieces are
   alignas(64) std::atomic<std::uint64_t> consumed;
   alignas(64) std::atomic<std::uint64_t> has_left;
   std::atomic<std::uint64_t> has_failed;  // one of its calls has thrown: its buffers may be gone

@@ -23,21 +23,26 @@ void check_rank_shares(const TrainOptions& options, CommandUse use) {
     throw ConfigError(fmt::format("--rank-shares with {}: {}", with, why), "give only one of them");
   };
   if (use == CommandUse::kPlan) {
-    throw ConfigError("--rank-shares: a plan has ranks of one speed, with equal parts of a step",
-                      "give --rank-shares equal, or leave it out");
+    throw ConfigError(
+        "--rank-shares: terrace plan gives all data-parallel ranks the same number of "
+        "micro-batches",
+        "give --rank-shares equal, or leave it out");
   }
   if (options.run.record_hashes) {
-    refuse("--record-hashes", "terrace diff compares micro-batches by their number on a rank");
+    refuse("--record-hashes",
+           "terrace diff pairs micro-batches by their position on a rank, which depends on the "
+           "shares");
   }
   if (!options.batch.accumulation_schedule.empty()) {
-    refuse("--accumulation-schedule", "the number of micro-batches of a rank is constant");
+    refuse("--accumulation-schedule",
+           "a rank with a share has the same number of micro-batches in every step");
   }
   if (options.step.gradient_reduction == ReductionChoice::kMicroBatch) {
     refuse("--gradient-reduction micro-batch", "ranks would add gradients that some do not have");
   }
   if (options.step.pipeline_schedule == PipelineSchedule::kInterleaved) {
     refuse("--pipeline-schedule interleaved",
-           "it needs a multiple of the stages as the number of micro-batches of every rank");
+           "every rank's number of micro-batches must be a multiple of the number of stages");
   }
 }
 

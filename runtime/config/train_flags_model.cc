@@ -230,14 +230,15 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
     {{"micro-batch-size", "Batch", "N", "Samples per micro-batch on each data-parallel rank (1)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.micro_batch_size = v.integer(1); },
      [](const TrainOptions& o) { return toml_integer(o.batch.micro_batch_size); }},
-    {{"gradient-accumulation-steps", "Batch", "N", "Micro-batches per step (1)"},
+    {{"gradient-accumulation-steps", "Batch", "N",
+      "Micro-batches of a step on each data-parallel rank; the mean with --rank-shares (1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.batch.gradient_accumulation_steps = v.integer(1, 1'000'000);
      },
      [](const TrainOptions& o) { return toml_integer(o.batch.gradient_accumulation_steps); }},
     {{"accumulation-schedule", "Batch", "N@STEP,...",
-      "Micro-batches per step, each number from its step on: 8@1,16@2001; in place of "
-      "--gradient-accumulation-steps"},
+      "N micro-batches of a step on each data-parallel rank from step STEP on: 8@1,16@2001; "
+      "replaces --gradient-accumulation-steps"},
      [](TrainOptions& o, const FlagValue& v) {
        o.batch.accumulation_schedule = read_accumulation_schedule(v);
      },

@@ -173,8 +173,8 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      },
      [](const TrainOptions& o) { return toml_number(o.ranks.collective_timeout_s); }},
     {{"rank-shares", "Ranks", "equal|N,N,...|auto",
-      "Parts of a step's micro-batches that data-parallel ranks have, as proportions; auto: by "
-      "measured time (equal)"},
+      "How the micro-batches of a step are divided among data-parallel ranks: equally, in these "
+      "proportions (a number for each rank), or by measured speed (equal)"},
      [](TrainOptions& o, const FlagValue& v) { read_rank_shares(v, o.ranks); },
      [](const TrainOptions& o) {
        if (o.ranks.measures_rank_shares) return toml_string(kAutomatic);
@@ -183,8 +183,9 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
                   : toml_string(fmt::format("{}", fmt::join(o.ranks.rank_shares, ",")));
      }},
     {{"hierarchical-collectives", "Ranks", "auto|on|off",
-      "Whether MPI ranks of a host pass data of other hosts on to each other, so that it crosses "
-      "the network once (auto: where that is predicted to be faster)"},
+      "How MPI ranks on several hosts exchange data. off: every rank sends to every rank of the "
+      "other hosts; on: gathered data goes once to each host, and sums go from host to host; auto: "
+      "as on, but sums only if fewer bytes then cross between hosts (auto)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.ranks.hierarchical_collectives = static_cast<HierarchicalUse>(v.choice(kAutoOnOff));
      },

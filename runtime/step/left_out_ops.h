@@ -5,14 +5,13 @@
 
 #include "runtime/step/program.h"
 
-// A program is compiled for some number of micro-batches, and a run of it may have fewer: the first
-// ones. The run then leaves out the ops of the later micro-batches: their computation, the movement
-// of their activations, and messages with hidden states between tensor-parallel ranks and pipeline
-// stages. All other ops are as in a full run: parameters, gradients and updates move, and
-// data-parallel ranks meet in the same collectives. The first micro-batch begins a gradient and
-// later ones add to it, so the gradient has the bits of a program that was compiled for as many
-// micro-batches as the run has. An op that is left out counts as done, takes no time and moves no
-// bytes.
+// A program is compiled for a number of micro-batches. One execution of it may have fewer: the
+// first ones. It then leaves out the ops of the others: their computation, the movement of their
+// activations, the collectives of tensor-parallel ranks on them, and their messages between
+// pipeline stages. All other ops are as in a full execution: parameters, gradients and updates
+// move, and data-parallel ranks meet in the same collectives. The first micro-batch begins a
+// gradient and later ones add to it, so the gradient has the bits of a program that was compiled
+// for the smaller number. An op that is left out counts as done, takes no time and moves no bytes.
 namespace terrace {
 
 // As RunInput::micro_batches: the run has all micro-batches of its program.

@@ -27,7 +27,8 @@ void check_shares(const TrainOptions& options, std::int64_t ranks) {
   }
   if (options.ranks.measures_rank_shares && options.batch.gradient_accumulation_steps == 1) {
     throw ConfigError(flag + " auto: every rank has one micro-batch, which cannot be divided",
-                      "raise --gradient-accumulation-steps, and lower --micro-batch-size as much");
+                      "raise --gradient-accumulation-steps; to keep the size of the batch, divide "
+                      "--micro-batch-size by the same factor");
   }
 }
 
@@ -54,10 +55,10 @@ std::vector<std::int64_t> divide_by_shares(std::int64_t all,
   if (all % unit != 0) {
     const auto ranks = static_cast<std::int64_t>(shares.size());
     const std::int64_t steps = unit / std::gcd(unit, ranks);
-    throw ConfigError(
-        fmt::format("--rank-shares {}: the {} micro-batches of a step cannot be divided so",
-                    fmt::join(shares, ","), all),
-        fmt::format("give a multiple of {} as --gradient-accumulation-steps", steps));
+    throw ConfigError(fmt::format("--rank-shares {}: the {} micro-batches of a step cannot be "
+                                  "divided in these proportions",
+                                  fmt::join(shares, ","), all),
+                      fmt::format("give a multiple of {} as --gradient-accumulation-steps", steps));
   }
   std::vector<std::int64_t> parts;
   for (const std::int64_t share : shares) parts.push_back(all / unit * (share / divisor));

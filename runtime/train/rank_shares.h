@@ -19,7 +19,7 @@ namespace terrace {
 std::vector<std::int64_t> divide_by_shares(std::int64_t all,
                                            const std::vector<std::int64_t>& shares);
 
-// Divides `all` micro-batches so that the rank that is last ends as early as possible. `seconds`:
+// Divides `all` micro-batches so that the slowest rank finishes as early as possible. `seconds`:
 // the time that each rank takes for a micro-batch. Every rank gets 1 to `most`. `all` is at least
 // the number of ranks, and at most that number times `most`.
 std::vector<std::int64_t> divide_by_time(std::int64_t all, std::span<const double> seconds,
@@ -28,7 +28,7 @@ std::vector<std::int64_t> divide_by_time(std::int64_t all, std::span<const doubl
 // The micro-batches of a step over data-parallel ranks.
 struct DividedStep {
   std::int64_t all = 1;
-  std::int64_t most = 1;              // that a rank may get: what the step is compiled for
+  std::int64_t most = 1;  // the largest number that a rank may get; the step is compiled for it
   std::vector<std::int64_t> by_rank;  // empty: equal, or not measured yet
 
   // Takes numbers that were measured before, if they divide this step too.
@@ -40,8 +40,8 @@ struct DividedStep {
 DividedStep divided_step(const TrainOptions& options, std::int64_t data_ranks);
 
 // Sets the number of micro-batches that a rank's step is compiled for and, where shares are
-// measured, an evaluation to measure them with. Throws ConfigError if ranks, or steps, of different
-// numbers of micro-batches are asked for and cannot be.
+// measured, an evaluation to measure them with. Throws ConfigError if --rank-shares or
+// --accumulation-schedule does not work with this model or these ranks.
 void set_micro_batches(const TrainOptions& options, const RankGroup& ranks,
                        ModelRuntimeOptions& engine);
 
@@ -51,7 +51,8 @@ void set_micro_batches(const TrainOptions& options, const RankGroup& ranks,
 std::vector<std::int64_t> measure_shares(const DividedStep& step, ModelRuntime& engine,
                                          const RankSamples& samples, const RankGroup& ranks);
 
-// Returns a line for the console: "micro-batches of each step by rank: 5, 3 (measured)".
+// Returns a line for the console: "micro-batches of each step by data-parallel rank: 5, 3
+// (measured)".
 std::string describe_shares(const std::vector<std::int64_t>& by_rank, const std::string& origin);
 
 }  // namespace terrace

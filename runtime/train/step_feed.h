@@ -22,28 +22,31 @@ class StepFeed {
   // Borrows all. The options say how many micro-batches a step has, and which rank has which.
   StepFeed(const TrainOptions& options, RankSamples& samples, const RankGroup& ranks, Log& log);
 
-  // Return the samples, and their tokens, of all ranks in a step; the samples of the largest step;
-  // and the samples of all steps up to one.
+  // Returns the samples of a step, over all ranks.
   std::int64_t samples_of(std::int64_t step) const;
+  // Returns their tokens.
   std::int64_t tokens_of(std::int64_t step) const;
+  // Returns the samples of the largest step.
   std::int64_t samples_of_largest() const;
+  // Returns the samples of steps 1 to `step` together.
   std::int64_t samples_until(std::int64_t step) const;
-  // Returns how many times as many samples as this step the largest one has.
+  // Returns the samples of the largest step divided by the samples of this step.
   double largest_to(std::int64_t step) const;
-  // Return the tokens of a step in which every rank has all micro-batches of its program, and the
-  // tokens of the step that the plan is for.
+  // Returns the tokens of a step in which every rank has all micro-batches of its program.
   std::int64_t tokens_of_program() const;
+  // Returns the tokens of the step whose time is predicted: with --rank-shares auto all that the
+  // program has room for, else the tokens of the largest step.
   std::int64_t planned_tokens() const;
   // Returns whether all steps have the micro-batches that the plan is for, so that its predicted
   // time is theirs.
   bool has_steps_of_the_plan() const;
 
-  // Goes on behind the samples of a checkpoint. If the checkpoint is the run's own, also takes over
-  // the numbers of micro-batches that were measured for it.
+  // Continues after the last sample that a checkpoint has used. If the checkpoint is the run's own,
+  // also takes over the numbers of micro-batches that were measured for it.
   void go_on_from(const CheckpointProgress& progress, bool is_own);
-  // Gives each data-parallel rank its own number of micro-batches, if there are --rank-shares: as
-  // they say or, unless they were taken over, by measuring. Says on the console what they are.
-  // Called by all ranks before the first step.
+  // With --rank-shares, sets how many micro-batches each data-parallel rank has: from the given
+  // proportions, from the checkpoint, or by measuring. Says on the console what they are. Called by
+  // all ranks before the first step.
   void divide(ModelRuntime& engine, TrainConsole& console);
   // Returns the micro-batches of a step by data-parallel rank, if they were measured.
   std::vector<std::int64_t> measured_by_rank() const;

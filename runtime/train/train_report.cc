@@ -482,8 +482,10 @@ std::string TimeSummary::describe_ranks() const {
   const double ranks = static_cast<double>(waits.size());
   const double share = of_slowest / (ranks - 1) / seconds_;
   if (share >= kShortShare && of_slowest > kMuchLonger * of_next) {
-    return fmt::format("rank {} makes the others wait: {:.0f} % of the time in their collectives\n",
-                       rank, 100 * share);
+    return fmt::format(
+        "rank {} makes the others wait: their collectives waited for it {:.0f} % of the run's "
+        "time\n",
+        rank, 100 * share);
   }
   const double mean_share = of_all / ranks / seconds_;
   if (mean_share < kShortShare) return "";
