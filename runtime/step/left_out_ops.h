@@ -12,6 +12,7 @@
 // move, and data-parallel ranks meet in the same collectives. The first micro-batch begins a
 // gradient and later ones add to it, so the gradient has the bits of a program that was compiled
 // for the smaller number. An op that is left out counts as done, takes no time and moves no bytes.
+// Bodies of ops do not see it.
 namespace terrace {
 
 // As RunInput::micro_batches: the run has all micro-batches of its program.
