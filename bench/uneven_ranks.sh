@@ -51,7 +51,7 @@ each=6
 train() {
   local name=$1
   shift
-  "$program" train --model "$model" --init random --data "$text" --tokenizer bytes --sequence-length 128 \
+  "$program" train --model "$model" --init random --data "$text" --tokenizer bytes --sequence-length 256 \
     --precision fp32 --max-steps 6 --validation-fraction 0 --threads 1 --host-memory 1GiB --progress off \
     --checkpoint-every 1000 --run-dir "$work/$name" "$@"
 }
