@@ -1,7 +1,6 @@
 #include "parallel/mpi/chain_exchange.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "base/check.h"
 #include "parallel/rank_order.h"

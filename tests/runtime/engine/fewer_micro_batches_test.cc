@@ -121,23 +121,27 @@ class FewerMicroBatches : public testing::TestWithParam<const char*> {
   TemporaryDirectory directory_;
 };
 
+// Expects steps of `count` micro-batches to have the same bits in a program of as many and in a
+// larger one.
+void expect_bits_of_as_many(ModelRuntimeOptions options, std::int32_t count,
+                            std::int32_t of_program) {
+  const std::vector<Shares> steps(3, Shares{count});
+  options.placement.micro_batches = count;
+  Curve expected = train(options, steps);
+  options.placement.micro_batches = of_program;
+  Curve found = train(options, steps);
+  expected.losses.pop_back();  // their evaluations have other micro-batches
+  found.losses.pop_back();
+  EXPECT_EQ(found, expected);
+}
+
 TEST_P(FewerMicroBatches, HaveTheBitsOfAProgramOfAsMany) {
   for (const Variant& variant : variants()) {
     SCOPED_TRACE(variant.name);
-    for (const std::int32_t count : {1, 3}) {
-      ModelRuntimeOptions small = options_of(GetParam(), count);
-      ModelRuntimeOptions large = options_of(GetParam(), 5);
-      for (ModelRuntimeOptions* options : {&small, &large}) {
-        put_on_drive(*options);
-        variant.set(*options);
-      }
-      const std::vector<Shares> steps(4, Shares{count});
-      Curve expected = train(small, steps);
-      Curve found = train(large, steps);
-      expected.losses.pop_back();  // their evaluations have other micro-batches
-      found.losses.pop_back();
-      EXPECT_EQ(found, expected) << count;
-    }
+    ModelRuntimeOptions options = options_of(GetParam(), 5);
+    put_on_drive(options);
+    variant.set(options);
+    for (const std::int32_t count : {1, 3}) expect_bits_of_as_many(options, count, 5);
   }
 }
 
@@ -211,28 +215,15 @@ TEST_P(FewerMicroBatches, WorkWithTensorRanksAndStages) {
 INSTANTIATE_TEST_SUITE_P(Engine, FewerMicroBatches, testing::Values("gpt2", "llama", "gemma2"),
                          [](const auto& info) { return std::string(info.param); });
 
-// So many micro-batches are listed once and repeated.
+// A program of this many micro-batches lists them once and repeats them.
 TEST(FewerMicroBatchesOfMany, HaveTheBitsOfAProgramOfAsMany) {
-  const std::vector<Shares> steps(2, Shares{3});
-  ModelRuntimeOptions small = options_of("llama", 3);
-  ModelRuntimeOptions large = options_of("llama", 96);
-  Curve expected = train(small, steps);
-  Curve found = train(large, steps);
-  expected.losses.pop_back();
-  found.losses.pop_back();
-  EXPECT_EQ(found, expected);
+  expect_bits_of_as_many(options_of("llama", 3), 3, 96);
 }
 
 TEST(FewerMicroBatchesOfAnAdapter, DropWhatAProgramOfAsManyDrops) {
-  const std::vector<Shares> steps(3, Shares{2});
-  ModelRuntimeOptions small = options_of("llama", 2);
-  ModelRuntimeOptions large = options_of("llama", 4);
-  for (ModelRuntimeOptions* options : {&small, &large}) add_dropping_adapter(*options);
-  Curve expected = train(small, steps);
-  Curve found = train(large, steps);
-  expected.losses.pop_back();
-  found.losses.pop_back();
-  EXPECT_EQ(found, expected);
+  ModelRuntimeOptions options = options_of("llama", 2);
+  add_dropping_adapter(options);
+  expect_bits_of_as_many(options, 2, 4);
 }
 
 TEST(FewerMicroBatchesMisuse, ImpossibleNumbersAndModelsAreRefused) {
