@@ -33,4 +33,20 @@ void set_state_views(ParameterUpdate& update, const StateFormat& format, std::by
       format.master == MasterForm::kParameter ? update.parameter : part_view(layout.master);
 }
 
+ParameterUpdate part_of_update(const ParameterUpdate& update, std::int64_t begin,
+                               std::int64_t count) {
+  TERRACE_CHECK_EQ(begin % kMomentBlock, 0);
+  TERRACE_CHECK_EQ(count % kMomentBlock, 0);
+  const auto cut = [&](TensorView& of, std::int64_t elements_of_value) {
+    if (of.data == nullptr || of.elements() == 0) return;
+    of = view(of.data + static_cast<std::size_t>(begin / elements_of_value) * size_of(of.dtype),
+              of.dtype, count / elements_of_value);
+  };
+  ParameterUpdate part = update;
+  for (TensorView* const of : {&part.gradient, &part.master, &part.parameter}) cut(*of, 1);
+  for (TensorView& slot : part.slots) cut(slot, 1);
+  for (TensorView& exponents : part.exponents) cut(exponents, kMomentBlock);
+  return part;
+}
+
 }  // namespace terrace

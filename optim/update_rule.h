@@ -112,4 +112,9 @@ RuleOptions standard_options(const UpdateRule& rule);
 void set_state_views(ParameterUpdate& update, const StateFormat& format, std::byte* state,
                      std::int64_t elements);
 
+// Returns the views of the elements [begin, begin + count) of an update, both multiples of
+// kMomentBlock. The fields that are no views are copied.
+ParameterUpdate part_of_update(const ParameterUpdate& update, std::int64_t begin,
+                               std::int64_t count);
+
 }  // namespace terrace

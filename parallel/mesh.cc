@@ -21,6 +21,18 @@ MeshShape mesh_of(int ranks, int tensor, int pipeline) {
   return {.data = ranks / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
 }
 
+MeshShape with_islands(const MeshShape& shape, int island_ranks) {
+  TERRACE_CHECK_LT(0, island_ranks);
+  if (shape.data % island_ranks != 0) {
+    throw ConfigError(fmt::format("{} data-parallel ranks cannot be divided into islands of {}",
+                                  shape.data, island_ranks),
+                      "give islands a number of ranks that divides the data-parallel ranks");
+  }
+  MeshShape divided = shape;
+  divided.islands = shape.data / island_ranks;
+  return divided;
+}
+
 MeshPosition position_of(const MeshShape& shape, int rank) {
   TERRACE_CHECK_LE(0, rank);
   TERRACE_CHECK_LT(rank, shape.ranks());
@@ -43,6 +55,14 @@ MeshGroups make_mesh_groups(Communicator& world, const MeshShape& shape) {
   groups.position = at;
   groups.data = world.split(at.pipeline * shape.tensor + at.tensor, at.data,
                             fmt::format("dp(tp={},pp={})", at.tensor, at.pipeline));
+  if (shape.islands > 1) {
+    const int island = at.data / shape.island_ranks();
+    const int place = at.data % shape.island_ranks();
+    groups.island =
+        groups.data->split(island, place, fmt::format("{} island {}", groups.data->name(), island));
+    groups.inter_island = groups.data->split(
+        place, island, fmt::format("{} across islands {}", groups.data->name(), place));
+  }
   groups.tensor = world.split(at.pipeline * shape.data + at.data, at.tensor,
                               fmt::format("tp(dp={},pp={})", at.data, at.pipeline));
   groups.pipeline = world.split(at.data * shape.tensor + at.tensor, at.pipeline,

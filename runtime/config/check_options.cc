@@ -162,6 +162,13 @@ void check_lora(const ModelOptions& model) {
 }
 
 void check_parallelism(const StepOptions& step) {
+  if (step.island_ranks.has_value() && step.zero_partition == ZeroPartition::kAll) {
+    throw ConfigError(
+        fmt::format("--island-ranks {} without islands: --zero-partition all divides states over "
+                    "all data-parallel ranks",
+                    *step.island_ranks),
+        "give --zero-partition hpz or hsdp, or leave --island-ranks out");
+  }
   if (step.sequence_parallel.value_or(false) && step.tensor_parallel == 1) {
     throw ConfigError(
         "--sequence-parallel on: the tensor-parallel ranks would share the rows, but "

@@ -357,9 +357,19 @@ class DsSettings {
     if (is_on("zero_optimization.cpu_offload")) {
       set("place-optimizer", "zero_optimization.cpu_offload", {"host"});
     }
+    islands("zero_optimization.zero_hpz_partition_size", "hpz", 1);
+    islands("zero_optimization.mics_shard_size", "hsdp", -1);
     offload("zero_optimization.offload_param", "place-parameters");
     offload("zero_optimization.offload_optimizer", "place-optimizer");
     if (!drives_.empty()) set("nvme", drives_at_, drives_);
+  }
+
+  // The number that a key has without islands is `none`.
+  void islands(const std::string& at, const char* partition, std::int64_t none) {
+    const Json* ranks = keys_.find(at);
+    if (ranks == nullptr || text_of(*ranks) == std::to_string(none)) return;
+    set("zero-partition", at, {partition});
+    set("island-ranks", at, {text_of(*ranks)});
   }
 
   void offload(const std::string& block, std::string_view flag) {

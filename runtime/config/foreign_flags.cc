@@ -24,7 +24,8 @@ constexpr std::string_view kPrecision = "bf16 (the default), fp32, or fp16 on GP
 constexpr std::string_view kRunDir = "the directory for metrics, checkpoints and final/";
 constexpr std::string_view kResume = "the path of a checkpoint-N, or auto for the last one";
 constexpr std::string_view kZero =
-    "0 to 3 as in DeepSpeed; FSDP's SHARD_GRAD_OP is 2, its FULL_SHARD is 3";
+    "0 to 3 as in DeepSpeed; FSDP's SHARD_GRAD_OP is 2, its FULL_SHARD is 3, and its HYBRID_SHARD "
+    "is 3 with --zero-partition hsdp";
 constexpr std::string_view kSizes =
     "--model gives the sizes of the model: a directory with a config.json, or a preset";
 constexpr std::string_view kOffload = "host, or nvme with --nvme DIR";
@@ -371,8 +372,10 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"data-parallel-shard-degree", "zero-stage",
      "3 shards all state across the data-parallel ranks; these are the ranks left by tensor and "
      "pipeline parallelism"},
-    {"data-parallel-replicate-degree", "",
-     "leave it out: tensor and pipeline parallelism leave the remaining ranks to data parallelism"},
+    {"data-parallel-replicate-degree", "zero-partition",
+     "hsdp: each host has a replica; --island-ranks sets the ranks that share one"},
+    {"zero-hpz-partition-size", "island-ranks", "the same number, with --zero-partition hpz"},
+    {"mics-shard-size", "island-ranks", "the same number, with --zero-partition hsdp"},
     {"data-parallel-size", "",
      "leave it out: tensor and pipeline parallelism leave the remaining ranks to data parallelism"},
     {"tensor-model-parallel-size", "tensor-parallel", kSameNumber},

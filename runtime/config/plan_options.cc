@@ -71,6 +71,13 @@ void check_plan_modes(const PlanOptions& plan, bool sweeps) {
     throw ConfigError(fmt::format("{} and {} cannot be combined", one, other),
                       "give one of them at a time");
   }
+  if (!plan.auto_file.empty() && plan.train.step.zero_partition != ZeroPartition::kAll) {
+    throw ConfigError(
+        fmt::format("--auto with --zero-partition {}: the search compares only settings without "
+                    "islands",
+                    name_of(plan.train.step.zero_partition)),
+        "leave one of them out; terrace plan without --auto takes islands");
+  }
   if (plan.csv && !sweeps)
     throw ConfigError("--csv without --sweep", "leave it out, or use --json");
   if (plan.csv && plan.json)

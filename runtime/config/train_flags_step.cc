@@ -97,6 +97,25 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return o.step.zero_stage ? toml_integer(*o.step.zero_stage) : std::string{};
      }},
+    {{"zero-partition", "Step program", "all|hpz|hsdp",
+      "The data-parallel ranks that ZeRO stage 3 shards states over: all of them; those of an "
+      "island for the parameters, which are then gathered within a host (hpz), or for all states "
+      "(hsdp) (all)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.zero_partition = static_cast<ZeroPartition>(v.choice(kZeroPartitions));
+     },
+     [](const TrainOptions& o) { return toml_string(name_of(o.step.zero_partition)); }},
+    {{"island-ranks", "Step program", "auto|N",
+      "The data-parallel ranks of an island; auto: those of a host (auto)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.island_ranks.reset();
+       if (v.text() != kAutomatic)
+         o.step.island_ranks = static_cast<int>(v.integer(2, kPlannedRanksMax));
+     },
+     [](const TrainOptions& o) {
+       return o.step.island_ranks ? toml_integer(*o.step.island_ranks)
+                                  : toml_string(std::string(kAutomatic));
+     }},
     {{"gradient-reduction", "Step program", "step|micro-batch",
       "When gradients are reduced across ranks; micro-batch: less memory, but other bits (step)"},
      [](TrainOptions& o, const FlagValue& v) {

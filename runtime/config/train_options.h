@@ -15,6 +15,7 @@
 #include "optim/update_rules.h"
 #include "parallel/communicator.h"
 #include "parallel/pipeline_schedule.h"
+#include "parallel/zero_partition.h"
 #include "runtime/config/step_range.h"
 #include "runtime/data/validation_sets.h"
 
@@ -163,6 +164,8 @@ struct StepOptions {
   // The speeds of the pipeline stages relative to each other; empty: all are equally fast.
   std::vector<double> stage_speeds;
   std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
+  ZeroPartition zero_partition = ZeroPartition::kAll;
+  std::optional<int> island_ranks;  // data-parallel ranks; unset: those of a host
 };
 
 struct RankOptions {

@@ -22,6 +22,8 @@ class FirstCalls {
 
   void make(const SummedTypes& types) {
     connect_group(end_of(ranks_.data), types.gradients);
+    connect_group(end_of(ranks_.island), DType::kF32);
+    connect_group(end_of(ranks_.inter_island), DType::kF32);
     connect_group(end_of(ranks_.tensor), types.hidden);
     connect_stages();
     if (stream_ == nullptr) connect_group(ranks_.world, DType::kF32);

@@ -30,7 +30,26 @@ void ExchangeBodies::run(const Op& op, const RunInput& input, NativeStream strea
     default:
       TERRACE_CHECK(op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter ||
                     op.kind == OpKind::kAllGather);
-      return op.lane == Lane::kTensor ? tensor_collective(op, stream) : collective(op, stream);
+      if (op.lane == Lane::kTensor) return tensor_collective(op, stream);
+      if (op.lane != Lane::kCollective) return island_gather(op, stream);
+      return collective(op, stream);
+  }
+}
+
+// The home of an island's rank has a piece of the chunk for each island (HomePart). The pieces of
+// one number, of all ranks of the island, are neighbours in the chunk.
+void ExchangeBodies::island_gather(const Op& op, NativeStream stream) const {
+  TERRACE_CHECK(op.kind == OpKind::kAllGather);
+  const StepGroup& group = op.lane == Lane::kIsland ? ranks_.island : ranks_.inter_island;
+  Communicator& ranks = communicator_for(group, *op.find(Role::kSource));
+  const std::span<std::byte> source = bytes_.of(*op.find(Role::kSource));
+  const std::span<std::byte> target = bytes_.of(*op.find(Role::kTarget));
+  const auto pieces = static_cast<std::size_t>(op.lane == Lane::kIsland ? model_.zero.islands : 1);
+  const std::size_t piece = source.size() / pieces;
+  const std::size_t gathered = piece * static_cast<std::size_t>(ranks.size());
+  for (std::size_t i = 0; i < pieces; ++i) {
+    ranks.all_gather(view(target.subspan(i * gathered, gathered)),
+                     view(source.subspan(i * piece, piece)), stream);
   }
 }
 

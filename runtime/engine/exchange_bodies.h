@@ -21,6 +21,7 @@ class ExchangeBodies {
 
  private:
   void collective(const Op& op, NativeStream stream) const;
+  void island_gather(const Op& op, NativeStream stream) const;
   void tensor_collective(const Op& op, NativeStream stream) const;
   void pass_between_stages(const Op& op, NativeStream stream) const;
   void gather_sums(const Op& op, const RunInput& input, NativeStream stream) const;

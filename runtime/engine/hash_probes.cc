@@ -378,9 +378,9 @@ void HashProbes::add_norm(const Op& op) {
 // --- updates ------------------------------------------------------------------------------------
 
 void HashProbes::add_update(const Op& op) {
-  const ChunkPart home = model_.home_part(StateClass::kOptimizer, op.group, op.chunk);
+  const HomePart home = model_.home_part(StateClass::kOptimizer, op.group, op.chunk);
   const ChunkPart own = model_.shard(op.group, op.chunk, training_.place.data);
-  const std::int64_t first = model_.zero.of_optimizer() ? 0 : own.begin;
+  const std::int64_t first = home.place_of(own.begin).value();
   TERRACE_CHECK_LE(first + own.count, home.count);
   const auto part = [&](std::size_t bytes) {
     return Part{static_cast<std::size_t>(first) * bytes,
@@ -409,7 +409,7 @@ void HashProbes::add_state(const Op& op, bool is_output, std::int64_t first, std
   const Access* state = op.find(Role::kState);
   if (state == nullptr) return;
   const StateFormat& format = model_.format_of(op.group);
-  const ChunkPart home = model_.home_part(StateClass::kOptimizer, op.group, op.chunk);
+  const HomePart home = model_.home_part(StateClass::kOptimizer, op.group, op.chunk);
   const StateLayout layout = format.layout(home.count);
   const auto part = [&](const StatePart& of) {
     const std::size_t bytes = size_of(of.dtype);

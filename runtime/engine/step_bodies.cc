@@ -117,17 +117,29 @@ bool StepBodies::failed(const std::exception_ptr& error) noexcept {
 }
 
 void StepBodies::update(const Op& op, NativeStream stream) {
-  const ChunkPart part = model_.home_part(StateClass::kOptimizer, op.group, op.chunk);
-  const std::int64_t first = model_.chunk_begin(op.group, op.chunk) + part.begin;
-  ParameterUpdate update;
-  update.gradient = view(bytes_.data(op, Role::kGradient), model_.gradient_type, part.count);
-  if (gradients_.is_giving()) {
-    (*gradients_.sink())(op.group, first,
-                         {update.gradient.as<float>(), static_cast<std::size_t>(part.count)});
+  const HomePart home = model_.home_part(StateClass::kOptimizer, op.group, op.chunk);
+  ParameterUpdate whole;
+  whole.gradient = view(bytes_.data(op, Role::kGradient), model_.gradient_type, home.count);
+  whole.parameter =
+      view(bytes_.data(op, Role::kParameters), model_.parameter_type(op.group), home.count);
+  set_state_views(whole, model_.format_of(op.group), bytes_.data(op, Role::kState), home.count);
+  for (std::int32_t piece = 0; piece < home.pieces; ++piece) {
+    update_piece(op, home, piece, whole, stream);
   }
-  update.parameter =
-      view(bytes_.data(op, Role::kParameters), model_.parameter_type(op.group), part.count);
-  set_state_views(update, model_.format_of(op.group), bytes_.data(op, Role::kState), part.count);
+}
+
+// Updates the elements of a piece, which are neighbours in the chunk.
+void StepBodies::update_piece(const Op& op, const HomePart& home, std::int32_t piece,
+                              const ParameterUpdate& whole, NativeStream stream) {
+  const std::int64_t begin = piece * home.piece_elements();
+  const std::int64_t first = model_.chunk_begin(op.group, op.chunk) + home.element_at(begin);
+  ParameterUpdate update =
+      home.pieces == 1 ? whole : part_of_update(whole, begin, home.piece_elements());
+  if (gradients_.is_giving()) {
+    (*gradients_.sink())(
+        op.group, first,
+        {update.gradient.as<float>(), static_cast<std::size_t>(home.piece_elements())});
+  }
   const ParameterGroup& group = model_.groups.at(static_cast<std::size_t>(op.group));
   const FurtherRule of = optimizer_.rule_of(group.rule);
   update.options = of.numbers;

@@ -66,6 +66,8 @@ class StepBodies final : public OpBodies {
   void accumulate(const Op& op, NativeStream stream);
   void norm_partials(const Op& op, NativeStream stream);
   void update(const Op& op, NativeStream stream);
+  void update_piece(const Op& op, const HomePart& home, std::int32_t piece,
+                    const ParameterUpdate& whole, NativeStream stream);
   void update_with_checksums(const UpdateRule& rule, const ParameterUpdate& update,
                              const UpdateChecksums::Parts& parts);
   const LaneKernels& kernels_of(const Op& op) const;

@@ -76,6 +76,8 @@ StepRanks StepCommunicators::ranks() const {
   ranks.shape = shape_;
   ranks.position = host_.mesh.position;
   ranks.data = both(host_.mesh.data, device_.mesh.data);
+  ranks.island = both(host_.mesh.island, device_.mesh.island);
+  ranks.inter_island = both(host_.mesh.inter_island, device_.mesh.inter_island);
   ranks.world = steps_.get();
   ranks.tensor = both(host_.mesh.tensor, device_.mesh.tensor);
   ranks.links = {both(host_.forth.next, device_.forth.next),

@@ -47,6 +47,8 @@ struct StepRanks {
   MeshShape shape;
   MeshPosition position;
   StepGroup data;                   // the ranks of this stage; collective lane
+  StepGroup island;                 // of these, the ranks of this one's island; island lane
+  StepGroup inter_island;           // of these, one rank of each island; inter_island lane
   Communicator* world = nullptr;    // all; collective lane, for the sums at the end of a step
   StepGroup tensor;                 // the ranks that share units with this one; tensor lane
   StageLinks links;                 // between the stages of this data-parallel rank

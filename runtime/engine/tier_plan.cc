@@ -18,7 +18,9 @@ namespace terrace {
 namespace {
 
 ZeroSharding sharding_of(const TierRuntimeOptions& options) {
-  return {options.zero_stage, options.ranks.shape.data, options.ranks.position.data};
+  const MeshShape& shape = options.ranks.shape;
+  return {options.zero_stage, shape.data, options.ranks.position.data, shape.islands,
+          options.zero_partition};
 }
 
 // Cuts the model into pieces that take about equally long.

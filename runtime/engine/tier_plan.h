@@ -7,6 +7,7 @@
 
 #include "base/function_ref.h"
 #include "offload/nvme_store.h"
+#include "parallel/zero_partition.h"
 #include "runtime/engine/compute_backend.h"
 #include "runtime/engine/optimizer_options.h"
 #include "runtime/engine/step_ranks.h"
@@ -47,6 +48,8 @@ struct TierRuntimeOptions {
   // has up to 16 times as many where they fit.
   std::int64_t chunk_elements = kChunkElements;
   std::int32_t zero_stage = 0;  // what data-parallel ranks share out
+  // Over which of them; with islands in the shape of the ranks.
+  ZeroPartition zero_partition = ZeroPartition::kAll;
   // The ranks of the step; by default this one alone. They include communicators of the devices
   // where the backend has an exchange. Outlive the runtime.
   StepRanks ranks;

@@ -98,6 +98,7 @@ void TierRuntime::check_communicators() const {
   const bool reaches = exchange_of(options_.backend) == nullptr;
   const bool lacks = (ranks.shape.ranks() > 1 && ranks.world == nullptr) ||
                      (ranks.shape.data > 1 && ranks.data.host == nullptr) ||
+                     (ranks.shape.islands > 1 && ranks.island.host == nullptr) ||
                      (ranks.shape.tensor > 1 && ranks.tensor.host == nullptr) ||
                      (!reaches && ranks.shape.ranks() > 1 && ranks.devices == nullptr);
   if (!lacks) return;

@@ -398,6 +398,19 @@ class UnitCheck {
                has_part(position.tensor, shape.tensor),
            "the position of this rank is outside the shape of the mesh",
            "set ranks.shape to at least 1 of each kind, and ranks.position inside it");
+    demand(shape.islands >= 1 && shape.data % shape.islands == 0,
+           fmt::format("there are {} islands of {} data-parallel ranks", shape.islands, shape.data),
+           "set ranks.shape.islands to a number that divides the data-parallel ranks");
+    demand(shape.islands == 1 || stage == 3,
+           fmt::format("there are {} islands, but zero_stage is {}", shape.islands, stage),
+           "set zero_stage to 3, or ranks.shape.islands to 1");
+    demand(shape.islands < std::max(shape.data, 2),
+           fmt::format("there are {} islands of one rank", shape.islands),
+           "set ranks.shape.islands to less than the data-parallel ranks");
+    demand(options_.zero_partition != ZeroPartition::kHsdp ||
+               !options_.placement.reduces_micro_batches,
+           "zero_partition is kHsdp, and gradients are reduced in each micro-batch",
+           "set reduces_micro_batches to false, or another partition");
     demand(shape.tensor == model_.tensor.ranks,
            fmt::format("there are {} tensor-parallel ranks, but the units are shared by {}",
                        shape.tensor, model_.tensor.ranks),

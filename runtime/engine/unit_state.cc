@@ -130,9 +130,9 @@ const UpdateRule& UnitState::rule_of(std::int32_t group) const {
 
 void UnitState::fill_home(StateClass state, const FillSource& source, std::int32_t group,
                           std::int64_t chunk, WorkerArena& workers) {
-  const ChunkPart here = model_.home_part(state, group, chunk);
+  const HomePart here = model_.home_part(state, group, chunk);
   const std::vector<FieldPart> parts = home_parts(state, group, here.count);
-  const std::int64_t home = model_.chunk_begin(group, chunk) + here.begin;
+  const std::int64_t first_element = model_.chunk_begin(group, chunk);
   const bool is_hashed = state == StateClass::kParameters && has_copies();
   homes_.write(state, group, chunk, [&](std::size_t first, std::span<std::byte> piece) {
     bool has_content = false;
@@ -146,17 +146,37 @@ void UnitState::fill_home(StateClass state, const FillSource& source, std::int32
       if (!std::exchange(has_content, true) && !is_whole) std::ranges::fill(piece, std::byte{0});
       const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
       const std::int64_t at = field_part.exponents ? values * kMomentBlock : values;
-      const Piece filled = {home + at, piece.subspan(begin - first, end - begin)};
-      if (state == StateClass::kParameters) {
-        fill_parameters(source, group, filled, workers);
-      } else {
-        fill_piece(source.elements, group, {field_part.field, part.dtype, field_part.exponents},
-                   filled, workers);
-      }
+      for_each_piece(here, at, field_part, piece.subspan(begin - first, end - begin),
+                     [&](const Piece& of_home) {
+                       const Piece filled = {first_element + of_home.begin, of_home.bytes};
+                       if (state == StateClass::kParameters) {
+                         fill_parameters(source, group, filled, workers);
+                       } else {
+                         fill_piece(source.elements, group,
+                                    {field_part.field, part.dtype, field_part.exponents}, filled,
+                                    workers);
+                       }
+                     });
     }
     if (is_hashed && has_content) parameters_hash_->add(piece);
     return has_content;
   });
+}
+
+// Divides the bytes of a field, from a place of the home on, where the home's pieces end.
+void UnitState::for_each_piece(const HomePart& home, std::int64_t place, const FieldPart& of,
+                               std::span<std::byte> bytes,
+                               FunctionRef<void(const Piece& piece)> visit) {
+  const std::size_t width = size_of(of.part.dtype);
+  const std::int64_t of_value = of.exponents ? kMomentBlock : 1;  // elements
+  const std::int64_t elements = home.piece_elements();
+  while (!bytes.empty()) {
+    const auto left = static_cast<std::size_t>((elements - place % elements) / of_value) * width;
+    const std::span<std::byte> piece = bytes.first(std::min(left, bytes.size()));
+    visit({home.element_at(place), piece});
+    bytes = bytes.subspan(piece.size());
+    place += static_cast<std::int64_t>(piece.size() / width) * of_value;
+  }
 }
 
 void UnitState::fill_parameters(const FillSource& source, std::int32_t group, const Piece& piece,
@@ -247,9 +267,9 @@ void UnitState::read_stored(std::int32_t group, std::int64_t begin, std::span<st
 
 std::size_t UnitState::in_home(StateClass state, std::int32_t group, std::int64_t chunk,
                                std::int64_t begin) const {
-  const ChunkPart home = model_.home_part(state, group, chunk);
-  TERRACE_CHECK_LE(home.begin, begin);
-  return static_cast<std::size_t>(begin - home.begin);
+  const std::optional<std::int64_t> place = model_.home_part(state, group, chunk).place_of(begin);
+  TERRACE_CHECK(place.has_value());
+  return static_cast<std::size_t>(*place);
 }
 
 StateLayout UnitState::state_layout(std::int32_t group, std::int64_t chunk) const {
@@ -292,8 +312,11 @@ bool UnitState::is_chunk_here(StateField field, std::int32_t group, std::int64_t
                               ElementSpan elements) const {
   const auto has = [&](StateClass state) {
     if (!model_.has_home(state, group)) return false;
-    const ChunkPart part = model_.home_part(state, group, chunk);
-    return part.begin <= elements.begin && elements.end <= part.begin + part.count;
+    const HomePart home = model_.home_part(state, group, chunk);
+    const std::optional<std::int64_t> first = home.place_of(elements.begin);
+    const std::optional<std::int64_t> last = home.place_of(elements.end - 1);
+    return first && last && *last - *first == elements.end - 1 - elements.begin &&
+           *first / home.piece_elements() == *last / home.piece_elements();
   };
   if (chunk >= model_.trained_chunks(group)) {
     return field != StateField::kMaster || has(StateClass::kParameters);

@@ -98,6 +98,11 @@ class UnitState {
     std::int64_t begin;
     std::span<std::byte> bytes;
   };
+  // Calls visit() with the bytes of each of the home's pieces, and the chunk's element that they
+  // begin with.
+  static void for_each_piece(const HomePart& home, std::int64_t place, const FieldPart& of,
+                             std::span<std::byte> bytes,
+                             FunctionRef<void(const Piece& piece)> visit);
   // Fills a piece of parameters; some of it may be bytes of quantised matrices.
   void fill_parameters(const FillSource& source, std::int32_t group, const Piece& piece,
                        WorkerArena& workers);

@@ -86,6 +86,8 @@ UpdateChecksums::UpdateChecksums(const Program& program, const ExecutorMemory& m
   if (store == nullptr) return;
   for (const Op& op : program.ops) {
     if (op.kind != OpKind::kUpdate || op.lane != Lane::kUpdate) continue;
+    const HomePart home = model.home_part(StateClass::kOptimizer, op.group, op.chunk);
+    if (home.pieces > 1) continue;  // a checksum may be of the bytes of two pieces
     Chunk chunk;
     const Access& state = *op.find(Role::kState);
     const Op* read = transfer_of(program, op, Lane::kRead, Account::kOptimizerState, state);
@@ -93,9 +95,7 @@ UpdateChecksums::UpdateChecksums(const Program& program, const ExecutorMemory& m
     if (read != nullptr && write != nullptr &&
         read->reads.front().buffer == write->writes.front().buffer) {
       const Place place(program, memory, *store, read->reads.front(), state);
-      const std::int64_t elements =
-          model.home_part(StateClass::kOptimizer, op.group, op.chunk).count;
-      chunk.has_state = add_state(chunk.parts, place, model.format_of(op.group).layout(elements));
+      chunk.has_state = add_state(chunk.parts, place, model.format_of(op.group).layout(home.count));
     }
     const Access& parameter = *op.find(Role::kParameters);
     write = transfer_of(program, op, Lane::kWrite, Account::kParameters, parameter);

@@ -47,6 +47,10 @@ AxisGroup group_of(MeshAxis axis, const RankSetting& setting) {
       return group_of(mesh.tensor, 1, setting.ranks_on_node);
     case MeshAxis::kData:
       return group_of(mesh.data, mesh.tensor, setting.ranks_on_node);
+    case MeshAxis::kIsland:
+      return group_of(mesh.island_ranks(), mesh.tensor, setting.ranks_on_node);
+    case MeshAxis::kInterIsland:
+      return group_of(mesh.islands, mesh.tensor * mesh.island_ranks(), setting.ranks_on_node);
     default:
       return group_of(mesh.pipeline, mesh.tensor * mesh.data, setting.ranks_on_node);
   }
@@ -120,7 +124,8 @@ MachineProfile rank_profile(const Machine& machine, const RankSetting& setting) 
     profile.compute_bytes_per_s = profile.memory_bytes_per_s;
     profile.upload_bytes_per_s = profile.download_bytes_per_s = profile.memory_bytes_per_s / 2;
   }
-  for (const MeshAxis axis : {MeshAxis::kData, MeshAxis::kTensor, MeshAxis::kPipeline}) {
+  for (const MeshAxis axis : {MeshAxis::kData, MeshAxis::kIsland, MeshAxis::kInterIsland,
+                              MeshAxis::kTensor, MeshAxis::kPipeline}) {
     link_of(profile, axis) = link_for(axis, machine, setting);
   }
   check_profile(profile);

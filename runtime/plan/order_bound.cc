@@ -7,8 +7,8 @@ namespace terrace {
 
 namespace {
 
-constexpr auto kMoving =
-    std::to_array({Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective});
+constexpr auto kMoving = std::to_array({Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite,
+                                        Lane::kCollective, Lane::kIsland, Lane::kInterIsland});
 
 // Returns whether a step of the unit's pass reads the group's parameters.
 bool reads(const std::vector<UnitStep>& pass, const UnitModel& unit, std::int32_t group) {
@@ -56,8 +56,8 @@ double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_
   const double room = static_cast<double>(compute_bytes);
   const double gradients = trained * sizeof(float);
   // Where ranks have shards, a load moves at least the other ranks' shards.
-  const double moved_part =
-      model.zero.of_parameters() ? static_cast<double>(model.zero.ranks - 1) / model.zero.ranks : 1;
+  const double parts = model.zero.parts(StateClass::kParameters);
+  const double moved_part = parts > 1 ? (parts - 1) / parts : 1;
   // The memory of processors keeps all sums. A device's memory keeps some, and the others cross the
   // link.
   const double for_backward = std::max(0.0, in_backward + (unified ? gradients : 0) - room);

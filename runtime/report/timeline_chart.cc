@@ -70,6 +70,7 @@ std::size_t count_blocks(const LaneTrace& trace, std::size_t steps, double least
 std::string_view class_of_lane(std::string_view lane) {
   constexpr auto kKnown = std::to_array<std::string_view>(
       {"compute", "upload", "download", "read", "write", "collective", "tensor", "update"});
+  if (lane == "island" || lane == "inter_island") return "collective";
   return std::ranges::find(kKnown, lane) == kKnown.end() ? "message" : lane;
 }
 

@@ -45,6 +45,18 @@ ChunkPart ChunkedModel::shard(std::int32_t group, std::int64_t chunk, std::int32
   return {rank * count, count};
 }
 
+std::int64_t HomePart::element_at(std::int64_t place) const {
+  const std::int64_t piece = piece_elements();
+  return begin + place / piece * stride + place % piece;
+}
+
+std::optional<std::int64_t> HomePart::place_of(std::int64_t element) const {
+  const std::int64_t piece = pieces == 1 ? 0 : (element - begin) / stride;
+  const std::int64_t in_piece = element - begin - piece * stride;
+  if (in_piece < 0 || in_piece >= piece_elements() || piece >= pieces) return std::nullopt;
+  return piece * piece_elements() + in_piece;
+}
+
 std::size_t ChunkedModel::state_bytes(StateClass state, std::int32_t group,
                                       std::int64_t elements) const {
   switch (state) {
@@ -65,8 +77,14 @@ std::int64_t ChunkedModel::home_chunks(StateClass state, std::int32_t group) con
   return info_of(state).use == StateUse::kEveryPass ? chunks(group) : trained_chunks(group);
 }
 
-ChunkPart ChunkedModel::home_part(StateClass state, std::int32_t group, std::int64_t chunk) const {
-  return zero.of(state) ? shard(group, chunk, zero.rank) : whole(group, chunk);
+HomePart ChunkedModel::home_part(StateClass state, std::int32_t group, std::int64_t chunk) const {
+  if (!zero.of(state)) return {.count = chunk_size(group, chunk)};
+  const std::int32_t pieces = zero.in_islands(state) ? zero.islands : 1;
+  const ChunkPart first = shard(group, chunk, zero.rank % zero.parts(state));
+  return {.begin = first.begin,
+          .count = pieces * first.count,
+          .pieces = pieces,
+          .stride = zero.parts(state) * first.count};
 }
 
 std::size_t ChunkedModel::home_bytes(StateClass state, std::int32_t group,

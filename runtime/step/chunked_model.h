@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/dtype.h"
 #include "memory/state_class.h"
 #include "optim/state_format.h"
+#include "parallel/zero_partition.h"
 #include "runtime/model/unit_model.h"
 
 // The states of a model's groups as chunks, which is how they are moved, stored and divided over
@@ -17,10 +19,29 @@ namespace terrace {
 // How the states are divided over data-parallel ranks: ZeRO (Rajbhandari et al. 2020,
 // arXiv:1910.02054). Stage 0 divides nothing, stage 1 the optimizer state, stage 2 also gradients,
 // stage 3 also parameters. With one rank all stages are the same.
+//
+// Ranks may form islands of equally many neighbours. Then stage 3 divides some states over the
+// ranks of an island only, and each island has all of them.
 struct ZeroSharding {
   std::int32_t stage = 0;
   std::int32_t ranks = 1;
   std::int32_t rank = 0;
+  std::int32_t islands = 1;
+  ZeroPartition partition = ZeroPartition::kAll;
+
+  std::int32_t island_ranks() const { return ranks / islands; }
+  std::int32_t island() const { return rank / island_ranks(); }
+  // Returns the number of parts that a state's chunks are divided into, of which a rank has one.
+  std::int32_t parts(StateClass state) const {
+    if (!of(state)) return 1;
+    return in_islands(state) ? island_ranks() : ranks;
+  }
+  // Returns whether each island has all of a state that its ranks divide.
+  bool in_islands(StateClass state) const {
+    const bool is_chosen = partition == ZeroPartition::kHsdp ||
+                           (partition == ZeroPartition::kHpz && state == StateClass::kParameters);
+    return is_chosen && islands > 1 && of(state);
+  }
 
   bool of(StateClass state) const { return ranks > 1 && stage >= info_of(state).divided_from; }
   bool of_optimizer() const { return of(StateClass::kOptimizer); }
@@ -32,6 +53,22 @@ struct ZeroSharding {
 struct ChunkPart {
   std::int64_t begin = 0;
   std::int64_t count = 0;
+};
+
+// The elements of a chunk that a home has: pieces of equal size, which are equally far from each
+// other in the chunk and lie one behind the other in the home. There are several where an island
+// has all parameters: one for each island, so that each rank finds its own shard at home.
+struct HomePart {
+  std::int64_t begin = 0;  // of the first piece, in the chunk
+  std::int64_t count = 0;  // of all pieces together
+  std::int32_t pieces = 1;
+  std::int64_t stride = 0;  // from the beginning of one piece to the beginning of the next
+
+  std::int64_t piece_elements() const { return count / pieces; }
+  // Returns the chunk's element that is at this place of the home.
+  std::int64_t element_at(std::int64_t place) const;
+  // Returns the place of an element in the home; none where it is not at home.
+  std::optional<std::int64_t> place_of(std::int64_t element) const;
 };
 
 // A model whose states are in chunks.
@@ -99,7 +136,7 @@ struct ChunkedModel : ComputeModel {
   std::int64_t home_chunks(StateClass state, std::int32_t group) const;
   // Returns the part of a chunk that the home of a state has. Gradients may be at home in parts
   // even where this says that they are whole: see Homes::is_sharded() (runtime/step/homes.h).
-  ChunkPart home_part(StateClass state, std::int32_t group, std::int64_t chunk) const;
+  HomePart home_part(StateClass state, std::int32_t group, std::int64_t chunk) const;
   std::size_t home_bytes(StateClass state, std::int32_t group, std::int64_t chunk) const;
   // Returns where a chunk begins in the home of a group, which has its chunks one behind the other.
   std::size_t home_offset(StateClass state, std::int32_t group, std::int64_t chunk) const;

@@ -222,13 +222,33 @@ void GradientMovement::follow(const GradientRecipe& recipe, Mover& mover, std::i
           add_norm_partials(mover, group, chunk, range);
         }
         break;
-      case RecipeStep::kToHome: {
-        const Range home = homes_.chunk(group, chunk);
-        if (range.buffer != home.buffer) mover.copy(range, home, number);
-        range = home;
-      }
+      case RecipeStep::kToHome:
+        range = taken_home(mover, group, chunk, range);
     }
   }
+}
+
+// Where each island has all gradients, the home has the parts of other islands' ranks too.
+Range GradientMovement::taken_home(Mover& mover, std::int32_t group, std::int64_t chunk,
+                                   const Range& range) {
+  const StepModel& model = state_.model;
+  Draft& draft = state_.draft;
+  const Range home = homes_.chunk(group, chunk);
+  const auto number = static_cast<std::int32_t>(chunk);
+  if (!model.zero.in_islands(StateClass::kGradients)) {
+    if (range.buffer != home.buffer) mover.copy(range, home, number);
+    return home;
+  }
+  const Tier tier = draft.tier_of(range);
+  Range gathered = home;
+  if (draft.tier_of(home) != tier) {
+    gathered =
+        draft.whole(draft.add_buffer(draft.name("grad[{}].{} gathered", group, chunk),
+                                     home.size_bytes, tier, Account::kGradients, Life::kTransient));
+  }
+  gather_between_islands(mover, model, range, gathered, number, Account::kGradients);
+  if (gathered.buffer != home.buffer) mover.copy(gathered, home, number);
+  return own_piece(model, home);
 }
 
 // Returns a finished chunk in the gradient's type: the chunk itself, or a rounded copy. The copy is
@@ -271,7 +291,9 @@ Range GradientMovement::reduced(Mover& mover, std::int32_t group, std::int64_t c
   const Range home = homes_.chunk(group, chunk);
   const bool goes_home =
       homes_.is_sharded(group) && state_.draft.tier_of(home) == state_.draft.tier_of(whole);
-  return reduce_to(mover, model, whole, goes_home ? home : own_shard(model, whole), number);
+  const bool in_islands = model.zero.in_islands(StateClass::kGradients);
+  const Range at_home = in_islands ? own_piece(model, home) : home;
+  return reduce_to(mover, model, whole, goes_home ? at_home : own_shard(model, whole), number);
 }
 
 // On the compute lane they would hold up the next backward until ranks have added this gradient.

@@ -20,12 +20,14 @@ std::vector<Tier> home_tiers(const StepPolicy& policy, StateClass state) {
   return tiers;
 }
 
-// Returns whether a rank has only its shard of the state at home in this tier. With ZeRO stage 1,
-// gradients are whole in the tier where they are computed. In any other tier only the shard is of
-// use.
-bool is_divided(const StepModel& model, const StepPolicy& policy, StateClass state, Tier tier) {
-  return model.zero.of(state) || (state == StateClass::kGradients && model.zero.of_optimizer() &&
-                                  tier != policy.compute_tier());
+// Returns the number of parts of a chunk of which a rank has one at home in this tier. With ZeRO
+// stage 1, gradients are whole in the tier where they are computed. In any other tier only the
+// shard is of use.
+std::int32_t parts_in(const StepModel& model, const StepPolicy& policy, StateClass state,
+                      Tier tier) {
+  const bool leaves_compute =
+      state == StateClass::kGradients && model.zero.of_optimizer() && tier != policy.compute_tier();
+  return leaves_compute && !model.zero.of(state) ? model.zero.ranks : model.zero.parts(state);
 }
 
 // Returns the life of a home in memory. Gradients are used up by the update, in the next step or at
@@ -55,7 +57,7 @@ Homes::Homes(Draft& draft, const StepModel& model, const StepPolicy& policy, Sta
       begins_(tiers_.size()) {
   for (std::int32_t g = 0; g < static_cast<std::int32_t>(tiers_.size()); ++g) {
     const Tier tier = tiers_[g];
-    is_sharded_.push_back(is_divided(model, policy, state, tier));
+    parts_.push_back(parts_in(model, policy, state, tier));
     if (!model.has_home(state, g)) continue;
     add_group(draft,
               {.name = draft.name("{}[{}]", home_names(state).buffer, g),
@@ -89,9 +91,8 @@ void Homes::add_group(Draft& draft, const Buffer& home, std::int32_t group) {
 }
 
 std::size_t Homes::chunk_bytes(std::int32_t group, std::int64_t chunk) const {
-  const ChunkPart part =
-      is_sharded(group) ? model_.shard(group, chunk, model_.zero.rank) : model_.whole(group, chunk);
-  return model_.state_bytes(state_, group, part.count);
+  const std::int64_t elements = model_.chunk_size(group, chunk) / parts(group);
+  return model_.state_bytes(state_, group, elements);
 }
 
 std::size_t Homes::group_bytes(std::int32_t group) const { return begins_.at(group).back(); }

@@ -30,8 +30,10 @@ class Homes {
   // is only for homes in memory.
   Range chunk(std::int32_t group, std::int64_t chunk) const;
   Range group(std::int32_t group) const;
-  // Returns whether only this rank's shards are at home here.
-  bool is_sharded(std::int32_t group) const { return is_sharded_.at(group); }
+  // Returns the number of parts of a chunk of which one is at home here.
+  std::int32_t parts(std::int32_t group) const { return parts_.at(group); }
+  // Returns whether only a part is at home here.
+  bool is_sharded(std::int32_t group) const { return parts(group) > 1; }
   // Return the bytes of these ranges. A group's home has its chunks one behind the other.
   std::size_t chunk_bytes(std::int32_t group, std::int64_t chunk) const;
   std::size_t group_bytes(std::int32_t group) const;
@@ -42,7 +44,7 @@ class Homes {
   const StepModel& model_;
   StateClass state_;
   std::vector<Tier> tiers_;
-  std::vector<bool> is_sharded_;
+  std::vector<std::int32_t> parts_;
   std::vector<std::vector<BufferId>> buffers_;  // per group: one buffer, or one per chunk
   // Per group: where each chunk begins in a home in memory, and behind the last chunk the home's
   // end.

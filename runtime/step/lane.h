@@ -12,19 +12,21 @@ namespace terrace {
 // A queue of ops, which start one after the other.
 enum class Lane : std::uint8_t {
   kCompute,
-  kUpload,      // host -> device
-  kDownload,    // device -> host
-  kRead,        // NVMe -> host
-  kWrite,       // host -> NVMe
-  kCollective,  // between data-parallel ranks; at the end of a step between all
-  kTensor,      // between tensor-parallel ranks
-  kSend,        // to the next pipeline stage; the last sends to the first
-  kReceive,     // from the stage before; the first receives from the last
-  kSendBack,    // the other way around
+  kUpload,       // host -> device
+  kDownload,     // device -> host
+  kRead,         // NVMe -> host
+  kWrite,        // host -> NVMe
+  kCollective,   // between data-parallel ranks; at the end of a step between all
+  kIsland,       // between the data-parallel ranks of an island
+  kInterIsland,  // between the data-parallel ranks with one place in their islands
+  kTensor,       // between tensor-parallel ranks
+  kSend,         // to the next pipeline stage; the last sends to the first
+  kReceive,      // from the stage before; the first receives from the last
+  kSendBack,     // the other way around
   kReceiveBack,
   kUpdate,  // optimizer and norms, on the CPU
 };
-inline constexpr std::size_t kLaneCount = 12;
+inline constexpr std::size_t kLaneCount = 14;
 
 enum class LaneKind : std::uint8_t {
   kCompute,     // computes: on the compute tier, or on the host beside it
@@ -36,8 +38,8 @@ enum class LaneKind : std::uint8_t {
 };
 
 // The direction of the mesh of ranks along which a lane connects ranks.
-enum class MeshAxis : std::uint8_t { kNone, kData, kTensor, kPipeline };
-inline constexpr std::size_t kMeshAxes = 4;
+enum class MeshAxis : std::uint8_t { kNone, kData, kIsland, kInterIsland, kTensor, kPipeline };
+inline constexpr std::size_t kMeshAxes = 6;
 
 struct LaneTraits {
   std::string_view name;
@@ -57,6 +59,8 @@ inline constexpr std::array<LaneTraits, kLaneCount> kLanes = {{
     {.name = "read", .kind = LaneKind::kDrive, .completes_in_order = false},
     {.name = "write", .kind = LaneKind::kDrive, .completes_in_order = false},
     {.name = "collective", .kind = LaneKind::kCollective, .axis = MeshAxis::kData},
+    {.name = "island", .kind = LaneKind::kCollective, .axis = MeshAxis::kIsland},
+    {.name = "inter_island", .kind = LaneKind::kCollective, .axis = MeshAxis::kInterIsland},
     {.name = "tensor", .kind = LaneKind::kCollective, .axis = MeshAxis::kTensor},
     {.name = "send", .kind = LaneKind::kSend, .axis = MeshAxis::kPipeline, .neighbour = 1},
     {.name = "receive", .kind = LaneKind::kReceive, .axis = MeshAxis::kPipeline, .neighbour = -1},

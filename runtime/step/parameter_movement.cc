@@ -53,8 +53,13 @@ BufferId ParameterMovement::load(std::int32_t group, std::size_t use) {
   const std::vector<Range> updated = std::exchange(updated_on_host_.at(group), {});
   const bool two_hops = state_.compute == Tier::kDevice && homes_.tier(group) == Tier::kNvme &&
                         std::ssize(updated) < model.chunks(group);
-  Load load = state_.load_of_now(updated_at_.at(group) + 1, model.group_bytes(group));
-  load.staging_bytes = two_hops ? 2 * homes_.chunk_bytes(group, 0) : 0;
+  // The pieces of two chunks at a time are on their way to be gathered.
+  const bool passes_pieces =
+      model.zero.in_islands(StateClass::kParameters) && homes_.tier(group) != state_.compute;
+  const std::size_t passing = 2 * homes_.chunk_bytes(group, 0);
+  Load load = state_.load_of_now(updated_at_.at(group) + 1,
+                                 model.group_bytes(group) + (passes_pieces ? passing : 0));
+  load.staging_bytes = two_hops ? passing : 0;
   load.target = arrived;
   load.group = group;
   load.use = use;
@@ -65,34 +70,60 @@ BufferId ParameterMovement::load(std::int32_t group, std::size_t use) {
     const Range target{arrived, static_cast<std::size_t>(model.chunk_begin(group, c)) * width,
                        static_cast<std::size_t>(model.chunk_size(group, c)) * width};
     const Range source = c < std::ssize(updated) ? updated[c] : homes_.chunk(group, c);
-    if (!homes_.is_sharded(group)) {
-      mover.copy(source, target, c);
-    } else if (state_.draft.tier_of(source) == state_.compute) {
-      gather_shards(mover, model, source, target, c);
+    if (homes_.is_sharded(group)) {
+      load_shards(mover, source, target, c);
     } else {
-      mover.copy(source, own_shard(model, target), c);
-      gather_shards(mover, model, own_shard(model, target), target, c);
+      mover.copy(source, target, c);
     }
     mover.next_chunk();
   }
   return arrived;
 }
 
-// With ZeRO stages 1 and 2 the home has the whole chunk, and a rank updates its shard of it. The
-// shards are gathered in memory: in the home, or on the way to it.
-UpdatedParameter ParameterMovement::for_update(const Task& task, Tier where) {
+// A shard whose home is in another tier first goes to its place in the target; or, where the home
+// has pieces of the chunk, to a place of its own.
+void ParameterMovement::load_shards(Mover& mover, const Range& home, const Range& target,
+                                    std::int32_t chunk) {
   const StepModel& model = state_.model;
+  Draft& draft = state_.draft;
+  const bool in_islands = model.zero.in_islands(StateClass::kParameters);
+  Range own = home;
+  if (draft.tier_of(home) != state_.compute) {
+    own = own_shard(model, target);
+    if (in_islands) {
+      own = draft.whole(draft.add_buffer(draft.name("pieces of {}.{}", target.buffer, chunk),
+                                         home.size_bytes, state_.compute, Account::kStaging,
+                                         Life::kTransient));
+    }
+    mover.copy(home, own, chunk);
+  }
+  if (in_islands) return gather_in_island(mover, model, own, target, chunk);
+  gather_shards(mover, model, own, target, chunk);
+}
+
+bool ParameterMovement::updates_part_of_home(std::int32_t group) const {
+  return state_.model.zero.parts(StateClass::kOptimizer) > homes_.parts(group);
+}
+
+Range ParameterMovement::own_part(std::int32_t group, const Range& home) const {
+  return homes_.is_sharded(group) ? own_piece(state_.model, home) : own_shard(state_.model, home);
+}
+
+// With ZeRO stages 1 and 2 the home has the whole chunk, and a rank updates its shard of it. The
+// shards are gathered in memory: in the home, or on the way to it. In islands, the home has the
+// shards of several ranks.
+UpdatedParameter ParameterMovement::for_update(const Task& task, Tier where) {
   UpdatedParameter parameter;
   parameter.home = homes_.chunk(task.group, task.chunk);
-  parameter.is_divided = model.zero.of_optimizer() && !homes_.is_sharded(task.group);
+  parameter.is_divided = updates_part_of_home(task.group);
   const bool in_place = updates_in_place(task, where);
   parameter.gathers_at_home =
       parameter.is_divided && !in_place && state_.draft.tier_of(parameter.home) != Tier::kNvme;
-  if (parameter.gathers_at_home) parameter.home = own_shard(model, parameter.home);
+  if (parameter.gathers_at_home) parameter.home = own_part(task.group, parameter.home);
   parameter.updated = in_place ? updated_in_place(task, parameter.home)
                                : updated_elsewhere(task, parameter.home, where);
   parameter.own = parameter.is_divided && !parameter.gathers_at_home
-                      ? own_shard(model, parameter.updated)
+                      ? own_part(task.group, parameter.updated)
                       : parameter.updated;
   return parameter;
 }
@@ -129,9 +160,12 @@ void ParameterMovement::settle(const Task& task, const UpdatedParameter& paramet
   updated_at_.at(task.group) = state_.now;
 }
 
-void ParameterMovement::gather_updated(const Task& task, const Range& own, const Range& whole) {
+void ParameterMovement::gather_updated(const Task& task, const Range& own, const Range& home) {
   Mover mover = state_.store(MovementState::labels(task, Account::kParameters));
-  gather_shards(mover, state_.model, own, whole, task.chunk);
+  if (homes_.is_sharded(task.group)) {
+    return gather_between_islands(mover, state_.model, own, home, task.chunk);
+  }
+  gather_shards(mover, state_.model, own, home, task.chunk);
 }
 
 Range ParameterMovement::updated_in_place(const Task& task, const Range& home) {
@@ -211,9 +245,9 @@ void ParameterMovement::receive_updated(const Task& task) {
   UpdatedParameter parameter;
   parameter.home = homes_.chunk(task.group, task.chunk);
   const Tier tier = state_.draft.tier_of(parameter.home);
-  parameter.is_divided = model.zero.of_optimizer() && !homes_.is_sharded(task.group);
+  parameter.is_divided = updates_part_of_home(task.group);
   parameter.gathers_at_home = parameter.is_divided && tier != Tier::kNvme;
-  if (parameter.gathers_at_home) parameter.home = own_shard(model, parameter.home);
+  if (parameter.gathers_at_home) parameter.home = own_part(task.group, parameter.home);
   parameter.updated = parameter.home;
   if (tier == Tier::kNvme || (tier == Tier::kDevice && model.updates_meet_on_host)) {
     const BufferId arrived = state_.draft.add_buffer(
@@ -222,7 +256,7 @@ void ParameterMovement::receive_updated(const Task& task) {
     parameter.updated = {arrived, 0, parameter.home.size_bytes};
   }
   const bool has_others = parameter.is_divided && !parameter.gathers_at_home;
-  parameter.own = has_others ? own_shard(model, parameter.updated) : parameter.updated;
+  parameter.own = has_others ? own_part(task.group, parameter.updated) : parameter.updated;
   state_.add_main(message_op(task, parameter.own, Account::kParameters), task);
   settle(task, parameter);
 }

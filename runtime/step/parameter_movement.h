@@ -14,8 +14,8 @@ struct UpdatedParameter {
   Range home;     // `updated` is copied back here
   Range updated;  // as large as the home; the home itself if no copy is made
   Range own;      // the part of `updated` that this rank updates
-  // Every rank has the whole parameters and updates a part. Then the parts are gathered, in the
-  // home or before they go there.
+  // The home has more than this rank updates: the whole chunk, or all that an island's rank has.
+  // Then the updated parts are gathered, in the home or before they go there.
   bool is_divided = false;
   bool gathers_at_home = false;
 };
@@ -66,7 +66,13 @@ class ParameterMovement {
   // Returns whether the group's parameters were fetched for the task right before its update.
   bool just_used(const Task& task) const;
   std::size_t offset_in_group(const Task& task) const;
-  void gather_updated(const Task& task, const Range& own, const Range& whole);
+  // Returns whether a rank updates less of a chunk than its home has.
+  bool updates_part_of_home(std::int32_t group) const;
+  // Returns the part of a home's chunk that this rank updates.
+  Range own_part(std::int32_t group, const Range& home) const;
+  void gather_updated(const Task& task, const Range& own, const Range& home);
+  // Adds the movement of a chunk from its home in shards to a range that holds the whole chunk.
+  void load_shards(Mover& mover, const Range& home, const Range& target, std::int32_t chunk);
 
   MovementState& state_;
   const Homes homes_;

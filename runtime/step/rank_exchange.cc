@@ -6,9 +6,16 @@
 namespace terrace {
 namespace {
 
-// Returns the bytes that a rank sends in a gather or a reduce-scatter of a whole of this size.
-double sent_bytes(const ZeroSharding& zero, std::size_t whole_bytes) {
-  return static_cast<double>(whole_bytes) * (zero.ranks - 1) / zero.ranks;
+// Returns the bytes that one of `ranks` ranks sends in a gather or a reduce-scatter of a whole of
+// this size.
+double sent_bytes(std::int32_t ranks, std::size_t whole_bytes) {
+  return static_cast<double>(whole_bytes) * (ranks - 1) / ranks;
+}
+
+// Returns one of `parts` equal parts of a range.
+Range part_of(const Range& whole, std::int32_t parts, std::int32_t number) {
+  const std::size_t bytes = whole.size_bytes / static_cast<std::size_t>(parts);
+  return {whole.buffer, whole.offset + bytes * static_cast<std::size_t>(number), bytes};
 }
 
 Op data_op(OpKind kind, Account account, std::int32_t chunk, const Range& source,
@@ -24,28 +31,47 @@ Op data_op(OpKind kind, Account account, std::int32_t chunk, const Range& source
 }  // namespace
 
 Range own_shard(const StepModel& model, const Range& whole) {
-  const std::size_t bytes = whole.size_bytes / static_cast<std::size_t>(model.zero.ranks);
-  return {whole.buffer, whole.offset + bytes * static_cast<std::size_t>(model.zero.rank), bytes};
+  return part_of(whole, model.zero.ranks, model.zero.rank);
 }
 
 void gather_shards(Mover& mover, const StepModel& model, const Range& own, const Range& whole,
                    std::int32_t chunk) {
   Op op = data_op(OpKind::kAllGather, Account::kParameters, chunk, own, whole);
-  op.cost.bytes = sent_bytes(model.zero, whole.size_bytes);
+  op.cost.bytes = sent_bytes(model.zero.ranks, whole.size_bytes);
+  mover.add(std::move(op));
+}
+
+Range own_piece(const StepModel& model, const Range& home) {
+  return part_of(home, model.zero.islands, model.zero.island());
+}
+
+void gather_between_islands(Mover& mover, const StepModel& model, const Range& own,
+                            const Range& home, std::int32_t chunk, Account account) {
+  Op op = data_op(OpKind::kAllGather, account, chunk, own, home);
+  op.lane = Lane::kInterIsland;
+  op.cost.bytes = sent_bytes(model.zero.islands, home.size_bytes);
+  mover.add(std::move(op));
+}
+
+void gather_in_island(Mover& mover, const StepModel& model, const Range& home, const Range& whole,
+                      std::int32_t chunk) {
+  Op op = data_op(OpKind::kAllGather, Account::kParameters, chunk, home, whole);
+  op.lane = Lane::kIsland;
+  op.cost.bytes = sent_bytes(model.zero.island_ranks(), whole.size_bytes);
   mover.add(std::move(op));
 }
 
 Range reduce_to(Mover& mover, const StepModel& model, const Range& whole, const Range& part,
                 std::int32_t chunk) {
   Op op = data_op(OpKind::kReduceScatter, Account::kGradients, chunk, whole, part);
-  op.cost.bytes = sent_bytes(model.zero, whole.size_bytes);
+  op.cost.bytes = sent_bytes(model.zero.ranks, whole.size_bytes);
   mover.add(std::move(op));
   return part;
 }
 
 void reduce_in_place(Mover& mover, const StepModel& model, const Range& whole, std::int32_t chunk) {
   Op op = data_op(OpKind::kAllReduce, Account::kGradients, chunk, whole, whole);
-  op.cost.bytes = 2 * sent_bytes(model.zero, whole.size_bytes);
+  op.cost.bytes = 2 * sent_bytes(model.zero.ranks, whole.size_bytes);
   mover.add(std::move(op));
 }
 

@@ -18,6 +18,18 @@ Range own_shard(const StepModel& model, const Range& whole);
 // Gathers the parts of all ranks; `own` may lie in `whole`.
 void gather_shards(Mover& mover, const StepModel& model, const Range& own, const Range& whole,
                    std::int32_t chunk);
+// Where each island has all of a state, the home of a chunk has a piece for each island (HomePart).
+// These take the place of the two above.
+//
+// Returns the piece that is this rank's part, in a range that holds the home of a chunk.
+Range own_piece(const StepModel& model, const Range& home);
+// Gathers the pieces of a home from the ranks whose parts they are; `own` may lie in `home`.
+void gather_between_islands(Mover& mover, const StepModel& model, const Range& own,
+                            const Range& home, std::int32_t chunk,
+                            Account account = Account::kParameters);
+// Gathers a chunk from the homes of the island's ranks. `home` does not lie in `whole`.
+void gather_in_island(Mover& mover, const StepModel& model, const Range& home, const Range& whole,
+                      std::int32_t chunk);
 // Adds a chunk up over ranks and leaves this rank's part of the sum in `part`. Returns `part`.
 Range reduce_to(Mover& mover, const StepModel& model, const Range& whole, const Range& part,
                 std::int32_t chunk);

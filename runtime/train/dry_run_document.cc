@@ -82,8 +82,12 @@ void gather_step(const Program& own, const RankGroup& ranks, DryRunDocument& doc
   document.download_bytes = sum(lane_bytes(own, Lane::kDownload));
   document.nvme_read_bytes = sum(lane_bytes(own, Lane::kRead));
   document.nvme_write_bytes = sum(lane_bytes(own, Lane::kWrite));
-  document.collective_bytes =
-      sum(lane_bytes(own, Lane::kCollective) + lane_bytes(own, Lane::kTensor));
+  double collective = 0;
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    const auto lane = static_cast<Lane>(l);
+    if (is_of_kind(lane, LaneKind::kCollective)) collective += lane_bytes(own, lane);
+  }
+  document.collective_bytes = sum(collective);
   document.ops = sum(static_cast<double>(op_count(own)));
 }
 

@@ -86,6 +86,8 @@ LinkRate message_rate(const StepRanks& ranks, std::vector<float>& numbers) {
 void measure_links(const StepRanks& ranks, MachineProfile& profile) {
   std::vector<float> numbers(kBytes / sizeof(float), 0.0F);
   for (const auto& [axis, group] : {std::pair(MeshAxis::kData, ranks.data.host),
+                                    std::pair(MeshAxis::kIsland, ranks.island.host),
+                                    std::pair(MeshAxis::kInterIsland, ranks.inter_island.host),
                                     std::pair(MeshAxis::kTensor, ranks.tensor.host)}) {
     if (group == nullptr || group->size() == 1) continue;
     link_of(profile, axis) = collective_rate(*group, numbers);

@@ -30,7 +30,7 @@ struct Rank {
 // Returns all ranks, or, for a dry run, the first data-parallel rank at each place of the mesh.
 std::vector<Rank> make_ranks(const TrainOptions& options, SharedPlans& plans) {
   const std::int32_t count = options.ranks.local_ranks;
-  MeshShape present = mesh_for(options, count);
+  MeshShape present = mesh_for(options, count, count);
   const MeshShape shape = present;
   if (options.run.dry_run) present.data = 1;
   std::vector<Rank> ranks(static_cast<std::size_t>(present.ranks()));

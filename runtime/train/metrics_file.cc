@@ -57,7 +57,7 @@ void keep_beside(const std::string& path) {
 // collectives of all groups.
 std::string column_of(Lane lane) {
   if (is_message(lane)) return "send_recv";
-  return std::string(name_of(lane == Lane::kTensor ? Lane::kCollective : lane));
+  return std::string(name_of(is_of_kind(lane, LaneKind::kCollective) ? Lane::kCollective : lane));
 }
 
 void add_losses(const std::vector<ValidationLoss>& validation, ordered_json& row) {
@@ -143,7 +143,12 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["download_bytes"] = bytes(Lane::kDownload);
   row["nvme_read_bytes"] = bytes(Lane::kRead);
   row["nvme_write_bytes"] = bytes(Lane::kWrite);
-  row["collective_bytes"] = bytes(Lane::kCollective) + bytes(Lane::kTensor);
+  std::uint64_t collective_bytes = 0;
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    const auto lane = static_cast<Lane>(l);
+    if (is_of_kind(lane, LaneKind::kCollective)) collective_bytes += bytes(lane);
+  }
+  row["collective_bytes"] = collective_bytes;
   row["parameter_upload_bytes"] = whole(totals.moved.parameter_uploads);
   row["parameter_nvme_read_bytes"] = whole(totals.moved.parameter_reads);
   ordered_json busy = ordered_json::object();

@@ -30,7 +30,7 @@ PlanChoices::PlanChoices(const PlanOptions& options, const Machine& machine)
   TrainOptions train = options.train;
   const int ranks = options.nodes * planned_ranks_per_node(options, machine);
   settle_batch(train, ranks);
-  const MeshShape mesh = mesh_for(train, ranks);
+  const MeshShape mesh = mesh_for(train, ranks, planned_ranks_per_node(options, machine));
   global_samples_ =
       train.batch.micro_batch_size * train.batch.gradient_accumulation_steps * mesh.data;
 }

@@ -149,11 +149,11 @@ class Explanation {
     }
     // Gradients that are divided away from the compute tier: see Homes::is_sharded().
     const bool is_divided = state == StateClass::kGradients && model_.zero.of_optimizer() &&
-                            reason.home != policy_.compute_tier();
+                            !model_.zero.of_gradients() && reason.home != policy_.compute_tier();
     for (std::int64_t c = 0; c < model_.home_chunks(state, number); ++c) {
-      const ChunkPart part = is_divided ? model_.shard(number, c, model_.zero.rank)
-                                        : model_.home_part(state, number, c);
-      reason.bytes += model_.state_bytes(state, number, part.count);
+      const std::int64_t elements = is_divided ? model_.shard(number, c, model_.zero.rank).count
+                                               : model_.home_part(state, number, c).count;
+      reason.bytes += model_.state_bytes(state, number, elements);
     }
     return reason;
   }

@@ -108,7 +108,7 @@ PlannedRun::PlannedRun(const PlanOptions& options, const Machine& machine, PlanE
       train_(options_on(options, machine_)) {
   const int ranks = nodes_ * ranks_per_node_;
   settle_batch(train_, ranks);
-  mesh_ = mesh_for(train_, ranks);
+  mesh_ = mesh_for(train_, ranks, ranks_per_node_);
   const ModelConfig model = tuned_model(train_.model).config;
   engine_ = engine_options_for(train_, model, share_of(machine_, ranks_per_node_, train_));
   engine_.ranks.shape = mesh_;

@@ -19,6 +19,7 @@ RankGroup::RankGroup(Communicator* world, const MeshShape& shape, std::int32_t s
     : world_(world), stands_for_(stands_for), present_(shape) {
   if (world == nullptr) return;
   present_.data /= stands_for;
+  if (stands_for > 1) present_.islands = 1;  // a dry run has one rank of all islands
   communicators_.emplace(*world, present_);
   steps_ = communicators_->ranks();
   steps_.shape = shape;
@@ -109,6 +110,17 @@ RankWaits RankGroup::take_waits() {
     };
   };
   add_waits(steps_.data.host, along(&MeshPosition::data), so_far);
+  const auto along_data = [this](int first, int stride) {
+    return [this, first, stride](int rank) {
+      MeshPosition position = steps_.position;
+      position.data = first + rank * stride;
+      return rank_of(present_, position);
+    };
+  };
+  const int island_ranks = present_.island_ranks();
+  const int place = steps_.position.data % island_ranks;
+  add_waits(steps_.island.host, along_data(steps_.position.data - place, 1), so_far);
+  add_waits(steps_.inter_island.host, along_data(place, island_ranks), so_far);
   add_waits(steps_.tensor.host, along(&MeshPosition::tensor), so_far);
   // At the end of a step the stages of a pipeline wait for each other by their schedule.
   if (present_.pipeline == 1) add_waits(steps_.world, [](int rank) { return rank; }, so_far);

@@ -262,6 +262,7 @@ std::string forecast_json(const RunForecast& forecast, const RunCost& cost,
                               {{"nodes", forecast.nodes},
                                {"ranks", forecast.mesh.ranks()},
                                {"data", forecast.mesh.data},
+                               {"islands", forecast.mesh.islands},
                                {"tensor", forecast.mesh.tensor},
                                {"pipeline", forecast.mesh.pipeline}}},
                              {"results", results}};

@@ -15,8 +15,9 @@
 namespace terrace {
 namespace {
 
-constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead, Lane::kWrite,
-                           Lane::kCollective, Lane::kTensor,   Lane::kSend, Lane::kSendBack};
+constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead,        Lane::kWrite,
+                           Lane::kCollective, Lane::kIsland,   Lane::kInterIsland, Lane::kTensor,
+                           Lane::kSend,       Lane::kSendBack};
 
 // Returns the word for the things whose homes are counted. Most units have one group.
 std::string_view homes_are_of(const StepModel& model, StateUse use) {
@@ -91,8 +92,8 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
 std::string describe_state(const StepModel& model) {
   const StateLayout state = model.state_format.layout(kBlockElements);
   const auto per_parameter = [&](StateClass of, std::size_t bytes_of_block) {
-    const std::int32_t share = model.zero.of(of) ? model.zero.ranks : 1;
-    return static_cast<double>(bytes_of_block) / static_cast<double>(kBlockElements) / share;
+    return static_cast<double>(bytes_of_block) / static_cast<double>(kBlockElements) /
+           model.zero.parts(of);
   };
   std::size_t slot_bytes = 0;  // without the bytes that round the state up
   for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
@@ -130,6 +131,12 @@ std::string describe_ranks(const StepModel& model) {
   if (model.zero.ranks > 1) {
     parts.push_back(
         fmt::format("{} data-parallel ranks, ZeRO stage {}", model.zero.ranks, model.zero.stage));
+  }
+  if (model.zero.islands > 1) {
+    const bool is_hpz = model.zero.partition == ZeroPartition::kHpz;
+    parts.push_back(fmt::format("{} sharded in each of {} islands of {} ranks",
+                                is_hpz ? "parameters" : "all states", model.zero.islands,
+                                model.zero.island_ranks()));
   }
   if (model.tensor.ranks > 1) {
     parts.push_back(fmt::format("{} tensor-parallel ranks{}", model.tensor.ranks,

@@ -17,6 +17,7 @@
 #include "runtime/config/accumulation_schedule.h"
 #include "runtime/model/rope_rows.h"
 #include "runtime/train/data_defaults.h"
+#include "runtime/train/islands.h"
 #include "runtime/train/option_flags.h"
 
 namespace terrace {
@@ -297,7 +298,7 @@ CommunicatorOptions communicator_options_for(const RankOptions& options) {
   return made;
 }
 
-MeshShape mesh_for(const TrainOptions& options, int ranks) {
+MeshShape mesh_for(const TrainOptions& options, int ranks, int ranks_on_host) {
   check_pipeline(options);
   const MeshShape shape =
       mesh_of(ranks, options.step.tensor_parallel, options.step.pipeline_parallel);
@@ -308,7 +309,12 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
         "leave --micro-batch-order out");
   }
   check_gradient_reduction(options, shape);
-  return shape;
+  return mesh_in_islands(shape, options, ranks_on_host);
+}
+
+MeshShape mesh_for(const TrainOptions& options, const LaunchedRanks& ranks) {
+  return mesh_for(options, ranks.count(),
+                  ranks_of_each_host(ranks.world, options, ranks.on_host.count));
 }
 
 ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
@@ -319,6 +325,7 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
   }
   ModelRuntimeOptions engine;
   engine.model = model;
+  engine.zero_partition = options.step.zero_partition;
   engine.batch = batch_for(options, model);
   engine.compute_type = compute_type_for(options.precision);
   engine.base_quantization = options.model.base_quantization;

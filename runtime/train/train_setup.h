@@ -14,8 +14,10 @@
 namespace terrace {
 
 // Returns the mesh of the ranks, which says what each rank does. Throws ConfigError where `ranks`
-// cannot be divided like that.
-MeshShape mesh_for(const TrainOptions& options, int ranks);
+// cannot be divided like that. `ranks_on_host`: of every host.
+MeshShape mesh_for(const TrainOptions& options, int ranks, int ranks_on_host);
+// The same for started ranks, all of which call it.
+MeshShape mesh_for(const TrainOptions& options, const LaunchedRanks& ranks);
 
 // Returns --zero-stage, or its default where none is given.
 std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape);

@@ -53,7 +53,7 @@ class Trainer {
           TrainConsole& console, Log& log)
       : command_(command),
         options_(command.options),
-        ranks_(ranks.world, mesh_for(options_, ranks.count()), ranks.stands_for),
+        ranks_(ranks.world, mesh_for(options_, ranks), ranks.stands_for),
         stop_(stop),
         console_(console),
         log_(log),

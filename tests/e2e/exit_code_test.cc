@@ -118,6 +118,17 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
                      {"layer-major"});
   expect_usage_error(training, stage_2 + Arguments{"--gradient-dtype", "bf16"},
                      {"--gradient-dtype bf16"});
+  const Arguments hpz = {"--zero-partition", "hpz"};
+  expect_usage_error(training, hpz, {"--zero-partition hpz", "ZeRO stage 0", "--zero-stage 3"});
+  expect_usage_error(training, hpz + Arguments{"--zero-stage", "3"}, {"one data-parallel rank"});
+  const Arguments four = hpz + Arguments{"--local-ranks", "4", "--zero-stage", "3"};
+  expect_usage_error(training, four + Arguments{"--island-ranks", "3"},
+                     {"4 data-parallel ranks", "islands of 3"});
+  expect_usage_error(training, {"--island-ranks", "2"}, {"--island-ranks 2 without islands"});
+  expect_usage_error(training,
+                     {"--zero-partition", "hsdp", "--local-ranks", "2", "--zero-stage", "3",
+                      "--gradient-reduction", "micro-batch"},
+                     {"--zero-partition hsdp with --gradient-reduction micro-batch"});
   expect_usage_error(training, {"--tensor-parallel", "2"}, {"1 ranks", "tensor-parallel ranks"});
   expect_usage_error(training, {"--local-ranks", "4", "--tensor-parallel", "4"},
                      {"--tensor-parallel 4", "2 key-value heads", "divides 2"});

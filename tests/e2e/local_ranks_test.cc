@@ -36,6 +36,29 @@ TEST(LocalRanks, StagesAndTiersDoNotChangeBits) {
   }
 }
 
+// Islands of ranks change no bit either, and other ranks take up their checkpoints.
+TEST(LocalRanks, IslandsDoNotChangeBits) {
+  const TinyTraining training;
+  const Arguments all = kSteps + ranks(4, 3);
+  training.train("all", all);
+  const Arguments stop = {"--stop-after-step", "4"};
+  for (const char* partition : {"hpz", "hsdp"}) {
+    const Arguments islands = all + Arguments{"--zero-partition", partition, "--island-ranks", "2"};
+    const std::string run = partition;
+    training.train(run, islands);
+    training.expect_same(run, "all", "final");
+    const std::string on_drive = run + "-on-drive";
+    training.train(on_drive, islands + stop + training.nvme() +
+                                 Arguments{"--place-parameters", "nvme", "--place-gradients",
+                                           "nvme", "--place-optimizer", "nvme"});
+    training.train(on_drive, all + Arguments{"--resume", "auto"});
+    training.expect_same(on_drive, "all", "final");
+  }
+  // One island is all ranks.
+  training.train("one", all + Arguments{"--zero-partition", "hpz"});
+  training.expect_same("one", "all", "final");
+}
+
 // The samples of a step are the same, but divided differently, so sums are taken in another order.
 // After eight steps, fp32 products of such a model are within a few hundred roundings of each
 // other.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Two network namespaces act as two hosts, which reach each other only over a virtual cable, and
-# mpirun runs over them. The losses and the trained weights must be the same as on one host with as many ranks.
+# mpirun runs over them. The losses, the state and the trained weights must be the same as on one host
+# with as many ranks.
 #
 # tests/e2e/two_hosts.sh PROGRAM
 #
@@ -17,20 +18,27 @@ done >"$work/text.txt"
 
 train=("$program" train --model nano --data "$work/text.txt" --sequence-length 64 --max-steps 12
   --gradient-accumulation-steps 4 --validation-fraction 0 --threads 1 --host-memory 256MiB
-  --collective-timeout 60 --progress off)
+  --checkpoint-every 6 --collective-timeout 60 --progress off)
 # The columns that must be equal to the last bit.
 losses() {
   sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' "$1/metrics.jsonl"
 }
 
+# compare NAME RANKS FLAGS... [and FLAGS...]: the flags behind "and" are for the two hosts alone.
 compare() {
-  local name=$1 before
-  shift
+  local name=$1 ranks=$2 before
+  shift 2
+  local flags=()
+  while (($# > 0)) && [[ $1 != and ]]; do
+    flags+=("$1")
+    shift
+  done
+  shift || true
   before=$(carried_bytes)
-  on_one_host 4 "${train[@]}" "$@" --run-dir "$work/one-$name" >"$work/one.log" 2>&1 ||
-    { cat "$work/one.log"; return 1; }
-  on_two_hosts 4 "${train[@]}" "$@" --run-dir "$work/two-$name" >"$work/two.log" 2>&1 ||
-    { cat "$work/two.log"; return 1; }
+  on_one_host "$ranks" "${train[@]}" "${flags[@]}" --run-dir "$work/one-$name" \
+    >"$work/one.log" 2>&1 || { cat "$work/one.log"; return 1; }
+  on_two_hosts "$ranks" "${train[@]}" "${flags[@]}" "$@" --run-dir "$work/two-$name" \
+    >"$work/two.log" 2>&1 || { cat "$work/two.log"; return 1; }
   local carried
   carried=$(($(carried_bytes) - before))
   if ((carried < 1000000)); then
@@ -45,13 +53,31 @@ compare() {
     echo "$name: two hosts train other weights than one"
     return 1
   fi
+  local state compared=0
+  for state in "$work/one-$name"/checkpoint-6/*.safetensors; do
+    if ! cmp "$state" "$work/two-$name/checkpoint-6/${state##*/}"; then
+      echo "$name: two hosts have another state than one"
+      return 1
+    fi
+    compared=$((compared + 1))
+  done
+  if ((compared < 9)); then
+    echo "$name: only $compared files of state were compared"
+    return 1
+  fi
   local steps
   steps=$(wc -l <"$work/two-$name/metrics.jsonl")
   echo "$name: $steps steps on two hosts have the losses of one ($carried bytes over the cable)"
 }
 
-compare data-parallel --zero-stage 3
-compare in-chains --zero-stage 3 --hierarchical-collectives on
-compare between-all --zero-stage 1 --hierarchical-collectives off
-compare whole-gradients --zero-stage 0
-compare pipeline --zero-stage 1 --pipeline-parallel 2 --pipeline-schedule interleaved
+compare data-parallel 4 --zero-stage 3
+compare in-chains 4 --zero-stage 3 and --hierarchical-collectives on
+compare between-all 4 --zero-stage 1 and --hierarchical-collectives off
+compare whole-gradients 4 --zero-stage 0
+drive=(--nvme "$work" --place-parameters nvme --place-optimizer nvme)
+compare parameters-in-islands 4 --zero-stage 3 and --zero-partition hpz
+compare islands-on-drives 4 --zero-stage 3 and --zero-partition hpz "${drive[@]}"
+compare states-in-islands 4 --zero-stage 3 and --zero-partition hsdp
+compare four-ranks-on-a-host 8 --zero-stage 3 and --zero-partition hpz
+compare four-ranks-flat 8 --zero-stage 1 and --hierarchical-collectives off
+compare pipeline 4 --zero-stage 1 --pipeline-parallel 2 --pipeline-schedule interleaved

@@ -20,6 +20,7 @@ class NcclRankTraining : public testing::TestWithParam<int> {
   Curve train(const ModelRuntimeOptions& options, const RankMesh& mesh) {
     ModelRuntimeOptions of_stage = options;
     of_stage.zero_stage = mesh.stage;
+    of_stage.zero_partition = mesh.partition;
     Curve curve;
     const auto train_and_meet = [&](const ModelRuntimeOptions& own) {
       curve = train_tiny(own, kSteps).curve;
@@ -84,7 +85,7 @@ TEST_P(NcclRankTraining, FollowsTheCpu) {
     SCOPED_TRACE(mesh.name);
     const ModelRuntimeOptions plain = cpu_options("llama", DType::kF32);
     const Curve curve = train_on_gpus(plain, mesh, Tier::kDevice, Tier::kHost);
-    const RankedRun on_cpu = train_ranks(plain, mesh.shape, mesh.stage);
+    const RankedRun on_cpu = train_mesh(plain, mesh);
     const Curve& expected = on_cpu.curves.at(static_cast<std::size_t>(test::own_place().rank));
     ASSERT_EQ(curve.losses.size(), expected.losses.size());
     for (std::size_t step = 0; step < curve.losses.size(); ++step) {

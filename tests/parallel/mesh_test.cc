@@ -78,5 +78,32 @@ TEST(MeshTest, GroupsDifferInOnePosition) {
   }
 }
 
+TEST(MeshTest, IslandsAreNeighboursOnTheDataAxis) {
+  MeshShape shape = {.data = 6, .tensor = 2};
+  EXPECT_EQ(with_islands(shape, 6), shape);
+  shape = with_islands(shape, 3);
+  EXPECT_EQ(shape.islands, 2);
+  EXPECT_THROW(with_islands(shape, 4), ConfigError);
+  auto world = make_thread_communicators(shape.ranks(), "world");
+  std::vector<std::jthread> threads;
+  for (auto& end : world) {
+    threads.emplace_back([&end, shape] {
+      const MeshGroups groups = make_mesh_groups(*end, shape);
+      const MeshPosition own = groups.position;
+      const auto ranks_at = [&](std::initializer_list<int> places) {
+        std::vector<std::int32_t> ranks;
+        for (const int data : places) {
+          ranks.push_back(rank_of(shape, {.data = data, .tensor = own.tensor}));
+        }
+        return ranks;
+      };
+      EXPECT_EQ(members_of(*groups.island, end->rank()),
+                own.data < 3 ? ranks_at({0, 1, 2}) : ranks_at({3, 4, 5}));
+      EXPECT_EQ(members_of(*groups.inter_island, end->rank()),
+                ranks_at({own.data % 3, own.data % 3 + 3}));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace terrace

@@ -44,6 +44,7 @@ const std::map<Lane, std::string>& lane_words() {
       {Lane::kCompute, "compute"},       {Lane::kUpload, "upload"},
       {Lane::kDownload, "download"},     {Lane::kRead, "read"},
       {Lane::kWrite, "write"},           {Lane::kCollective, "data ranks"},
+      {Lane::kIsland, "island ranks"},   {Lane::kInterIsland, "inter-island ranks"},
       {Lane::kTensor, "tensor ranks"},   {Lane::kSend, "to next stage"},
       {Lane::kReceive, "from previous"}, {Lane::kSendBack, "to previous stage"},
       {Lane::kReceiveBack, "from next"}, {Lane::kUpdate, "update"}};

@@ -172,6 +172,19 @@ TEST_F(DsConfigFile, SettingsThatNothingUsesAreNamed) {
               ElementsAre(HasSubstr("nvme_path has no effect")));
 }
 
+TEST_F(DsConfigFile, SecondaryShardsAreIslands) {
+  const auto step_of = [&](const char* zero) {
+    return parse(fmt::format(R"({{"zero_optimization": {{"stage": 3, {}}}}})", zero)).step;
+  };
+  const StepOptions hpz = step_of(R"("zero_hpz_partition_size": 8, "mics_shard_size": -1)");
+  EXPECT_EQ(hpz.zero_partition, ZeroPartition::kHpz);
+  EXPECT_EQ(hpz.island_ranks, 8);
+  const StepOptions mics = step_of(R"("zero_hpz_partition_size": 1, "mics_shard_size": 4)");
+  EXPECT_EQ(mics.zero_partition, ZeroPartition::kHsdp);
+  EXPECT_EQ(mics.island_ranks, 4);
+  EXPECT_EQ(step_of(R"("zero_hpz_partition_size": 1)").zero_partition, ZeroPartition::kAll);
+}
+
 TEST_F(DsConfigFile, TheLeastRateOfACosineFollowsTheRateOfAFlag) {
   const char* const file = R"({"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
       "scheduler": {"type": "WarmupCosineLR",

@@ -180,7 +180,8 @@ Arguments every_flag() {
       "--save-dtype float16 "
       "--keep-best --early-stopping-patience 3 --ignore-config-keys mup rope_scaling.x --dry-run "
       "--router-aux-loss-coef 0.01 --router-z-loss-coef 0 "
-      "--json --stage-speeds 1 0.5 --hierarchical-collectives off");
+      "--json --stage-speeds 1 0.5 --hierarchical-collectives off --zero-partition hsdp "
+      "--island-ranks 2");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
 }
@@ -252,6 +253,8 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.micro_batch_order, OrderChoice::kLayerMajor);
   EXPECT_EQ(options.step.experts_per_group, 16);
   EXPECT_EQ(options.step.zero_stage, 3);
+  EXPECT_EQ(options.step.zero_partition, ZeroPartition::kHsdp);
+  EXPECT_EQ(options.step.island_ranks, 2);
   EXPECT_EQ(options.step.tensor_parallel, 2);
   EXPECT_EQ(options.step.sequence_parallel, false);
   EXPECT_EQ(options.step.pipeline_parallel, 2);
@@ -576,7 +579,7 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
       "optimizer-state-dtype master-weights gradient-dtype precision device device-memory "
       "host-memory nvme place-parameters place-gradients place-optimizer place-activations "
       "io-engine lookahead threads recompute micro-batch-order experts-per-group zero-stage "
-      "gradient-reduction "
+      "zero-partition island-ranks gradient-reduction "
       "tensor-parallel sequence-parallel pipeline-parallel pipeline-schedule virtual-stages "
       "stage-speeds local-ranks collective-timeout rank-shares hierarchical-collectives run-dir "
       "eval-every "

@@ -11,17 +11,27 @@ struct RankMesh {
   const char* name;
   MeshShape shape;
   std::int32_t stage;
+  ZeroPartition partition = ZeroPartition::kAll;
 };
 
-inline constexpr RankMesh kRankMeshes[] = {{"dp2_stage0", {.data = 2}, 0},
-                                           {"dp2_stage1", {.data = 2}, 1},
-                                           {"dp2_stage2", {.data = 2}, 2},
-                                           {"dp2_stage3", {.data = 2}, 3},
-                                           {"dp3_stage1", {.data = 3}, 1},
-                                           {"tp2", {.tensor = 2}, 0},
-                                           {"pp2", {.pipeline = 2}, 0},
-                                           {"dp2_tp2_stage3", {.data = 2, .tensor = 2}, 3},
-                                           {"dp2_pp2_stage1", {.data = 2, .pipeline = 2}, 1}};
+inline RankedRun train_mesh(const ModelRuntimeOptions& options, const RankMesh& mesh) {
+  ModelRuntimeOptions of_mesh = options;
+  of_mesh.zero_partition = mesh.partition;
+  return train_ranks(of_mesh, mesh.shape, mesh.stage);
+}
+
+inline constexpr RankMesh kRankMeshes[] = {
+    {"dp2_stage0", {.data = 2}, 0},
+    {"dp2_stage1", {.data = 2}, 1},
+    {"dp2_stage2", {.data = 2}, 2},
+    {"dp2_stage3", {.data = 2}, 3},
+    {"dp3_stage1", {.data = 3}, 1},
+    {"hpz", {.data = 4, .islands = 2}, 3, ZeroPartition::kHpz},
+    {"hsdp", {.data = 4, .islands = 2}, 3, ZeroPartition::kHsdp},
+    {"tp2", {.tensor = 2}, 0},
+    {"pp2", {.pipeline = 2}, 0},
+    {"dp2_tp2_stage3", {.data = 2, .tensor = 2}, 3},
+    {"dp2_pp2_stage1", {.data = 2, .pipeline = 2}, 1}};
 
 inline ModelRuntimeOptions cpu_options(std::string_view family, DType type = DType::kBF16) {
   ModelConfig model = tiny_model(family, true, false);

@@ -16,7 +16,7 @@ using test::FakeGpuBackend;
 class FakeGpuRanksBits : public testing::TestWithParam<RankMesh> {
  protected:
   RankedRun train(const ModelRuntimeOptions& options) const {
-    return train_ranks(options, GetParam().shape, GetParam().stage);
+    return train_mesh(options, GetParam());
   }
   bool has_stages() const { return GetParam().shape.pipeline > 1; }
 

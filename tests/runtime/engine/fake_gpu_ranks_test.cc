@@ -30,14 +30,14 @@ void expect_bits_in_every_tier(const RankMesh& mesh, std::string_view family) {
   ModelRuntimeOptions plain = cpu_options(family);
   plain.gradient_type = DType::kBF16;
   plain.optimizer.max_grad_norm = 0;
-  const RankedRun expected = train_ranks(plain, mesh.shape, mesh.stage);
+  const RankedRun expected = train_mesh(plain, mesh);
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     const Tier optimizer = tier == Tier::kDevice ? Tier::kHost : tier;
     ModelRuntimeOptions options = gpu_options(plain, backend, tier, optimizer);
     options.nvme.directories = {{drive.path(), std::nullopt}};
     options.placement.streamed_updates = 0.5;
     SCOPED_TRACE(name_of(tier));
-    expect_equal_runs(train_ranks(options, mesh.shape, mesh.stage), expected);
+    expect_equal_runs(train_mesh(options, mesh), expected);
   }
 }
 
@@ -47,6 +47,12 @@ TEST(FakeGpuRankTiers, OfDataAndTensorRanksHaveTheBitsOfTheCpuDevice) {
 
 TEST(FakeGpuRankTiers, OfDataRanksAndStagesHaveTheBitsOfTheCpuDevice) {
   expect_bits_in_every_tier({"", {.data = 2, .pipeline = 2}, 1}, "gpt2");
+}
+
+TEST(FakeGpuRankTiers, OfIslandsHaveTheBitsOfTheCpuDevice) {
+  for (const ZeroPartition partition : {ZeroPartition::kHpz, ZeroPartition::kHsdp}) {
+    expect_bits_in_every_tier({"", {.data = 4, .islands = 2}, 3, partition}, "llama");
+  }
 }
 
 // Returns the error that each rank ended with, or "" for a rank that came to its end.
@@ -61,6 +67,7 @@ std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeG
       ModelRuntimeOptions options =
           gpu_options(cpu_options("llama"), backend, Tier::kDevice, Tier::kHost);
       options.zero_stage = mesh.stage;
+      options.zero_partition = mesh.partition;
       try {
         as_rank(*worlds[r], options, mesh.shape,
                 [](const ModelRuntimeOptions& own) { train_tiny(own, 2); });
@@ -132,6 +139,7 @@ std::set<std::string> kinds_of_calls(const RankMesh& mesh, const ModelRuntimeOpt
   const FakeGpuBackend backend({.kinds_of_calls = &kinds});
   ModelRuntimeOptions options = gpu_options(plain, backend, Tier::kDevice, Tier::kDevice);
   options.zero_stage = mesh.stage;
+  options.zero_partition = mesh.partition;
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
   std::vector<std::jthread> threads;
   for (const auto& world : worlds) {

@@ -106,4 +106,40 @@ inline void all_on(ModelRuntimeOptions& options, bool unified, Tier tier) {
   options.placement.has_nvme = tier == Tier::kNvme;
 }
 
+struct Placed {
+  const char* name;
+  std::function<void(ModelRuntimeOptions&)> set;
+};
+
+// Where the state lives, and other switches that change no bit.
+inline const std::vector<Placed>& placements() {
+  static const std::vector<Placed> list = {
+      {"unified", [](ModelRuntimeOptions&) {}},
+      {"unified_nvme", [](ModelRuntimeOptions& o) { all_on(o, true, Tier::kNvme); }},
+      {"device", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kDevice); }},
+      {"device_host", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kHost); }},
+      {"device_nvme", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kNvme); }},
+      {"optimizer_on_host",
+       [](ModelRuntimeOptions& o) {
+         all_on(o, false, Tier::kDevice);
+         o.placement.homes[StateClass::kOptimizer] = Tier::kHost;
+       }},
+      {"parameters_on_host",
+       [](ModelRuntimeOptions& o) {
+         all_on(o, false, Tier::kDevice);
+         o.placement.homes[StateClass::kParameters] = Tier::kHost;
+       }},
+      {"optimizer_and_gradients_on_nvme",
+       [](ModelRuntimeOptions& o) {
+         o.placement.homes[StateClass::kOptimizer] = o.placement.homes[StateClass::kGradients] =
+             Tier::kNvme;
+         o.placement.has_nvme = true;
+       }},
+      {"layer_major",
+       [](ModelRuntimeOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},
+      {"recompute", [](ModelRuntimeOptions& o) { o.placement.recompute = true; }},
+  };
+  return list;
+}
+
 }  // namespace terrace

@@ -14,41 +14,6 @@ ModelRuntimeOptions options_for(DType type, std::int32_t micro_batches = 2) {
   return options;
 }
 
-struct Placed {
-  const char* name;
-  std::function<void(ModelRuntimeOptions&)> set;
-};
-
-const std::vector<Placed>& placements() {
-  static const std::vector<Placed> list = {
-      {"unified", [](ModelRuntimeOptions&) {}},
-      {"unified_nvme", [](ModelRuntimeOptions& o) { all_on(o, true, Tier::kNvme); }},
-      {"device", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kDevice); }},
-      {"device_host", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kHost); }},
-      {"device_nvme", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kNvme); }},
-      {"optimizer_on_host",
-       [](ModelRuntimeOptions& o) {
-         all_on(o, false, Tier::kDevice);
-         o.placement.homes[StateClass::kOptimizer] = Tier::kHost;
-       }},
-      {"parameters_on_host",
-       [](ModelRuntimeOptions& o) {
-         all_on(o, false, Tier::kDevice);
-         o.placement.homes[StateClass::kParameters] = Tier::kHost;
-       }},
-      {"optimizer_and_gradients_on_nvme",
-       [](ModelRuntimeOptions& o) {
-         o.placement.homes[StateClass::kOptimizer] = o.placement.homes[StateClass::kGradients] =
-             Tier::kNvme;
-         o.placement.has_nvme = true;
-       }},
-      {"layer_major",
-       [](ModelRuntimeOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},
-      {"recompute", [](ModelRuntimeOptions& o) { o.placement.recompute = true; }},
-  };
-  return list;
-}
-
 using StageCase = std::tuple<int, DType, std::size_t>;
 
 class ZeroStages : public testing::TestWithParam<StageCase> {};

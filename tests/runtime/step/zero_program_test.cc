@@ -15,12 +15,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::vector<Program> programs_of_ranks(const StepModel& model, std::int32_t stage,
-                                       std::int32_t ranks, const StepPolicy& policy,
+std::vector<Program> programs_of_ranks(const StepModel& model, ZeroSharding zero,
+                                       const StepPolicy& policy,
                                        const TierBudgets& budgets = TierBudgets()) {
   std::vector<Program> programs;
-  for (std::int32_t rank = 0; rank < ranks; ++rank) {
-    programs.push_back(compile_step(divided(model, {stage, ranks, rank}), policy, budgets));
+  for (zero.rank = 0; zero.rank < zero.ranks; ++zero.rank) {
+    programs.push_back(compile_step(divided(model, zero), policy, budgets));
   }
   return programs;
 }
@@ -47,12 +47,21 @@ TEST(ZeroProgram, RandomPoliciesVerifyOnAllRanks) {
       add_homes(policy, {tier(), tier(), tier(), tier(), random() % 2 == 0});
       policy.homes.back().streams_update = random() % 3 == 0;
     }
-    const auto stage = static_cast<std::int32_t>(random() % 4);
-    const auto ranks = 2 + static_cast<std::int32_t>(random() % 4);
-    SCOPED_TRACE(testing::Message() << "round " << round << ", stage " << stage);
+    ZeroSharding zero = {.stage = static_cast<std::int32_t>(random() % 4),
+                         .ranks = 2 + static_cast<std::int32_t>(random() % 4)};
+    if (random() % 3 == 0) {
+      zero = {.stage = 3,
+              .ranks = random() % 2 == 0 ? 4 : 6,
+              .islands = 2,
+              .partition = random() % 2 == 0 || policy.reduces_micro_batches
+                               ? ZeroPartition::kHpz
+                               : ZeroPartition::kHsdp};
+    }
+    SCOPED_TRACE(testing::Message() << "round " << round << ", stage " << zero.stage << ", "
+                                    << name_of(zero.partition));
     TierBudgets budgets;
     if (random() % 2 == 0) budgets.fill(16 * kMiB);
-    const std::vector<Program> programs = programs_of_ranks(model, stage, ranks, policy, budgets);
+    const std::vector<Program> programs = programs_of_ranks(model, zero, policy, budgets);
     for (const Program& program : programs) ASSERT_THAT(verify(program), IsEmpty());
     ASSERT_THAT(verify_ranks(programs), IsEmpty());
     ASSERT_EQ(rank_fingerprint(programs.front()), rank_fingerprint(programs.back()));
@@ -62,7 +71,7 @@ TEST(ZeroProgram, RandomPoliciesVerifyOnAllRanks) {
 TEST(ZeroProgram, RanksThatDisagreeAreFound) {
   const StepModel model = small_step_model(2, false);
   const StepPolicy policy = uniform_policy(model, {});
-  std::vector<Program> programs = programs_of_ranks(model, 2, 3, policy);
+  std::vector<Program> programs = programs_of_ranks(model, {.stage = 2, .ranks = 3}, policy);
   const auto is_collective = [](const Op& op) { return op.lane == Lane::kCollective; };
   std::vector<Op>& ops = programs[1].ops;
   const auto first = std::find_if(ops.begin(), ops.end(), is_collective);
@@ -110,6 +119,41 @@ TEST(ZeroProgram, DividesWhatItsStageSays) {
       EXPECT_EQ(home_bytes(program, Account::kGradients, "grad["), g * elements * share(2));
       EXPECT_EQ(home_bytes(program, Account::kOptimizerState, "state["), 10 * elements * share(1));
     }
+  }
+}
+
+// With islands, homes are larger, and what each lane sends follows from it.
+TEST(ZeroProgram, DividesInIslandsWhatThePartitionSays) {
+  constexpr std::int32_t kRanks = 6;
+  constexpr std::int32_t kOfIsland = 3;
+  for (const ZeroPartition partition : {ZeroPartition::kHpz, ZeroPartition::kHsdp}) {
+    StepModel model = divided(small_step_model(6, false), {.stage = 3,
+                                                           .ranks = kRanks,
+                                                           .rank = 4,
+                                                           .islands = kRanks / kOfIsland,
+                                                           .partition = partition});
+    model.state_format.master = MasterForm::kSplit;
+    StepPolicy policy = uniform_policy(model, {});
+    policy.unified = true;
+    policy.lookahead = 0;
+    const Program program = compile_step(model, policy, {});
+    const double elements = elements_of(model);
+    const bool is_hpz = partition == ZeroPartition::kHpz;
+    const double others = is_hpz ? kRanks : kOfIsland;
+    EXPECT_EQ(home_bytes(program, Account::kParameters, "param["), 2 * elements / kOfIsland);
+    EXPECT_EQ(home_bytes(program, Account::kOptimizerState, "state["), 10 * elements / others);
+    // Sums go over all ranks. A part that each island has is then passed on, once.
+    const double passed = elements / kOfIsland / 2;
+    EXPECT_DOUBLE_EQ(lane_bytes(program, Lane::kCollective, Account::kGradients),
+                     4 * elements * (kRanks - 1) / kRanks);
+    EXPECT_DOUBLE_EQ(lane_bytes(program, Lane::kInterIsland, Account::kParameters),
+                     is_hpz ? 2 * passed : 0);
+    EXPECT_DOUBLE_EQ(lane_bytes(program, Lane::kInterIsland, Account::kGradients),
+                     is_hpz ? 0 : 4 * passed);
+    EXPECT_EQ(lane_bytes(program, Lane::kCollective, Account::kParameters), 0);
+    // Without a limit parameters stay from the forward to the backward.
+    EXPECT_DOUBLE_EQ(lane_bytes(program, Lane::kIsland, Account::kParameters),
+                     2 * elements * (kOfIsland - 1) / kOfIsland);
   }
 }
 

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace terrace {
+
+// Over which ranks ZeRO stage 3 divides the states. Data-parallel ranks may form islands
+// (parallel/mesh.h). A state that is divided over the ranks of an island only is whole in each
+// island, so that its parts are gathered without the other islands.
+enum class ZeroPartition : std::uint8_t {
+  kAll,   // all states over all data-parallel ranks
+  kHpz,   // parameters over an island: ZeRO++ (Wang et al. 2023, arXiv:2306.10209)
+  kHsdp,  // all states over an island: MiCS (Zhang et al. 2022, arXiv:2205.00119), and the hybrid
+          // sharding of PyTorch FSDP (Zhao et al. 2023, arXiv:2304.11277)
+};
+
+// The names on the command line, in the order of the values.
+inline constexpr std::array<std::string_view, 3> kZeroPartitions = {"all", "hpz", "hsdp"};
+
+constexpr std::string_view name_of(ZeroPartition partition) {
+  return kZeroPartitions.at(static_cast<std::size_t>(partition));
+}
+
+}  // namespace terrace
