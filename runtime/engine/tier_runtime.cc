@@ -85,11 +85,12 @@ void TierRuntime::check_same_options() const {
   if (model.state_format == wanted && has_formats &&
       model.gradient_type == options_.gradient_type &&
       plan_.training.policy.updates_wait_for_norm == waits &&
-      model.zero.stage == options_.zero_stage) {
+      model.zero.stage == options_.zero_stage && model.zero.partition == options_.zero_partition) {
     return;
   }
   throw UsageError(
-      "the plan was made with other options for the optimizer, gradient_type or zero_stage",
+      "the plan was made with other options for the optimizer, gradient_type, zero_stage or "
+      "zero_partition",
       "plan with the same options as the runtime");
 }
 

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "base/usage_error.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 #include "tests/runtime/engine/resumed_ranks.h"
 
@@ -119,19 +118,6 @@ TEST_P(IslandStates, GoOnOnOtherMeshes) {
 
 INSTANTIATE_TEST_SUITE_P(Partitions, IslandStates, testing::Values(kHpz, kHsdp),
                          [](const auto& info) { return std::string(name_of(info.param)); });
-
-TEST(IslandPlans, RefuseWhatTheyCannotDivide) {
-  const auto refuses = [](const MeshShape& shape, std::int32_t stage, const char* what) {
-    ModelRuntimeOptions options = island_options(DType::kF32);
-    options.ranks.shape = shape;
-    options.zero_stage = stage;
-    options.zero_partition = kHpz;
-    TERRACE_EXPECT_THROW_WITH(plan_model(options), UsageError, what);
-  };
-  refuses({.data = 4, .islands = 3}, 3, "3 islands of 4");
-  refuses({.data = 4, .islands = 2}, 2, "zero_stage is 2");
-  refuses({.data = 4, .islands = 4}, 3, "4 islands of one rank");
-}
 
 }  // namespace
 }  // namespace terrace
