@@ -114,7 +114,7 @@ constexpr auto kBudgetFlags = std::to_array<TrainFlag>({
        return o.tiers.device_memory ? toml_size(*o.tiers.device_memory) : std::string{};
      }},
     {{"host-memory", "Device and tiers", "SIZE",
-      "Host memory budget (from the cgroup limit and free memory)"},
+      "Host memory budget of this rank (from the cgroup limit and free memory)"},
      [](TrainOptions& o, const FlagValue& v) { o.tiers.host_memory = v.size(); },
      [](const TrainOptions& o) {
        return o.tiers.host_memory ? toml_size(*o.tiers.host_memory) : std::string{};

@@ -240,12 +240,18 @@ PlanMemory memory_of_plan(const TierPlan& plan) {
           kProgramBytesPerOp * ops, HomeAccess::buffer_bytes(has_drive)};
 }
 
+ModelRuntimeOptions options_of_stage(ModelRuntimeOptions options, int stage) {
+  options.ranks.position.pipeline = stage;
+  if (options.stage_limits.empty()) return options;
+  const StageLimits& limits = options.stage_limits.at(static_cast<std::size_t>(stage));
+  options.budgets = limits.budgets;
+  options.threads = limits.threads;
+  options.update_threads = limits.update_threads;
+  return options;
+}
+
 void check_stages(const ModelRuntimeOptions& options, const TierPlan& plan) {
-  const auto plan_of = [&](int stage) {
-    ModelRuntimeOptions other = options;
-    other.ranks.position.pipeline = stage;
-    return plan_model(other);
-  };
+  const auto plan_of = [&](int stage) { return plan_model(options_of_stage(options, stage)); };
   const std::vector<std::string> problems = problems_of_stages(options.ranks, plan, plan_of);
   if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
 }

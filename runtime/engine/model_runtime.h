@@ -11,6 +11,15 @@
 
 namespace terrace {
 
+// The budgets and threads that the ranks of a pipeline stage plan for.
+struct StageLimits {
+  TierBudgets budgets = {};
+  int threads = 1;
+  int update_threads = 1;
+
+  friend bool operator==(const StageLimits&, const StageLimits&) = default;
+};
+
 // A decoder that is to be trained, and how to train it.
 struct ModelRuntimeOptions : TierRuntimeOptions {
   ModelConfig model;
@@ -25,7 +34,12 @@ struct ModelRuntimeOptions : TierRuntimeOptions {
   // updated as one group of parameters (docs/experts.md). 0: as many as the memory allows. It must
   // be 0 for a model without experts.
   std::int64_t experts_per_group = 0;
+  // By pipeline stage. Empty: all stages have this rank's budgets and threads.
+  std::vector<StageLimits> stage_limits = {};
 };
+
+// Returns the options of the rank at the same place of another pipeline stage.
+ModelRuntimeOptions options_of_stage(ModelRuntimeOptions options, int stage);
 
 // Returns the number of experts in a group: the options' number or, where they leave it open, the
 // planner's choice (docs/experts.md). Returns 0 for a model without experts.

@@ -181,7 +181,9 @@ std::optional<TierPlan> plan_larger_chunks(const StepModel& model,
   constexpr std::int32_t kTimesMost = 16;     // a collective has less than 2 GiB, MPI's limit
   const std::int32_t times =
       std::min(kTimesMost, (model.zero.ranks + kRanksOfChunk - 1) / kRanksOfChunk);
-  if (times == 1 || model.pipeline.stages > 1 || options.placement.is_trial) return std::nullopt;
+  const bool keeps_chunks =
+      options.has_fixed_chunks || model.pipeline.stages > 1 || options.placement.is_trial;
+  if (times == 1 || keeps_chunks) return std::nullopt;
   StepModel larger = model;
   larger.chunk_elements *= times;
   TierRuntimeOptions brief = options;

@@ -45,8 +45,9 @@ struct TierRuntimeOptions {
   // the memory in which the units compute, and no step may change nothing. Null: none are made.
   HashSink* hashes = nullptr;
   // The most elements of a chunk; tests make it small. With more than 64 data-parallel ranks a plan
-  // has up to 16 times as many where they fit.
+  // has up to 16 times as many where they fit, unless the size is fixed.
   std::int64_t chunk_elements = kChunkElements;
+  bool has_fixed_chunks = false;
   std::int32_t zero_stage = 0;  // what data-parallel ranks share out
   // Over which of them; with islands in the shape of the ranks.
   ZeroPartition zero_partition = ZeroPartition::kAll;

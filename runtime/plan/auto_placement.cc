@@ -275,6 +275,7 @@ class Planner {
   }
 
   std::vector<std::int32_t> deferred_where_none_must_be() const {
+    if (request_.deferred_units.has_value()) return {*request_.deferred_units};
     std::vector<std::int32_t> numbers = {kUsualDeferredUnits};
     if (request_.updates_wait_for_norm) return numbers;
     const auto units = static_cast<std::int32_t>(model_.unit_count());
@@ -339,8 +340,9 @@ StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
     return shared == nullptr ? make() : shared->get(first, budgets, make);
   };
   if (model.zero.rank == 0) return plan_of(model);
-  // Data-parallel ranks must run the same program. The place of a rank's shards decides how it
-  // waits, and thereby what the simulator finds best, so all ranks take the first rank's choices.
+  // Data-parallel ranks with the same budgets run the same program. The place of a rank's shards
+  // decides how it waits, and thereby what the simulator finds best, so all ranks take the first
+  // rank's choices.
   StepModel of_first = model;
   of_first.zero.rank = 0;
   StepPlan first = plan_of(of_first);

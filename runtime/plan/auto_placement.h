@@ -64,6 +64,9 @@ struct PlacementRequest {
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t micro_batches = 1;
   std::optional<std::int32_t> lookahead;
+  // The number of first units whose updates are deferred (see defer_first_updates()). Where updates
+  // wait for the norm, all are deferred, whatever this says.
+  std::optional<std::int32_t> deferred_units;
   bool unified = true;
   bool has_nvme = false;
   // The part of the elements that is updated on the device although their optimizer state is not at

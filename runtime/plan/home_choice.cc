@@ -236,7 +236,7 @@ StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
   policy.lookahead = request_.lookahead.value_or(kUsualLookahead);
   policy.homes.assign(model_.groups.size(), homes);
   policy.activations.assign(model_.unit_count(), activations);
-  defer_first_updates(policy, model_.groups, kUsualDeferredUnits);
+  defer_first_updates(policy, model_.groups, request_.deferred_units.value_or(kUsualDeferredUnits));
   return policy;
 }
 

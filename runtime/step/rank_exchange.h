@@ -6,9 +6,10 @@
 #include "runtime/step/schedule.h"
 #include "runtime/step/step_model.h"
 
-// The ops that exchange bytes with other ranks. All data-parallel ranks compile the same ops in the
-// same order, and so do all tensor-parallel ranks: only the part of a chunk that is the rank's own
-// differs. A message between pipeline stages is a send in one stage and a receive in the other.
+// The ops that exchange bytes with other ranks. All data-parallel ranks compile the same exchanges
+// in the same order, and so do all tensor-parallel ranks: only the part of a chunk that is the
+// rank's own differs. A message between pipeline stages is a send in one stage and a receive in the
+// other.
 namespace terrace {
 
 // --- data-parallel ranks (ZeRO) -----------------------------------------------------------------

@@ -1,5 +1,7 @@
 #include "runtime/step/step_policy.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace terrace {
@@ -42,6 +44,14 @@ void defer_first_updates(StepPolicy& policy, std::span<const ParameterGroup> gro
   for (std::size_t g = 0; g < groups.size(); ++g) {
     policy.homes.at(g).defers_update = groups[g].unit < units;
   }
+}
+
+std::int32_t deferred_units_of(const StepPolicy& policy, std::span<const ParameterGroup> groups) {
+  std::int32_t units = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (policy.homes.at(g).defers_update) units = std::max(units, groups[g].unit + 1);
+  }
+  return units;
 }
 
 }  // namespace terrace

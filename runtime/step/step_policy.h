@@ -92,6 +92,8 @@ struct StepPolicy {
 // last.
 void defer_first_updates(StepPolicy& policy, std::span<const ParameterGroup> groups,
                          std::int32_t units);
+// Returns the number of units with which defer_first_updates() gives this policy.
+std::int32_t deferred_units_of(const StepPolicy& policy, std::span<const ParameterGroup> groups);
 // The usual number of these units.
 inline constexpr std::int32_t kUsualDeferredUnits = 3;
 

@@ -8,10 +8,11 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "runtime/plan/shared_plans.h"
-#include "runtime/step/verify_ranks.h"
 #include "runtime/train/budget_search.h"
 #include "runtime/train/dry_run_document.h"
 #include "runtime/train/plan_explanation.h"
+#include "runtime/train/rank_limits.h"
+#include "runtime/train/rank_plans.h"
 #include "runtime/train/start_obstacles.h"
 #include "runtime/train/train_report.h"
 
@@ -82,10 +83,11 @@ class DryRun {
   // returns false.
   bool try_budgets(const TierBudgets& budgets, Refusal refusal_form) {
     engine_.budgets = budgets;
+    if (budgets != asked_) engine_.stage_limits.clear();  // other budgets, for all stages
     engine_.placement.explains_refusal = refusal_form == Refusal::kExplained;
     std::exception_ptr refusal;
     try {
-      plan_ = plan_model(engine_);
+      plan_ = plan_for_ranks(engine_, ranks_);
     } catch (const OutOfMemory&) {
       refusal = std::current_exception();
     }
@@ -135,7 +137,8 @@ class DryRun {
   }
 
   void find_obstacles() {
-    const RoomNeed need = room_need(engine_, plan_, setting_.machine, ranks_);
+    RoomNeed need = room_need(engine_, plan_, setting_.machine, ranks_);
+    need.budgets = budgets_on_host(setting_.options.tiers, setting_.machine, ranks_);
     for (StartObstacle& obstacle : start_obstacles(setting_.options, need, setting_.saving,
                                                    setting_.machine, setting_.total_steps)) {
       obstacles_.push_back(std::move(obstacle));
@@ -156,7 +159,7 @@ class DryRun {
   }
 
   void print_text() {
-    console_.say(describe_plan(engine_, plan_));
+    tell_plan(engine_, plan_, ranks_, console_);
     const std::string& unit = setting_.options.run.explain;
     if (!unit.empty()) console_.say(explain_unit(plan_, unit));
     if (prediction_.has_value()) {
@@ -203,17 +206,6 @@ class DryRun {
 
 void dry_run(const DryRunSetting& setting, TrainConsole& console) {
   DryRun(setting, console).run();
-}
-
-void check_plans_of_ranks(const ModelRuntimeOptions& options, const TierPlan& plan,
-                          const RankGroup& ranks) {
-  if (ranks.is_first()) check_stages(options, plan);
-  const bool is_same = ranks.is_same_in_stages(rank_fingerprint(plan.training.program));
-  // Every rank has planned by now, as the exchange above shows.
-  if (options.shared_plans != nullptr) options.shared_plans->clear();
-  if (is_same) return;
-  throw ConfigError("the ranks compiled different steps",
-                    "start all ranks with the same flags and the same version of Terrace");
 }
 
 }  // namespace terrace

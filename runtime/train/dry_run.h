@@ -29,9 +29,4 @@ struct DryRunSetting {
 // would lack. Throws OutOfMemory where it does not fit them. All ranks call it.
 void dry_run(const DryRunSetting& setting, TrainConsole& console);
 
-// Throws ConfigError where the ranks of a stage have compiled different programs, and OutOfMemory
-// where another stage does not fit. All ranks call it with their plans.
-void check_plans_of_ranks(const ModelRuntimeOptions& options, const TierPlan& plan,
-                          const RankGroup& ranks);
-
 }  // namespace terrace

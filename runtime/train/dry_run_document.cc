@@ -1,5 +1,6 @@
 #include "runtime/train/dry_run_document.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "runtime/config/host_facts.h"
@@ -49,7 +50,7 @@ ordered_json prediction_json(const StepPrediction& predicted, std::int64_t token
 }  // namespace
 
 std::string plan_figures_json(const Ledger& ledger, const std::optional<StepPrediction>& prediction,
-                              std::int64_t tokens_per_step) {
+                              std::int64_t tokens_per_step, const std::string& ranks) {
   ordered_json memory = ordered_json::array();
   for (const Tier tier : kTiers) {
     memory.push_back({{"name", name_of(tier)},
@@ -58,6 +59,7 @@ std::string plan_figures_json(const Ledger& ledger, const std::optional<StepPred
                       {"accounts", accounts_json(ledger[tier])}});
   }
   ordered_json figures = {{"memory", memory}};
+  if (!ranks.empty()) figures["ranks"] = ordered_json::parse(ranks);
   if (prediction) figures["prediction"] = prediction_json(*prediction, tokens_per_step);
   return figures.dump();
 }
@@ -71,6 +73,12 @@ Ledger gather_ledger(const Ledger& own, const RankGroup& ranks) {
       charged = static_cast<std::size_t>(
           ranks.largest(peak == largest ? static_cast<std::int64_t>(charged) : 0));
     }
+    constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
+    const auto budget =
+        tier.budget_bytes.has_value() ? static_cast<std::int64_t>(*tier.budget_bytes) : kNone;
+    const std::int64_t of_largest = ranks.largest(peak == largest ? budget : 0);
+    tier.budget_bytes.reset();
+    if (of_largest != kNone) tier.budget_bytes = static_cast<std::size_t>(of_largest);
     tier.peak_bytes = static_cast<std::size_t>(largest);
   }
   return ledger;

@@ -32,17 +32,17 @@ struct DryRunDocument {
   std::vector<StartObstacle> obstacles;  // on this machine
 };
 
-// Returns, for each tier, the peak of the rank with the largest peak, and that rank's accounts. All
-// ranks call it.
+// Returns, for each tier, the peak of the rank with the largest peak, and that rank's budget and
+// accounts. All ranks call it.
 Ledger gather_ledger(const Ledger& own, const RankGroup& ranks);
 
 // Adds up the bytes that the links carry in a step, and its ops. All ranks call it.
 void gather_step(const Program& own, const RankGroup& ranks, DryRunDocument& document);
 
 // Returns the memory of each tier and the prediction, if there is one, as an object whose keys
-// run.json has, too (docs/metrics.md).
+// run.json has, too (docs/metrics.md). `ranks`: memory_json().
 std::string plan_figures_json(const Ledger& ledger, const std::optional<StepPrediction>& prediction,
-                              std::int64_t tokens_per_step);
+                              std::int64_t tokens_per_step, const std::string& ranks = {});
 
 std::string to_json(const DryRunDocument& document);
 

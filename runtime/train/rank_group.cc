@@ -4,6 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
+#include "base/host_name.h"
+
 namespace terrace {
 
 std::string text_of_rank(Communicator& world, int rank, const std::string& text) {
@@ -71,6 +74,44 @@ double RankGroup::sum(double value) const {
   double sum = 0;
   for (const double one : of_all_ranks(*world_, value)) sum += one;
   return stands_for_ * sum;
+}
+
+namespace {
+
+// A value of a rank, with a number that stands for its host.
+template <typename T>
+struct OnHost {
+  std::uint64_t host = 0;
+  T value = 0;
+};
+
+// Returns the values of the ranks on this rank's host.
+template <typename T>
+std::vector<T> values_on_host(Communicator& world, T value) {
+  const std::string name = host_name();
+  const OnHost<T> own = {hash_bytes(std::as_bytes(std::span(name))), value};
+  std::vector<T> values;
+  for (const OnHost<T>& rank : of_all_ranks(world, own)) {
+    if (rank.host == own.host) values.push_back(rank.value);
+  }
+  return values;
+}
+
+}  // namespace
+
+double RankGroup::sum_on_host(double value, std::int32_t ranks_on_host) const {
+  if (world_ == nullptr) return value;
+  const std::vector<double> values = values_on_host(*world_, value);
+  const double mean = sum(value) / count();
+  if (stands_for_ * std::ssize(values) != ranks_on_host) return mean * ranks_on_host;
+  double sum_of_host = 0;
+  for (const double one : values) sum_of_host += one;
+  return stands_for_ * sum_of_host;
+}
+
+std::int64_t RankGroup::smallest_on_host(std::int64_t value) const {
+  if (world_ == nullptr) return value;
+  return std::ranges::min(values_on_host(*world_, value));
 }
 
 std::string RankGroup::text_of_first(const std::string& text) const {

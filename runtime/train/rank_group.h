@@ -53,6 +53,10 @@ class RankGroup {
   std::int32_t count() const { return world_ == nullptr ? 1 : stands_for_ * world_->size(); }
   // Returns whether this is the rank that writes files and speaks to the user.
   bool is_first() const { return world_ == nullptr || world_->rank() == 0; }
+  // Returns the pipeline stage of a rank of `world`.
+  std::int32_t stage_of(std::size_t rank) const {
+    return position_of(present_, static_cast<int>(rank)).pipeline;
+  }
   std::int64_t data_ranks() const { return steps_.shape.data; }
   std::int64_t data_rank() const { return steps_.position.data; }
 
@@ -69,6 +73,12 @@ class RankGroup {
   // Returns the sum of all ranks' values, added in rank order. A rank that stands for several
   // counts that many times.
   double sum(double value) const;
+  // Returns the sum of the values of the ranks on this rank's host. `ranks_on_host`: their number
+  // as the launcher says. If another number of ranks has the host's name, the ranks of the host are
+  // assumed to have the mean of all ranks.
+  double sum_on_host(double value, std::int32_t ranks_on_host) const;
+  // Returns the smallest value of the ranks on machines with this machine's name.
+  std::int64_t smallest_on_host(std::int64_t value) const;
   // Returns the first rank's text.
   std::string text_of_first(const std::string& text) const;
   // Replaces moved bytes and joules by their sum over all ranks, and busy times and peaks by the

@@ -73,9 +73,9 @@ RoomNeed room_need(const ModelRuntimeOptions& options, const TierPlan& plan,
   const PlanMemory memory = memory_of_plan(plan);
   const std::size_t on_host = memory.host_bytes + memory.beside_budgets() +
                               (options.backend == nullptr ? memory.device_bytes : 0);
-  const double share = static_cast<double>(machine.ranks_on_host) / plan.model.ranks();
   const auto of_this_host = [&](std::size_t bytes) {
-    return static_cast<std::uint64_t>(share * ranks.sum(static_cast<double>(bytes)));
+    return static_cast<std::uint64_t>(
+        ranks.sum_on_host(static_cast<double>(bytes), machine.ranks_on_host));
   };
   RoomNeed need;
   need.memory_bytes = of_this_host(on_host);
@@ -92,7 +92,8 @@ std::vector<StartObstacle> start_obstacles(const TrainOptions& options, const Ro
                                            const SavingNeed& saving, const MachineShare& machine,
                                            std::int64_t total_steps) {
   std::vector<StartObstacle> found;
-  const bool has_budgets = passes(found, [&] { check_budgets(options.tiers, machine); });
+  const bool has_budgets =
+      passes(found, [&] { check_budgets(options.tiers, machine, need.budgets); });
   const bool has_drives = passes(found, [&] { check_drives(options.tiers); });
   if (has_budgets) passes(found, [&] { check_memory(need, machine); });
   if (has_drives) passes(found, [&] { check_drive_space(need, options.tiers); });

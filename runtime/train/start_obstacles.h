@@ -16,6 +16,7 @@ namespace terrace {
 struct RoomNeed {
   std::uint64_t memory_bytes = 0;  // arenas, tokens and programs in host memory
   std::uint64_t nvme_bytes = 0;    // of all directories together
+  std::size_t budgets = 0;         // budgets_on_host(); used by start_obstacles() alone
 };
 
 // Adds up the ranks' plans. All ranks call it, and each gets the need of its host.

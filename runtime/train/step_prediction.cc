@@ -132,8 +132,7 @@ class MeasuredRank {
   double pipeline_step_s(StepPrediction& prediction) {
     std::vector<Program> programs;
     for (int stage = 0; stage < rank_.options.ranks.shape.pipeline; ++stage) {
-      ModelRuntimeOptions of_stage = rank_.options;
-      of_stage.ranks.position.pipeline = stage;
+      ModelRuntimeOptions of_stage = options_of_stage(rank_.options, stage);
       of_stage.shared_plans = nullptr;  // they would be kept
       TierPlan plan = plan_model(of_stage);
       prediction.ops_are_measured = prediction.ops_are_measured && measure(of_stage, plan);
@@ -148,6 +147,22 @@ class MeasuredRank {
   std::size_t bytes_most_ = 0;
   MachineProfile profile_;
 };
+
+// Takes the prediction of the rank that takes longest, because the others wait for it. All ranks
+// call it.
+void take_slowest(const RankGroup& ranks, StepPrediction& prediction) {
+  struct OfRank {
+    double step_s = 0;
+    Lane limit = Lane::kCompute;
+  };
+  if (ranks.world() == nullptr) return;
+  for (const OfRank& rank :
+       of_all_ranks(*ranks.world(), OfRank{prediction.step_s, prediction.limit})) {
+    if (rank.step_s <= prediction.step_s) continue;
+    prediction.step_s = rank.step_s;
+    prediction.limit = rank.limit;
+  }
+}
 
 std::string product_rate_text(double flops_per_s) {
   return flops_per_s < 1e12 ? fmt::format("{:.3g} GFLOP/s", flops_per_s * 1e-9)
@@ -166,7 +181,7 @@ std::optional<StepPrediction> predict_step(const PredictedRank& rank, double sec
     rank.ranks.wait_for_all();
     measured.measure(prediction);
     measured.predict(prediction);
-    rank.ranks.wait_for_all();
+    take_slowest(rank.ranks, prediction);
   } catch (const OutOfMemory&) {
     if (!has_device) throw;
     return std::nullopt;

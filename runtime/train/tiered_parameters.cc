@@ -64,7 +64,7 @@ MachineShare share_of_this_process() {
 
 TierBudgets budgets_of(const TierOptions& tiers) {
   const MachineShare machine = share_of_this_process();
-  check_budgets(tiers, machine);
+  check_budgets(tiers, machine, budgeted_memory(tiers, machine));
   check_drives(tiers);
   return budgets_for(tiers, machine);
 }

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "runtime/model/adapter_targets.h"
 #include "runtime/train/evaluation.h"
+#include "runtime/train/rank_limits.h"
 
 namespace terrace {
 namespace {
@@ -125,7 +126,7 @@ std::string describe_state(const StepModel& model) {
   return text + others_text + '\n';
 }
 
-std::string describe_ranks(const StepModel& model) {
+std::string describe_ranks(const ModelRuntimeOptions& options, const StepModel& model) {
   if (model.ranks() == 1) return "";
   std::vector<std::string> parts;
   if (model.zero.ranks > 1) {
@@ -144,7 +145,8 @@ std::string describe_ranks(const StepModel& model) {
   }
   const PipelineCut& cut = model.pipeline;
   if (cut.stages == 1)
-    return fmt::format("{}; the figures below are for each rank\n", fmt::join(parts, ", "));
+    return fmt::format("{}; the figures below are for {} rank\n", fmt::join(parts, ", "),
+                       has_own_limits(options) ? "the first" : "each");
   const std::vector<std::int32_t> firsts(cut.piece_begins.begin(), cut.piece_begins.end() - 1);
   const std::string pieces =
       cut.virtual_stages > 1 ? fmt::format(" of {} pieces each", cut.virtual_stages) : "";
@@ -261,7 +263,7 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
   text += describe_trainable(options.model);
   text += describe_quantization(options);
   text += describe_experts(options);
-  text += describe_ranks(plan.model);
+  text += describe_ranks(options, plan.model);
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";
   for (const StateClassInfo& info : kStateClasses) {

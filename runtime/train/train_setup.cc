@@ -171,34 +171,51 @@ DType compute_type_for(Precision precision) {
   return DType::kBF16;
 }
 
-void check_budgets(const TierOptions& tiers, const MachineShare& machine) {
-  const HostLimits& limits = machine.limits;
+std::size_t budgeted_memory(const TierOptions& tiers, const MachineShare& machine) {
+  const TierBudgets budgets = budgets_for(tiers, machine);
+  const std::size_t host = budgets[static_cast<std::size_t>(Tier::kHost)].value_or(0);
+  if (machine.gpu.has_value()) return host;
+  return host + budgets[static_cast<std::size_t>(Tier::kDevice)].value_or(0);
+}
+
+std::size_t budgets_on_host(const TierOptions& tiers, const MachineShare& machine,
+                            const RankGroup& ranks) {
+  constexpr double kMost = 9e18;  // less than the largest std::size_t
+  const auto own = static_cast<double>(budgeted_memory(tiers, machine));
+  return static_cast<std::size_t>(std::min(kMost, ranks.sum_on_host(own, machine.ranks_on_host)));
+}
+
+void check_budgets(const TierOptions& tiers, const MachineShare& machine, std::size_t on_host) {
   const auto ranks = static_cast<std::size_t>(machine.ranks_on_host);
   const TierBudgets budgets = budgets_for(tiers, machine);
   const std::size_t device = budgets[static_cast<std::size_t>(Tier::kDevice)].value_or(0);
   const std::size_t host = budgets[static_cast<std::size_t>(Tier::kHost)].value_or(0);
-  const std::size_t whole = limits.whole_bytes();
-  const std::string each = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : std::string();
+  const std::size_t whole = machine.limits.whole_bytes();
   if (machine.gpu.has_value() && device > machine.gpu->capacity_bytes) {
     throw OutOfMemory(fmt::format("--device-memory {} is more than the {} that GPU {} can give",
                                   format_size(device), format_size(machine.gpu->capacity_bytes),
                                   machine.gpu->ordinal),
                       "lower it, or end other programs that use the GPU");
   }
-  if (machine.gpu.has_value() && host > whole / ranks) {
-    throw OutOfMemory(fmt::format("--host-memory {}{} is more than the {} of this host",
-                                  format_size(host), each, format_size(whole)),
+  if (on_host <= whole) return;
+  const std::string more = fmt::format("more than the {} of this host", format_size(whole));
+  if (on_host != ranks * budgeted_memory(tiers, machine)) {
+    throw OutOfMemory(fmt::format("the budgets of the {} ranks on this host, {} together, are {}",
+                                  ranks, format_size(on_host), more),
+                      "lower --host-memory or --device-memory of some of these ranks");
+  }
+  const std::string each = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : std::string();
+  if (machine.gpu.has_value()) {
+    throw OutOfMemory(fmt::format("--host-memory {}{} is {}", format_size(host), each, more),
                       "lower it");
   }
-  if (!machine.gpu.has_value() && device + host > whole / ranks) {
-    const std::string asked =
-        device == 0 ? fmt::format("--host-memory {}{} is", format_size(host), each)
-        : host == 0 ? fmt::format("--device-memory {}{} is", format_size(device), each)
-                    : fmt::format("--device-memory {} and --host-memory {}{} are",
-                                  format_size(device), format_size(host), each);
-    throw OutOfMemory(fmt::format("{} more than the {} of this host", asked, format_size(whole)),
-                      "lower it: on the CPU device all of it is memory of this host");
-  }
+  const std::string asked =
+      device == 0 ? fmt::format("--host-memory {}{} is", format_size(host), each)
+      : host == 0 ? fmt::format("--device-memory {}{} is", format_size(device), each)
+                  : fmt::format("--device-memory {} and --host-memory {}{} are",
+                                format_size(device), format_size(host), each);
+  throw OutOfMemory(fmt::format("{} {}", asked, more),
+                    "lower it: on the CPU device all of it is memory of this host");
 }
 
 void check_drives(const TierOptions& tiers) {
@@ -319,10 +336,7 @@ MeshShape mesh_for(const TrainOptions& options, const LaunchedRanks& ranks) {
 
 ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
                                        const MachineShare& machine) {
-  if (!options.run.dry_run) {
-    check_budgets(options.tiers, machine);
-    check_drives(options.tiers);
-  }
+  if (!options.run.dry_run) check_drives(options.tiers);
   ModelRuntimeOptions engine;
   engine.model = model;
   engine.zero_partition = options.step.zero_partition;
@@ -422,7 +436,7 @@ LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {
 namespace {
 
 // Gives a rank the number of threads that agree_on_limits() would find among all ranks of the host.
-// For a dry run, in which only some of these ranks exist.
+// For a dry run of local ranks, in which only some of these ranks exist.
 void take_fewest_threads(const TrainOptions& options, int ranks_on_host, MachineShare& machine) {
   for (int index = 0; index < ranks_on_host; ++index) {
     const ThreadPlan threads = plan_threads(options.tiers.threads, machine.limits, machine.topology,
@@ -457,23 +471,6 @@ std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device
   }
   return fmt::format("; {}GPU {}: {}", ranks > 1 ? "a GPU for each rank, here " : "",
                      machine.gpu->ordinal, describe_cuda_device(machine.gpu->ordinal));
-}
-
-void agree_on_limits(const TrainOptions& options, const RankGroup& ranks,
-                     ModelRuntimeOptions& engine) {
-  engine.ranks = ranks.steps();
-  engine.zero_stage = zero_stage_for(options, ranks.steps().shape);
-  for (int* const threads : {&engine.threads, &engine.update_threads}) {
-    *threads = static_cast<int>(ranks.smallest(*threads));
-  }
-  if (std::optional<GpuSetting>& gpu = engine.placement.gpu; gpu.has_value()) {
-    const auto link = static_cast<std::int64_t>(gpu->link_bytes_per_s);
-    gpu->link_bytes_per_s = static_cast<double>(ranks.smallest(link));
-  }
-  for (std::optional<std::size_t>& budget : engine.budgets) {
-    if (!budget.has_value()) continue;
-    budget = static_cast<std::size_t>(ranks.smallest(static_cast<std::int64_t>(*budget)));
-  }
 }
 
 }  // namespace terrace

@@ -42,26 +42,26 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
 // where there are no GPUs.
 std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device, int ranks);
 
-// Gives the engine the ranks, and only those threads and budgets that all ranks have: ranks with
-// different limits would compile different programs. All ranks call it.
-void agree_on_limits(const TrainOptions& options, const RankGroup& ranks,
-                     ModelRuntimeOptions& engine);
-
 // Returns the tier that a flag names; none for auto.
 std::optional<Tier> tier_of(Placement placement);
 // Returns the budgets of one rank; the ranks of a host share its memory.
 TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine);
 
-// Throws OutOfMemory where the budgets asked for exceed this machine's memory.
-void check_budgets(const TierOptions& tiers, const MachineShare& machine);
+// Returns the bytes of this host's memory that a rank's budgets name together.
+std::size_t budgeted_memory(const TierOptions& tiers, const MachineShare& machine);
+// Returns the same for all ranks of this host. All ranks call it.
+std::size_t budgets_on_host(const TierOptions& tiers, const MachineShare& machine,
+                            const RankGroup& ranks);
+// Throws OutOfMemory where the budgets exceed this machine's memory. `on_host`: budgets_on_host().
+void check_budgets(const TierOptions& tiers, const MachineShare& machine, std::size_t on_host);
 // Throws ConfigError where a directory of --nvme does not exist, even if nothing would be stored
 // there.
 void check_drives(const TierOptions& tiers);
 
 // The functions below turn the options into settings for this machine. Each throws ConfigError
-// naming the flag, or OutOfMemory. The caller sets the backend. A dry run may be for another
-// machine, so for a dry run engine_options_for() leaves check_budgets() and check_drives() to the
-// caller.
+// naming the flag, or OutOfMemory. The caller sets the backend, and agrees on limits with the other
+// ranks (runtime/train/rank_limits.h). A dry run may be for another machine, so for a dry run
+// engine_options_for() leaves check_drives() to the caller.
 ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
                                        const MachineShare& machine);
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,

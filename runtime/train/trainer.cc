@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "memory/host/process_memory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/checkpoint/weight_state.h"
@@ -25,6 +24,8 @@
 #include "runtime/train/prompt_answers.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
+#include "runtime/train/rank_limits.h"
+#include "runtime/train/rank_plans.h"
 #include "runtime/train/rank_samples.h"
 #include "runtime/train/rank_shares.h"
 #include "runtime/train/ranked_state.h"
@@ -65,7 +66,7 @@ class Trainer {
         engine_options_(engine_options_for(options_, model_, machine_)) {
     engine_options_.backend = backend_.get();
     engine_options_.shared_plans = ranks.plans;
-    agree_on_limits(options_, ranks_, engine_options_);
+    agree_on_limits(options_, machine_, ranks_, engine_options_, console_);
     set_micro_batches(options_, ranks_, engine_options_);
   }
 
@@ -91,7 +92,7 @@ class Trainer {
         checkpoint != nullptr ? checkpoint->progress() : CheckpointProgress();
     settle_steps(done);
     refuse_second_run(options_.run.resume, run_dir_);
-    check_room(room_need(engine_options_, plan_, machine_, ranks_), options_.tiers, machine_);
+    check_room(room_, options_.tiers, machine_);
     saves_.emplace(saving_run(done.step), ranks_, console_, log_);
     options_.run.checkpoint_every = saves_->interval();
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
@@ -166,12 +167,9 @@ class Trainer {
   }
 
   void plan() {
-    {
-      const ConsolePhase phase(console_, "planning the step");
-      plan_ = plan_model(engine_options_);
-      check_plans_of_ranks(engine_options_, plan_, ranks_);
-    }
-    console_.say(describe_plan(engine_options_, plan_));
+    plan_ = checked_plan(engine_options_, ranks_, console_);
+    room_ = room_need(engine_options_, plan_, machine_, ranks_);
+    memory_ = tell_plan(engine_options_, plan_, ranks_, console_);
     prediction_ = tell_prediction({engine_options_, plan_, machine_, ranks_},
                                   feed_->planned_tokens(), console_);
     console_.say(data_summary());
@@ -224,7 +222,7 @@ class Trainer {
             .model = {model_, layout_, *engine_options_.optimizer.rule},
             .result_types = result_types(),
             .steps = {done_steps, last_step(), total_steps_},
-            .nvme_bytes = plan_.ledger[Tier::kNvme].peak_bytes * machine_.ranks_on_host};
+            .nvme_bytes = room_.nvme_bytes};
   }
 
   void open_files(const PlannedStep& planned) {
@@ -257,7 +255,8 @@ class Trainer {
       write_run_files(
           run_dir_, {options_, command_.command_line},
           {describe_plan(engine_options_, plan_), reasons_json(plan_),
-           plan_figures_json(largest, prediction_, feed_->planned_tokens()), data_hash_},
+           plan_figures_json(largest, prediction_, feed_->planned_tokens(), memory_json(memory_)),
+           data_hash_},
           documents_json(*data_));
       best_->write(run_dir_);
     }
@@ -566,7 +565,9 @@ class Trainer {
   std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;
   std::unique_ptr<RunDirectory> directory_;   // of the first rank
-  std::optional<StepPrediction> prediction_;  // of this rank
+  std::optional<StepPrediction> prediction_;  // of the slowest rank
+  RoomNeed room_;                             // of this host
+  std::vector<RankMemory> memory_;            // empty: the same on all ranks
   TierPlan plan_;  // before the engine, whose lanes may still run after a failed step
   std::unique_ptr<HashFile> hashes_;  // before the engine; null: none are recorded
   std::unique_ptr<ModelRuntime> engine_;
@@ -579,7 +580,6 @@ class Trainer {
   std::optional<RunSaver> saver_;
   std::optional<StepRows> rows_;
   std::optional<StepObserver> observer_;
-
   bool stops_ = false;             // some rank was asked to stop
   bool lacks_evaluation_ = false;  // one that belongs to the last step done
   bool ends_early_ = false;        // out of --early-stopping-patience

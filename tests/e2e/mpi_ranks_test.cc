@@ -1,11 +1,15 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "tests/e2e/checkout_paths.h"
 #include "tests/e2e/tiny_training.h"
@@ -15,6 +19,12 @@ namespace terrace {
 namespace {
 
 const Arguments kSteps = {"--max-steps", "6"};
+
+// Returns the bytes of this machine's memory. A cgroup may have fewer.
+std::size_t machine_memory() {
+  return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
 
 Outcome train_job(const TinyTraining& training, int ranks, const std::string& run,
                   const Arguments& more) {
@@ -128,6 +138,140 @@ TEST(MpiRanks, MayHavePathsAndBudgetsOfTheirOwn) {
   const Outcome outcome =
       ProgramRun(training.command("run", kSteps + training.nvme()) + second, {}, mpirun(1)).wait();
   EXPECT_EQ(outcome.code, 0) << outcome;
+}
+
+// Starts two ranks, with flags of their own behind the common ones.
+Outcome train_pair(const TinyTraining& training, const std::string& run, const Arguments& common,
+                   const std::array<Arguments, 2>& own) {
+  const Arguments second =
+      Arguments{":", "-n", "1", program_path()} + training.command(run, common + own[1]);
+  return ProgramRun(training.command(run, common + own[0]) + second, {}, mpirun(1)).wait();
+}
+
+// Returns the least --host-memory of a rank of two.
+std::size_t least_host_memory(const TinyTraining& training, const Arguments& common) {
+  const Outcome outcome = run_program(training.command(
+      "dry", common + Arguments{"--local-ranks", "2", "--threads", "1", "--dry-run", "--json"}));
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  const nlohmann::json document = nlohmann::json::parse(outcome.output);
+  for (const auto& result : document.at("results")) {
+    if (result.at("name") == "host") return result.at("least_bytes").get<std::size_t>();
+  }
+  return 0;
+}
+
+Arguments limits(std::size_t host_bytes, int threads) {
+  return {"--host-memory", std::to_string(host_bytes), "--threads", std::to_string(threads)};
+}
+
+nlohmann::json run_file(const TinyTraining& training, const std::string& run) {
+  std::ifstream file(training.path(run + "/run.json"));
+  return nlohmann::json::parse(file);
+}
+
+// The rank with more memory moves nothing to and from the drive, whichever of the two it is, and no
+// bit changes.
+TEST(MpiRanks, WithUnequalBudgetsKeepWhatFits) {
+  const TinyTraining training(6, 64);
+  const Arguments common =
+      kSteps + training.nvme() + Arguments{"--gradient-accumulation-steps", "2"};
+  const std::size_t small = least_host_memory(training, common) * 5 / 4;
+  ASSERT_GT(small, 0U);
+  const Arguments less = limits(small, 1);
+  const Arguments more = limits(4 * small, 2);
+  for (const char* stage : {"0", "1", "2"}) {
+    SCOPED_TRACE(stage);
+    const Arguments flags = common + Arguments{"--zero-stage", stage};
+    const std::string equal = std::string("equal") + stage;
+    const Outcome both = train_pair(training, equal, flags, {less, less});
+    ASSERT_EQ(both.code, 0) << both;
+    EXPECT_EQ(both.output.find("own budgets"), std::string::npos) << both;
+    EXPECT_FALSE(run_file(training, equal).contains("ranks"));
+    for (const std::size_t larger : {0U, 1U}) {
+      const std::string run = fmt::format("larger{}_{}", larger, stage);
+      std::array<Arguments, 2> own = {less, less};
+      own.at(larger) = more;
+      const Outcome outcome = train_pair(training, run, flags, own);
+      ASSERT_EQ(outcome.code, 0) << outcome;
+      training.expect_same(run, equal, "final");
+      EXPECT_NE(outcome.output.find("\nthe ranks plan for their own budgets"), std::string::npos)
+          << outcome;
+      const nlohmann::json ranks = run_file(training, run).at("ranks");
+      ASSERT_EQ(ranks.size(), 2U);
+      EXPECT_EQ(ranks.at(larger).at("nvme_write_bytes"), 0);
+      EXPECT_GT(ranks.at(1 - larger).at("nvme_write_bytes"), 0);
+      EXPECT_EQ(ranks.at(larger).at("threads"), 2);
+      const double moved = sum_of(training.rows(run), "nvme_write_bytes");
+      EXPECT_GT(moved, 0);
+      EXPECT_LT(moved, sum_of(training.rows(equal), "nvme_write_bytes"));
+    }
+  }
+  EXPECT_TRUE(training.nvme_is_empty());
+}
+
+// A checkpoint does not depend on where ranks have their state.
+TEST(MpiRanks, ResumeWithOtherUnequalBudgets) {
+  const TinyTraining training(6, 64);
+  const Arguments common = kSteps + training.nvme() + Arguments{"--zero-stage", "2"};
+  const std::size_t small = least_host_memory(training, common) * 5 / 4;
+  const Arguments less = limits(small, 1);
+  const Arguments more = limits(4 * small, 1);
+  const Outcome whole = train_pair(training, "whole", common, {more, more});
+  ASSERT_EQ(whole.code, 0) << whole;
+  const Outcome begun =
+      train_pair(training, "run", common + Arguments{"--stop-after-step", "2"}, {less, more});
+  ASSERT_EQ(begun.code, 0) << begun;
+  const Outcome further =
+      train_pair(training, "run", common + Arguments{"--resume", "auto", "--stop-after-step", "4"},
+                 {more, less});
+  ASSERT_EQ(further.code, 0) << further;
+  training.train("run", common + less + Arguments{"--resume", "auto", "--local-ranks", "2"});
+  training.expect_same("run", "whole", "final");
+}
+
+TEST(MpiRanks, WithUnequalBudgetsTakeTheLeastAtStageThree) {
+  const TinyTraining training(6, 64);
+  const Arguments common = kSteps + training.nvme() + Arguments{"--zero-stage", "3"};
+  const std::size_t small = least_host_memory(training, common) * 5 / 4;
+  const Arguments less = limits(small, 1);
+  const Outcome equal = train_pair(training, "equal", common, {less, less});
+  ASSERT_EQ(equal.code, 0) << equal;
+  const Outcome outcome = train_pair(training, "run", common, {limits(4 * small, 1), less});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  EXPECT_NE(outcome.output.find("all plan for the least of them, because ranks of ZeRO stage 3"),
+            std::string::npos)
+      << outcome;
+  training.expect_same("run", "equal", "final");
+  EXPECT_EQ(sum_of(training.rows("run"), "nvme_write_bytes"),
+            sum_of(training.rows("equal"), "nvme_write_bytes"));
+}
+
+// The stages of a pipeline plan for their own budgets at any stage of ZeRO.
+TEST(MpiRanks, OfPipelineStagesMayHaveUnequalBudgets) {
+  const TinyTraining training(6, 64);
+  const Arguments common =
+      kSteps + training.nvme() + Arguments{"--pipeline-parallel", "2", "--zero-stage", "3"};
+  const std::size_t small = least_host_memory(training, common) * 5 / 4;
+  const Arguments less = limits(small, 1);
+  const Outcome equal = train_pair(training, "equal", common, {less, less});
+  ASSERT_EQ(equal.code, 0) << equal;
+  const Outcome outcome = train_pair(training, "run", common, {less, limits(4 * small, 1)});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  training.expect_same("run", "equal", "final");
+  const nlohmann::json ranks = run_file(training, "run").at("ranks");
+  EXPECT_GT(ranks.at(0).at("nvme_write_bytes"), 0);
+  EXPECT_EQ(ranks.at(1).at("nvme_write_bytes"), 0);
+}
+
+// Each of them is less than this host has, and they are more together.
+TEST(MpiRanks, WithBudgetsBeyondTheHostAreRefused) {
+  const TinyTraining training;
+  const std::size_t half = machine_memory() / 2;
+  const Outcome outcome =
+      train_pair(training, "run", kSteps, {limits(half + half / 2, 1), limits(half + half / 4, 1)});
+  EXPECT_EQ(outcome.code, 3) << outcome;
+  EXPECT_NE(outcome.errors.find("the budgets of the 2 ranks on this host"), std::string::npos)
+      << outcome;
 }
 
 // This happens if each host has a copy of its own and one copy is of another model.

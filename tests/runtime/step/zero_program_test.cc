@@ -68,6 +68,83 @@ TEST(ZeroProgram, RandomPoliciesVerifyOnAllRanks) {
   }
 }
 
+// At stages 0 to 2 homes, prefetching, recomputation and budgets may differ by rank.
+TEST(ZeroProgram, HasTheSameCollectivesWhateverTheHomes) {
+  std::mt19937 random(17);
+  int unlike = 0;
+  const int rounds = kSanitized ? 30 : 150;
+  for (int round = 0; round < rounds; ++round) {
+    StepModel model =
+        small_step_model(1 + static_cast<std::int64_t>(random() % 4), random() % 2 == 0);
+    if (random() % 3 == 0) model.gradient_type = DType::kBF16;
+    StepPolicy shared;
+    shared.micro_batches = 1 + static_cast<std::int32_t>(random() % 3);
+    shared.order =
+        random() % 2 == 0 ? MicroBatchOrder::kLayerMajor : MicroBatchOrder::kMicroBatchMajor;
+    shared.unified = random() % 2 == 0;
+    shared.updates_wait_for_norm = random() % 2 == 0;
+    const auto stage = static_cast<std::int32_t>(random() % 3);
+    std::vector<Program> programs;
+    for (std::int32_t rank = 0; rank < 3; ++rank) {
+      StepPolicy policy = shared;
+      policy.lookahead = static_cast<std::int32_t>(random() % 4);
+      const auto tier = [&] { return kTiers.at(random() % kTierCount); };
+      for (std::size_t u = 0; u < model.unit_count(); ++u) {
+        add_homes(policy, {tier(), tier(), tier(), tier(), random() % 2 == 0});
+        policy.homes.back().streams_update = random() % 3 == 0;
+      }
+      TierBudgets budgets;
+      if (random() % 2 == 0) budgets.fill((1 + random() % 16) * kMiB);
+      programs.push_back(compile_step(divided(model, {stage, 3, rank}), policy, budgets));
+      ASSERT_THAT(verify(programs.back()), IsEmpty());
+    }
+    SCOPED_TRACE(testing::Message() << "round " << round << ", stage " << stage);
+    ASSERT_THAT(verify_ranks(programs, RankMatch::kCollectives), IsEmpty());
+    ASSERT_EQ(rank_fingerprint(programs.front(), RankMatch::kCollectives),
+              rank_fingerprint(programs.back(), RankMatch::kCollectives));
+    unlike += verify_ranks(programs, RankMatch::kAllOps).empty() ? 0 : 1;
+  }
+  EXPECT_GT(unlike, rounds / 2);
+}
+
+// Without clipping an update gathers parameters under the backward or under the next forward. Ranks
+// that choose differently would gather in another order.
+TEST(ZeroProgram, OtherDeferredUpdatesAreFoundAmongTheCollectives) {
+  const StepModel model = divided(small_step_model(4, false), {1, 2, 0});
+  StepPolicy policy = uniform_policy(model, {});
+  policy.updates_wait_for_norm = false;
+  const auto programs_with = [&](std::int32_t units) {
+    StepPolicy other = policy;
+    defer_first_updates(other, model.groups, units);
+    EXPECT_EQ(deferred_units_of(other, model.groups), units);
+    return std::vector<Program>{compile_step(model, policy, {}), compile_step(model, other, {})};
+  };
+  EXPECT_THAT(verify_ranks(programs_with(kUsualDeferredUnits), RankMatch::kCollectives), IsEmpty());
+  const std::vector<Program> programs = programs_with(5);
+  const std::vector<std::string> problems = verify_ranks(programs, RankMatch::kCollectives);
+  ASSERT_THAT(problems, testing::Not(IsEmpty()));
+  EXPECT_THAT(problems.front(),
+              testing::AllOf(HasSubstr("on rank 0: "), HasSubstr("on rank 1: all_gather")));
+  EXPECT_NE(rank_fingerprint(programs[0], RankMatch::kCollectives),
+            rank_fingerprint(programs[1], RankMatch::kCollectives));
+  EXPECT_EQ(first_difference(shared_ops(programs[0], RankMatch::kCollectives),
+                             shared_ops(programs[1], RankMatch::kCollectives), 1),
+            problems.front());
+}
+
+// At stage 3 the parameters that stay from forward to backward are gathered once, so ranks with
+// other budgets gather more or less often.
+TEST(ZeroProgram, OtherBudgetsAtStageThreeAreFoundAmongTheCollectives) {
+  const StepModel model = divided(small_step_model(4, false), {3, 2, 0});
+  StepPolicy policy = uniform_policy(model, {});
+  policy.unified = true;
+  TierBudgets none;
+  none.fill(std::size_t{0});  // nothing stays without need
+  const std::vector<Program> programs = {compile_step(model, policy, {}),
+                                         compile_step(model, policy, none)};
+  EXPECT_THAT(verify_ranks(programs, RankMatch::kCollectives), testing::Not(IsEmpty()));
+}
+
 TEST(ZeroProgram, RanksThatDisagreeAreFound) {
   const StepModel model = small_step_model(2, false);
   const StepPolicy policy = uniform_policy(model, {});

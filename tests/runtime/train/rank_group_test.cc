@@ -52,6 +52,25 @@ TEST(RankGroup, CountsTheWaitsOfAStepByTheRankThatCausedThem) {
   }
 }
 
+// All threads are on one host. If the launcher says that there are fewer ranks on it, the mean of
+// all ranks stands for each of them.
+TEST(RankGroup, AddsUpTheValuesOfAHost) {
+  auto worlds = make_thread_communicators(3, "world", {});
+  std::vector<std::jthread> threads;
+  for (const std::unique_ptr<Communicator>& world : worlds) {
+    threads.emplace_back([&world] {
+      const RankGroup ranks(world.get(), {.data = 3});
+      EXPECT_EQ(ranks.sum_on_host(1.0 + ranks.rank(), 3), 6);
+      EXPECT_EQ(ranks.sum_on_host(1.0 + ranks.rank(), 1), 2);
+      EXPECT_EQ(ranks.smallest_on_host(7 - ranks.rank()), 5);
+    });
+  }
+  threads.clear();
+  const RankGroup alone(nullptr, {});
+  EXPECT_EQ(alone.sum_on_host(4, 1), 4);
+  EXPECT_EQ(alone.smallest_on_host(4), 4);
+}
+
 TEST(RankGroup, ASingleRankWaitsForNobody) {
   RankGroup alone(nullptr, {});
   EXPECT_TRUE(alone.take_waits().waited_s.empty());
