@@ -46,6 +46,12 @@ void check_rank_shares(const TrainOptions& options, CommandUse use) {
   }
 }
 
+void check_stage_speeds(const StepOptions& step, CommandUse use) {
+  if (!step.measures_stage_speeds || use != CommandUse::kPlan) return;
+  throw ConfigError("--stage-speeds auto: only the steps of a run measure the speeds of its stages",
+                    "give a number for each pipeline stage, or leave it out");
+}
+
 void check_needed(const TrainOptions& options, CommandUse use) {
   if (options.model.model.empty()) {
     throw ConfigError("--model is missing", "name a directory with config.json, or a preset");
@@ -215,6 +221,7 @@ void check_options(const TrainOptions& options, CommandUse use,
                    FunctionRef<bool(std::string_view flag)> is_given) {
   check_needed(options, use);
   check_rank_shares(options, use);
+  check_stage_speeds(options.step, use);
   if (options.batch.max_steps != 0) check_total_steps(options, options.batch.max_steps);
   check_learning_rate(options.optimizer);
   check_warmup(options.optimizer);

@@ -44,6 +44,18 @@ void read_rank_shares(const FlagValue& value, RankOptions& ranks) {
   }
 }
 
+void read_stage_speeds(TrainOptions& options, const FlagValue& value) {
+  constexpr double kLeast = 1e-3;
+  constexpr double kMost = 1e3;
+  StepOptions& step = options.step;
+  step.stage_speeds.clear();
+  step.measures_stage_speeds = value.texts() == std::vector{std::string(kAutomatic)};
+  if (step.measures_stage_speeds) return;
+  for (const std::string& text : value.texts()) {
+    step.stage_speeds.push_back(FlagValue(value.where(), {text}).number(kLeast, kMost));
+  }
+}
+
 SaveInterval parse_save_interval(const FlagValue& value) {
   const std::string& text = value.text();
   if (text == kAutomatic) return {};
@@ -161,19 +173,13 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return o.step.virtual_stages ? toml_integer(*o.step.virtual_stages) : std::string{};
      }},
-    {{"stage-speeds", "Step program", "X",
+    {{"stage-speeds", "Step program", "X|auto",
       "One number for each pipeline stage: its speed relative to the others, so that slower stages "
-      "get fewer layers (all are equally fast)",
+      "get fewer layers; auto: the first steps measure them (all are equally fast)",
       FlagArity::kList},
-     [](TrainOptions& o, const FlagValue& v) {
-       constexpr double kLeast = 1e-3;
-       constexpr double kMost = 1e3;
-       o.step.stage_speeds.clear();
-       for (const std::string& text : v.texts()) {
-         o.step.stage_speeds.push_back(FlagValue(v.where(), {text}).number(kLeast, kMost));
-       }
-     },
+     read_stage_speeds,
      [](const TrainOptions& o) {
+       if (o.step.measures_stage_speeds) return toml_string(kAutomatic);
        return o.step.stage_speeds.empty() ? std::string{} : toml_numbers(o.step.stage_speeds);
      }},
 

@@ -161,8 +161,10 @@ struct StepOptions {
   int pipeline_parallel = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::optional<int> virtual_stages;  // unset: 2 where interleaved, else 1
-  // The speeds of the pipeline stages relative to each other; empty: all are equally fast.
+  // The speeds of the pipeline stages relative to each other; empty: all are equally fast, or the
+  // first steps of the run measure them.
   std::vector<double> stage_speeds;
+  bool measures_stage_speeds = false;
   std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
   ZeroPartition zero_partition = ZeroPartition::kAll;
   std::optional<int> island_ranks;  // data-parallel ranks; unset: those of a host

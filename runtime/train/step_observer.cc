@@ -17,6 +17,9 @@ void StepObserver::measure(RunTotals& totals) {
 
 void StepObserver::add(const RunReport& report) {
   waits_.add(report);
+  if (report.part != Part::kDrain && ++steps_ > 1) {
+    compute_s_ += report.busy_s.at(static_cast<std::size_t>(Lane::kCompute));
+  }
   if (trace_) trace_->add(report, waits_);
 }
 

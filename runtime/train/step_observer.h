@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -38,6 +39,9 @@ class StepObserver {
   // See StepWaits.
   void leave_out_until_next_run() { waits_.leave_out_until_next_run(); }
   const StepWaits& waits() const { return waits_; }
+  // Return how many steps were added, and how long their ops computed, without the first.
+  std::int64_t measured_steps() const { return std::max<std::int64_t>(0, steps_ - 1); }
+  double compute_s() const { return compute_s_; }
   // Completes trace.json, and returns a line that says where it is; empty where there is none.
   std::string finish();
 
@@ -47,6 +51,8 @@ class StepObserver {
   SystemClock clock_;
   StepEnergy energy_;
   std::optional<TraceFile> trace_;
+  std::int64_t steps_ = 0;
+  double compute_s_ = 0;
 };
 
 // Returns the file of hashes of a rank; null where no hashes are to be recorded. Throws ConfigError

@@ -325,6 +325,9 @@ std::string describe_stop(int signal, std::int64_t step, std::int64_t total_step
 
 std::string describe_asked_stop(std::int64_t step, std::int64_t total_steps,
                                 const TrainCommand& command, const std::string& run_dir) {
+  if (step == command.cut_after_step) {
+    return fmt::format("step {} of {}: the stages of the pipeline are measured", step, total_steps);
+  }
   const std::string config = (std::filesystem::path(run_dir) / "config.toml").string();
   return fmt::format(
       "stopped after step {} of {}, as --stop-after-step says; to go on: {} train --config {} "

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -34,6 +33,7 @@
 #include "runtime/train/run_directory.h"
 #include "runtime/train/run_saver.h"
 #include "runtime/train/run_saves.h"
+#include "runtime/train/stage_cut.h"
 #include "runtime/train/start_doubts.h"
 #include "runtime/train/start_obstacles.h"
 #include "runtime/train/start_weights.h"
@@ -70,6 +70,13 @@ class Trainer {
     set_micro_batches(options_, ranks_, engine_options_);
   }
 
+  TrainedPart train() {
+    const TrainOutcome outcome = run();
+    const StageWork work = observer_ ? work_of_stage(plan_, *observer_) : StageWork();
+    return {outcome, run_dir_, done_steps_, work};
+  }
+
+ private:
   TrainOutcome run() {
     check_same_model(ranks_, model_);
     open_data();
@@ -118,7 +125,6 @@ class Trainer {
     return outcome;
   }
 
- private:
   void open_data() {
     run_data_ = std::make_unique<RunData>(
         RunData::Request{options_, model_, options_.batch.sequence_length}, ranks_, console_, log_);
@@ -157,12 +163,11 @@ class Trainer {
   }
 
   std::string data_summary() const {
-    return chosen_ +
-           describe_data(*data_, {.total_steps = total_steps_,
-                                  .total_samples = total_samples_,
-                                  .samples_per_step = feed_->samples_of_largest(),
-                                  .evaluated_samples = samples_->evaluated(),
-                                  .evaluated_every = options_.run.eval_every}) +
+    UsedData use = {.total_steps = total_steps_, .total_samples = total_samples_};
+    use.samples_per_step = feed_->samples_of_largest();
+    use.evaluated_samples = samples_->evaluated();
+    use.evaluated_every = options_.run.eval_every;
+    return chosen_ + describe_data(*data_, use) +
            describe_documents(*data_, run_data_->tokenizer());
   }
 
@@ -185,6 +190,8 @@ class Trainer {
   }
 
   const char* device_name() const { return machine_.gpu.has_value() ? "cuda" : "cpu"; }
+  std::int64_t last_step() const { return command_.last_step(total_steps_); }
+  bool has_validation() const { return data_->validation_samples() > 0; }
 
   // Returns the checkpoint to go on from, the same on all ranks. Null: there is none, and the
   // weights that the run starts from, if any, are open.
@@ -296,8 +303,7 @@ class Trainer {
 
   void fill_state(const StateSource& source, const std::string& what) {
     ConsolePhase phase(console_, what);
-    engine_->fill_state(source,
-                        [&](std::int64_t done, std::int64_t total) { phase.advance(done, total); });
+    engine_->fill_state(source, [&](auto done, auto total) { phase.advance(done, total); });
   }
 
   ResumingRun resuming_run() const {
@@ -322,24 +328,18 @@ class Trainer {
     done_steps_ = progress.step;
     loaded_types_ = progress.loaded_types;
     if (progress.loss_scale) engine_->set_loss_scale(*progress.loss_scale);
-    const bool is_own = resumes_in_place(options_.run.resume, run_dir_);
-    feed_->go_on_from(progress, is_own);
-    const std::string from = run_directory_of(checkpoint->directory());
-    if (ranks_.is_first()) frozen_ = FrozenOrigin(*checkpoint, is_own);
-    resumes_from_own_ = is_own;
-    if (is_own && ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
+    resumes_from_own_ = resumes_in_place(options_.run.resume, run_dir_);
+    feed_->go_on_from(progress, resumes_from_own_);
+    if (ranks_.is_first()) frozen_ = FrozenOrigin(*checkpoint, resumes_from_own_);
+    if (resumes_from_own_ && ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
     console_.say(describe_resume(progress, device_name(), arithmetic_of(machine_)));
     const std::string other_best =
-        best_->resume({run_dir_, done_steps_, progress.evaluations, is_own}, ranks_);
+        best_->resume({run_dir_, done_steps_, progress.evaluations, resumes_from_own_}, ranks_);
     if (!other_best.empty()) console_.say(other_best);
     if (!ranks_.is_first()) return;
     tell_changes({*checkpoint, model_, feed_->samples_until(done_steps_),
-                  feed_->samples_of(done_steps_ + 1), from},
+                  feed_->samples_of(done_steps_ + 1), run_directory_of(checkpoint->directory())},
                  options_, console_);
-  }
-
-  std::int64_t last_step() const {
-    return std::min(total_steps_, options_.batch.stop_after_step.value_or(total_steps_));
   }
 
   // Returns whether the updates of this step must be complete before the next one begins.
@@ -347,8 +347,6 @@ class Trainer {
     return step == last_step() || stops_ || saves_->is_due(step) ||
            (has_validation() && is_due(options_.run.eval_every, step));
   }
-
-  bool has_validation() const { return data_->validation_samples() > 0; }
 
   // Returns whether an evaluation belongs to the step.
   bool evaluates_after(std::int64_t step) const {
@@ -373,8 +371,8 @@ class Trainer {
     end_early_without_patience();
     while (done_steps_ < last_step() && !stops_ && !ends_early_) train_to_boundary();
     // If the data to evaluate on cannot be read, the result is kept anyway.
-    const bool is_unfinished =
-        (done_steps_ < last_step() && !ends_early_) || (lacks_evaluation_ && !has_bad_data());
+    const bool is_unfinished = (done_steps_ < last_step() && !ends_early_) ||
+                               (lacks_evaluation_ && !ranks_.any(samples_->has_problem()));
     if (stops_ && is_unfinished) {
       save();
       samples_->end_for_problem(ranks_);
@@ -394,8 +392,6 @@ class Trainer {
     samples_->end_for_problem(ranks_);
     return TrainOutcome::kDone;
   }
-
-  bool has_bad_data() const { return ranks_.any(samples_->has_problem()); }
 
   // Runs steps, each begun before the previous one is finished, up to one that must be complete.
   void train_to_boundary() {
@@ -594,7 +590,9 @@ class Trainer {
 TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks, StopRequest& stop,
                         TrainConsole& console, Log& log) {
   check_same_options(ranks.world, command.options);
-  return Trainer(command, ranks, stop, console, log).run();
+  return train_in_parts(command, ranks.world, console, log, [&](const TrainCommand& part) {
+    return Trainer(part, ranks, stop, console, log).train();
+  });
 }
 
 }  // namespace terrace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,11 @@ enum class TrainOutcome : std::uint8_t { kDone, kStoppedAsAsked, kSavedOnSignal 
 struct TrainCommand {
   TrainOptions options;
   std::vector<std::string> command_line;  // for run.json
+  // Save and stop after this step; the caller goes on (runtime/train/stage_cut.h).
+  std::optional<std::int64_t> cut_after_step = {};
+
+  // Returns the step that this part of the run ends with.
+  std::int64_t last_step(std::int64_t total_steps) const;
 };
 
 // Runs `terrace train`: reads data and model, compiles and verifies the step, prints the ledger,

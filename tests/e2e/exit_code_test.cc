@@ -100,6 +100,8 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
                      {"--local-ranks", "2", "--pipeline-parallel", "2", "--stage-speeds", "1"},
                      {"--stage-speeds has 1 numbers, but --pipeline-parallel is 2"});
   expect_usage_error(training, {"--stage-speeds", "1", "0"}, {"--stage-speeds 0"});
+  expect_usage_error(training, {"--stage-speeds", "auto"}, {"only one pipeline stage"});
+  expect_usage_error(training, {"--stage-speeds", "1", "auto"}, {"--stage-speeds auto"});
   expect_usage_error(training, {"--virtual-stages", "2"}, {"use the interleaved schedule"});
   const Arguments interleaved = {"--local-ranks",       "2",          "--pipeline-parallel", "2",
                                  "--pipeline-schedule", "interleaved"};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -141,6 +142,38 @@ TEST(LocalRanks, StagesOfUnequalSpeedHaveTheBitsOfEqualOnes) {
   EXPECT_EQ(units_line(slow_first), "2 pipeline stages, from units 0, 2 on");
   EXPECT_EQ(units_line(stages), "2 pipeline stages, from units 0, 3 on");
   EXPECT_EQ(units_line(slow_last), "2 pipeline stages, from units 0, 5 on");
+}
+
+// After eight steps the run goes on with another division of layers, in one process. Then its
+// config.toml has the speeds, and a resumed run measures nothing.
+TEST(LocalRanks, StagesThatAreMeasuredHaveTheBitsOfEqualOnes) {
+  const TinyTraining training(4);
+  const Arguments stages = {
+      "--local-ranks", "2", "--gradient-accumulation-steps", "4", "--pipeline-parallel", "2",
+      "--max-steps",   "14"};
+  const Arguments measured = stages + Arguments{"--stage-speeds", "auto"};
+  const auto told = [](const Outcome& outcome) {
+    return outcome.output.find("measured: the pipeline stages") != std::string::npos;
+  };
+  const auto config = [&training](const std::string& run) {
+    std::ifstream file(training.path(run + "/config.toml"));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  training.train("equal", stages);
+  EXPECT_TRUE(told(training.train("whole", measured)));
+  training.expect_same("whole", "equal", "final");
+  EXPECT_EQ(training.rows("whole").size(), 14U);
+  EXPECT_NE(config("whole").find("\nstage_speeds = ["), std::string::npos) << config("whole");
+  EXPECT_EQ(config("whole").find("\nstop_after_step"), std::string::npos) << config("whole");
+
+  EXPECT_FALSE(told(training.train("parts", measured + Arguments{"--stop-after-step", "2"})));
+  EXPECT_NE(config("parts").find("\nstage_speeds = \"auto\""), std::string::npos);
+  const Arguments resume = {"--resume", "auto"};
+  EXPECT_TRUE(
+      told(training.train("parts", measured + resume + Arguments{"--stop-after-step", "12"})));
+  EXPECT_EQ(training.rows("parts").size(), 12U);
+  EXPECT_FALSE(told(training.train("parts", measured + resume)));
+  training.expect_same("parts", "equal", "final");
 }
 
 // A run with two pieces in each of two stages is saved in the middle. It goes on as four
