@@ -110,7 +110,8 @@ TrainOutcome train_in_parts(const TrainCommand& command, Communicator* world, Tr
   const TrainedPart part = train_part(first);
   const bool is_at_cut = part.done_steps == *first.cut_after_step;
   if (part.outcome != TrainOutcome::kStoppedAsAsked || !is_at_cut) return part.outcome;
-  const MeshShape shape = mesh_for(options, world == nullptr ? 1 : world->size());
+  const MeshShape shape = mesh_of(world == nullptr ? 1 : world->size(),
+                                  options.step.tensor_parallel, options.step.pipeline_parallel);
   const std::vector<double> speeds = measured_speeds(of_all_ranks(*world, part.work), shape);
   console.say(speeds.empty()
                   ? std::string("the stages computed for too short a time to be measured")
