@@ -207,18 +207,26 @@ LaunchEnvironment by_launcher(const Variables& variables) {
   return single;
 }
 
+// Returns a name for the job, by the launcher; empty where it gives none.
+std::string job_of(const Variables& variables, LaunchSource source) {
+  if (source == LaunchSource::kTorchrun) return variables.text("TORCHELASTIC_RUN_ID");
+  if (variables.has("SLURM_JOB_ID") && variables.has("SLURM_STEP_ID")) {
+    return fmt::format("{}.{}", variables.text("SLURM_JOB_ID"), variables.text("SLURM_STEP_ID"));
+  }
+  return variables.text("PMIX_NAMESPACE");
+}
+
 void find_meeting_place(const Variables& variables, LaunchEnvironment& launch) {
-  if (launch.source == LaunchSource::kTorchrun && variables.has("MASTER_ADDR")) {
+  if (launch.size == 1 && launch.source != LaunchSource::kTorchrun) return;
+  if (variables.has("MASTER_ADDR")) {
     launch.master_address = variables.text("MASTER_ADDR");
-  } else if (variables.has("SLURM_STEP_NODELIST") && launch.size > 1) {
+  } else if (variables.has("SLURM_STEP_NODELIST")) {
     launch.master_address = first_slurm_host(variables.text("SLURM_STEP_NODELIST"));
   }
-  if (launch.source == LaunchSource::kTorchrun && variables.has("MASTER_PORT")) {
-    launch.master_port = variables.port("MASTER_PORT");
-  }
+  if (variables.has("MASTER_PORT")) launch.master_port = variables.port("MASTER_PORT");
+  launch.job = job_of(variables, launch.source);
   if (launch.source != LaunchSource::kTorchrun) return;
   launch.master_port_is_taken = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  launch.job = variables.text("TORCHELASTIC_RUN_ID");
   if (variables.has("TORCHELASTIC_RESTART_COUNT")) {
     launch.attempt = variables.number("TORCHELASTIC_RESTART_COUNT");
   }

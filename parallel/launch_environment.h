@@ -32,14 +32,14 @@ struct LaunchEnvironment {
   // MPI_Init() finds the same ranks, if it belongs to the launcher's MPI: see check_mpi_world().
   bool is_mpi_job = false;
   std::string variables;  // that say so, e.g. "PMI_RANK=0 PMI_SIZE=2"
-  // Where the ranks may meet: at torchrun's address, else on the step's first host, else on this
-  // host.
+  // Where the ranks may meet: at MASTER_ADDR, which torchrun sets and users may, else on the first
+  // host of Slurm's step, else on this host.
   std::string master_address = "127.0.0.1";
   int master_port = 29500;
   // Whether the launcher listens on that port itself, as torchrun's agent does for its own store.
   bool master_port_is_taken = false;
-  // torchrun's name for the job, and how often this host's agent has restarted it. The agents of
-  // other hosts may count differently.
+  // The launcher's name for the job, and how often torchrun's agent on this host has restarted it.
+  // The agents of other hosts may count differently.
   std::string job;
   int attempt = 0;
   // A text for the user if ranks do not come, or before a run of one rank that may have been meant

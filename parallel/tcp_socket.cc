@@ -119,13 +119,22 @@ bool are_same_host(const sockaddr* a, const sockaddr* b) {
          IN6_ARE_ADDR_EQUAL(&ipv6_of(a), &ipv6_of(b));
 }
 
+int port_in(const TcpAddress& address) {
+  return ntohs(address.storage.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
+}
+
 bool are_same(const TcpAddress& a, const TcpAddress& b) {
-  const auto port = [](const TcpAddress& of) {
-    return of.storage.ss_family == AF_INET6
-               ? reinterpret_cast<const sockaddr_in6*>(&of.storage)->sin6_port
-               : reinterpret_cast<const sockaddr_in*>(&of.storage)->sin_port;
-  };
-  return are_same_host(as_sockaddr(a), as_sockaddr(b)) && port(a) == port(b);
+  return are_same_host(as_sockaddr(a), as_sockaddr(b)) && port_in(a) == port_in(b);
+}
+
+// Returns the result of getsockname() or getpeername(); no address where it fails.
+TcpAddress address_from(int (*ask)(int, sockaddr*, socklen_t*), int descriptor) {
+  TcpAddress address;
+  address.size = sizeof(sockaddr_storage);
+  if (ask(descriptor, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return {};
+  return address;
 }
 
 // Returns whether an error of accept() concerns one connection: that connection is over, and the
@@ -178,6 +187,33 @@ bool is_own_address(const TcpAddress& address) {
   return false;
 }
 
+std::vector<TcpAddress> own_addresses() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) fail("cannot list the addresses of this machine", errno);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, ::freeifaddrs);
+  std::vector<TcpAddress> addresses;
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    const int family = one->ifa_addr->sa_family;
+    if ((family != AF_INET && family != AF_INET6) || is_loopback(one->ifa_addr)) continue;
+    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&ipv6_of(one->ifa_addr))) continue;
+    TcpAddress address;
+    address.size = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    std::memcpy(&address.storage, one->ifa_addr, address.size);
+    addresses.push_back(address);
+  }
+  return addresses;
+}
+
+std::string text_of(const TcpAddress& address) {
+  std::array<char, NI_MAXHOST> host{};
+  if (::getnameinfo(as_sockaddr(address), address.size, host.data(), host.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+    return "an unknown address";
+  }
+  return fmt::format("{} port {}", host.data(), port_in(address));
+}
+
 TcpSocket::~TcpSocket() { close(); }
 
 TcpSocket::TcpSocket(TcpSocket&& other) noexcept
@@ -206,13 +242,22 @@ bool TcpSocket::has_connected() const {
   if (::getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
     return false;
   }
-  TcpAddress own;
-  TcpAddress other;
-  own.size = other.size = sizeof(sockaddr_storage);
-  const auto as_out = [](TcpAddress& of) { return reinterpret_cast<sockaddr*>(&of.storage); };
-  if (::getsockname(descriptor_, as_out(own), &own.size) != 0) return false;
-  if (::getpeername(descriptor_, as_out(other), &other.size) != 0) return false;
-  return !are_same(own, other);
+  const TcpAddress own = address_from(::getsockname, descriptor_);
+  const TcpAddress other = peer_address();
+  return own.size != 0 && other.size != 0 && !are_same(own, other);
+}
+
+TcpAddress TcpSocket::peer_address() const { return address_from(::getpeername, descriptor_); }
+
+void TcpSocket::watch_peer() const {
+  const auto set = [this](int level, int option, int value) {
+    ::setsockopt(descriptor_, level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 20);  // seconds
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);  // milliseconds
 }
 
 TcpSocket TcpSocket::accept() const {
@@ -278,6 +323,22 @@ std::vector<TcpSocket> listen_on(int port) {
   }
   if (sockets.empty()) fail(fmt::format("cannot listen on port {}", port), last_error);
   return sockets;
+}
+
+// The second kind of addresses may find the port of the first in use, so several ports are tried.
+TcpListening listen_on_any_port() {
+  constexpr int kTries = 32;
+  for (int i = 0; i < kTries; ++i) {
+    TcpSocket probe;
+    int error = listen_at(AF_INET6, 0, probe);
+    if (error != 0) error = listen_at(AF_INET, 0, probe);
+    if (error != 0) fail("cannot listen on any port", error);
+    const int port = port_in(address_from(::getsockname, probe.descriptor()));
+    probe.close();
+    std::vector<TcpSocket> sockets = listen_on(port);
+    if (!sockets.empty()) return {std::move(sockets), port};
+  }
+  fail("cannot listen on any port", EADDRINUSE);
 }
 
 void wait_for_any(std::span<TcpWait> waits, TcpDeadline deadline) {

@@ -10,9 +10,10 @@
 #include <string>
 #include <vector>
 
-// The part of TCP that a rendezvous needs: IPv4 and IPv6. Nothing blocks past a deadline, except
-// the resolution of names. Whatever the other side does is an outcome. If this process or machine
-// lacks something (descriptors, permission, memory), that is an EnvironmentError that says what.
+// The part of TCP that a rendezvous and the ranks of torchrun need: IPv4 and IPv6. Nothing blocks
+// past a deadline, except the resolution of names. Whatever the other side does is an outcome. If
+// this process or machine lacks something (descriptors, permission, memory), that is an
+// EnvironmentError that says what.
 namespace terrace {
 
 using TcpDeadline = std::chrono::steady_clock::time_point;
@@ -33,6 +34,11 @@ TcpResolved resolve_tcp(const std::string& host);
 TcpAddress at_port(const TcpAddress& address, int port);
 // Returns whether an interface of this machine has the address, or it is a loopback address.
 bool is_own_address(const TcpAddress& address);
+// Returns the addresses of this machine's interfaces that other machines can use: no loopback and
+// no link-local addresses.
+std::vector<TcpAddress> own_addresses();
+// Returns "10.0.0.1 port 29500" or "fd00::1 port 29500".
+std::string text_of(const TcpAddress& address);
 
 // Owns a non-blocking descriptor. One thread.
 class TcpSocket {
@@ -55,6 +61,11 @@ class TcpSocket {
   bool has_connected() const;
   // On a listening socket: returns the next connection, or a closed socket where none waits.
   TcpSocket accept() const;
+  // Returns the address of the other end.
+  TcpAddress peer_address() const;
+  // Lets the system close the connection when the other machine has not answered for about a
+  // minute, even if nothing is sent.
+  void watch_peer() const;
 
   // Returns the number of bytes that have come, at most out.size(): 0 where there are none yet,
   // nothing where the other side has closed or the connection failed.
@@ -72,6 +83,13 @@ class TcpSocket {
 // Listens on all addresses of this machine, IPv4 and IPv6 if it has both: on all of them or on
 // none. Returns nothing if the port is in use.
 std::vector<TcpSocket> listen_on(int port);
+
+// Listens in the same way on a port that the system chooses.
+struct TcpListening {
+  std::vector<TcpSocket> sockets;
+  int port = 0;
+};
+TcpListening listen_on_any_port();
 
 struct TcpWait {
   int descriptor = -1;

@@ -153,7 +153,7 @@ std::span<std::byte> StagedCommunicator::gather_slot(int rank, std::size_t index
   return transport_->window(rank).subspan(kHeadBytes + 2 * slot_bytes_ + index * piece, piece);
 }
 
-// Errors of MPI itself are also told to the other ranks, because they wait for this one.
+// Errors of the transport are also told to the other ranks, because they wait for this one.
 void StagedCommunicator::run(const CollectiveCall& call, NativeStream /*stream*/) {
   if (transport_->is_aborted()) fail(call);
   try {

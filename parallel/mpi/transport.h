@@ -10,7 +10,7 @@
 
 // The interface through which a staged communicator uses the processes of a group: memory that the
 // ranks of one host share, messages between any two ranks, and, where the system allows it, reading
-// each other's memory. The real transport is MPI's.
+// each other's memory. There are two: MPI's, and the one in parallel/sockets.
 namespace terrace {
 
 // Messages are posted in sets, and each set is waited for as a whole. One thread at a time uses a

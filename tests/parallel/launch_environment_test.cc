@@ -138,6 +138,26 @@ TEST(LaunchEnvironmentTest, SlurmStep) {
   EXPECT_TRUE(detect_launch(join(kSrun, {{"PMIX_RANK", "17"}})).is_mpi_job);
 }
 
+// Without MPI the ranks of any launcher need a place to meet.
+TEST(LaunchEnvironmentTest, UsersMaySayWhereRanksMeet) {
+  const EnvironmentVariables place = {{"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "2345"}};
+  for (const EnvironmentVariables& launcher : {kSrun, kOpenMpi}) {
+    const LaunchEnvironment launch = detect_launch(join(launcher, place));
+    EXPECT_EQ(launch.master_address, "10.0.0.7");
+    EXPECT_EQ(launch.master_port, 2345);
+    EXPECT_FALSE(launch.master_port_is_taken);
+  }
+  EXPECT_EQ(detect_launch(kOpenMpi).master_address, "127.0.0.1");
+  EXPECT_EQ(detect_launch(place).master_address, "127.0.0.1");  // one process meets nobody
+}
+
+// Two jobs may use one machine, and the same ports.
+TEST(LaunchEnvironmentTest, JobsHaveTheNamesOfTheirLaunchers) {
+  EXPECT_EQ(detect_launch(join(kSrun, {{"SLURM_JOB_ID", "91"}})).job, "91.0");
+  EXPECT_EQ(detect_launch(join(kOpenMpi, {{"PMIX_NAMESPACE", "2871590913"}})).job, "2871590913");
+  EXPECT_EQ(detect_launch(kOpenMpi).job, "");
+}
+
 // The shells of sbatch and salloc look like rank 0 of all tasks.
 TEST(LaunchEnvironmentTest, SlurmAllocationWithoutAStepIsOneProcess) {
   const LaunchEnvironment launch = detect_launch(kSalloc);
