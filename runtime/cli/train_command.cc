@@ -10,6 +10,7 @@
 #include "base/failure_text.h"
 #include "parallel/launch_environment.h"
 #include "parallel/mpi/mpi_session.h"
+#include "parallel/sockets/socket_session.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/console_writer.h"
@@ -60,16 +61,15 @@ int exit_code_of(TrainOutcome outcome) {
   return outcome == TrainOutcome::kSavedOnSignal ? kExitSavedOnSignal : kExitDone;
 }
 
-// Runs a rank of a job that mpirun started. mpirun exits with the code of any one of its processes,
-// so all ranks return the code of the failure.
-int train_in_mpi_job(const Training& training, const LaunchEnvironment& launch,
-                     const CommunicatorOptions& waiting) {
-  MpiSession session;
+// Runs a rank of a session with the others. mpirun and torchrun exit with the code of any one of
+// their processes, so all ranks return the code of the failure.
+template <typename Session, typename MakeWorld>
+int train_in_session(const Training& training, const LaunchEnvironment& launch, Session& session,
+                     MakeWorld make_world) {
   int code = kExitDone;
   int failure = 0;
   try {
-    check_mpi_world(launch, {session.rank(), session.size(), MpiSession::library()});
-    const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
+    const std::unique_ptr<Communicator> world = make_world();
     code = exit_code_of(train_as_rank(training, launch, *world));
   } catch (const std::exception& error) {
     failure = report_failure(error, "terrace train", training.log.sink());
@@ -78,13 +78,34 @@ int train_in_mpi_job(const Training& training, const LaunchEnvironment& launch,
   return failure != 0 ? failure : code;
 }
 
-// Runs a rank of a job that a launcher started.
+int train_in_mpi_job(const Training& training, const LaunchEnvironment& launch,
+                     const CommunicatorOptions& waiting) {
+  MpiSession session;
+  return train_in_session(training, launch, session, [&] {
+    check_mpi_world(launch, {session.rank(), session.size(), MpiSession::library()});
+    return session.make_world("world", waiting);
+  });
+}
+
+int train_over_sockets(const Training& training, const LaunchEnvironment& launch,
+                       const CommunicatorOptions& waiting) {
+  SocketSetting setting = socket_setting(launch);
+  setting.limit_time(waiting.timeout);
+  SocketSession session(setting);
+  return train_in_session(training, launch, session,
+                          [&] { return session.make_world("world", waiting); });
+}
+
+// Runs a rank of a job that a launcher started. Several ranks compute on GPUs only if these are
+// named (takes_gpus).
 int train_in_job(const Training& training, const LaunchEnvironment& launch) {
   const TrainOptions& options = training.command.options;
+  const DeviceChoice& device = options.tiers.device;
   const CommunicatorOptions waiting = communicator_options_for(options.ranks);
-  prepare_for_ranks(options.tiers.device);
-  if (launch.is_mpi_job) return train_in_mpi_job(training, launch, waiting);
-  GpuWorld world(launch, options.tiers.device, waiting);
+  prepare_for_ranks(device);
+  if (launch.is_mpi_job && is_mpi_built()) return train_in_mpi_job(training, launch, waiting);
+  if (device.kind != DeviceKind::kCuda) return train_over_sockets(training, launch, waiting);
+  GpuWorld world(launch, device, waiting);
   return exit_code_of(train_as_rank(training, launch, world.ranks()));
 }
 

@@ -1,9 +1,6 @@
 #include "runtime/train/gpu_world.h"
 
-#include <fmt/format.h>
-
 #include "base/bytes.h"
-#include "base/error.h"
 #include "memory/cuda/cuda_device.h"
 #include "parallel/host_over_devices.h"
 #include "parallel/nccl/nccl_communicator.h"
@@ -19,13 +16,6 @@ constexpr std::size_t kPiecesBytes = 256 * kMiB;
 
 GpuWorld::GpuWorld(const LaunchEnvironment& launch, const DeviceChoice& device,
                    const CommunicatorOptions& options) {
-  if (device.kind != DeviceKind::kCuda) {
-    throw EnvironmentError(
-        fmt::format("{} started {} ranks, which would communicate through NCCL: the CPU device has "
-                    "none",
-                    launch.source_is, launch.size),
-        "start them with mpirun, or as --local-ranks of one process, or give --device cuda");
-  }
   const int ordinal =
       gpu_ordinal(device, {launch.local_size, launch.local_rank}, cuda_device_count());
   device_ = make_cuda_device({.ordinal = ordinal, .capacity_bytes = kPiecesBytes});

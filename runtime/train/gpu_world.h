@@ -9,12 +9,12 @@
 
 namespace terrace {
 
-// The ranks of a job without MPI, such as torchrun's. They meet through NCCL, and the values that
-// they agree on go over their GPUs too.
+// The ranks of a job without MPI, such as torchrun's, that have a GPU each. They meet through NCCL,
+// and the values that they agree on go over their GPUs too.
 class GpuWorld {
  public:
-  // All ranks call it. Throws EnvironmentError where there is no GPU for this rank or the CPU
-  // device was asked for, and CommError where the ranks do not find each other.
+  // All ranks call it. Throws EnvironmentError where there is no GPU for this rank, and CommError
+  // where the ranks do not find each other.
   GpuWorld(const LaunchEnvironment& launch, const DeviceChoice& device,
            const CommunicatorOptions& options);
 

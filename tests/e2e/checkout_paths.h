@@ -12,6 +12,9 @@ std::string program_path();
 // Returns the path of mpirun, or an empty string if the build has no MPI.
 std::string mpirun_path();
 
+// Returns the path of the script that starts ranks with torchrun's variables.
+std::string socket_ranks_path();
+
 // Returns the path of README.md.
 std::string readme_path();
 

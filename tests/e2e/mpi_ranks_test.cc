@@ -411,24 +411,6 @@ TEST(MpiRanks, AKilledRankEndsTheJobAndFewerGoOn) {
   EXPECT_TRUE(training.nvme_is_empty());
 }
 
-// In a shell of srun --pty only one process runs, and it is the first.
-TEST(MpiRanks, OnlyTheFirstTellsWhatIsDoubtful) {
-  const TinyTraining training;
-  for (const char* rank : {"0", "1"}) {
-    const std::string number(rank);
-    const Arguments variables = {"env",
-                                 "SLURM_STEP_ID=0",
-                                 "SLURM_PROCID=" + number,
-                                 "SLURM_LOCALID=" + number,
-                                 "SLURM_NODEID=0",
-                                 "SLURM_STEP_NUM_TASKS=2",
-                                 "SLURM_STEP_TASKS_PER_NODE=2"};
-    const Outcome outcome = ProgramRun(training.command("run", kSteps), {}, variables).wait();
-    EXPECT_EQ(outcome.code, 4) << outcome;
-    EXPECT_EQ(outcome.errors.find("srun --pty") != std::string::npos, number == "0") << outcome;
-  }
-}
-
 // Other launchers set these variables for each of their processes, and so does Open MPI without its
 // mpirun. Each process would find itself alone, and would train alone.
 TEST(MpiRanks, ThatMpiDoesNotFindDoNotTrainAlone) {
@@ -452,21 +434,6 @@ TEST(MpiRanks, ABenchmarkOfOneProcessIsRefused) {
   const Outcome outcome = ProgramRun({"bench", "copy", "--small", "--json"}, {}, mpirun(2)).wait();
   EXPECT_EQ(outcome.code, 2) << outcome;
   EXPECT_NE(outcome.errors.find("bench copy: "), std::string::npos) << outcome;
-}
-
-TEST(MpiRanks, TorchrunIsRefusedOnTheCpu) {
-  const TinyTraining training;
-  const Arguments variables = {"env",
-                               "RANK=0",
-                               "WORLD_SIZE=2",
-                               "LOCAL_RANK=0",
-                               "LOCAL_WORLD_SIZE=2",
-                               "MASTER_ADDR=127.0.0.1",
-                               "MASTER_PORT=29500",
-                               "TORCHELASTIC_RUN_ID=none"};
-  const Outcome outcome = ProgramRun(training.command("run", kSteps), {}, variables).wait();
-  EXPECT_EQ(outcome.code, 4) << outcome;
-  EXPECT_NE(outcome.errors.find("mpirun"), std::string::npos) << outcome;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 # Two network namespaces as two hosts, which reach each other over a virtual cable only. To be
-# sourced by bash scripts; needs root, iproute2 and mpirun, and exits 77 where it has not got them.
+# sourced by bash scripts; needs root, iproute2 and, unless `needs_mpirun` is "no", mpirun. Exits 77 where something is
+# missing.
 # Gives them `work`, a directory, which goes with the hosts when the script ends, and the functions
 # at the end of the file.
 
@@ -18,7 +19,7 @@ clean() {
 }
 trap clean EXIT
 
-command -v mpirun >/dev/null || skip "there is no mpirun"
+[[ ${needs_mpirun-} == no ]] || command -v mpirun >/dev/null || skip "there is no mpirun"
 command -v ip >/dev/null || skip "there is no ip (iproute2)"
 [[ $(id -u) == 0 ]] || skip "network namespaces need root"
 ip netns add "terrace$id-0" 2>/dev/null || skip "network namespaces are not allowed here"
