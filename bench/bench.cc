@@ -72,7 +72,7 @@ constexpr auto kBenches = std::to_array<Bench>({
      .on_device = BenchTakes{.threads = true, .tokens = true, .preset = true}},
     {.name = "collective",
      .summary = "collectives between threads against copies; under mpirun, between processes "
-                "against MPI's collectives",
+                "against MPI's collectives; under torchrun, over sockets against copies",
      .run = bench_collective,
      .names = names_of_collective,
      .cost = cost_of_collective,

@@ -21,7 +21,7 @@ void bench_device_kernel(const BenchOptions& options, BenchRecord& record, Log& 
 void bench_step(const BenchOptions& options, BenchRecord& record, Log& log);
 // bench_step() with --zero-stage or --local-ranks.
 void bench_ranked_step(const BenchOptions& options, BenchRecord& record, Log& log);
-// Under mpirun: called by every rank, and rank 0 has the results.
+// Under a launcher: called by every rank, and rank 0 has the results.
 void bench_collective(const BenchOptions& options, BenchRecord& record, Log& log);
 // bench_step() for BenchOptions::device.
 void bench_device_step(const BenchOptions& options, BenchRecord& record, Log& log);

@@ -18,7 +18,8 @@ class CollectivePlan {
   std::vector<std::size_t> sizes() const {
     if (options_.bytes != 0) return {whole_parts(options_.bytes)};
     if (options_.small) return {whole_parts(64 * kKiB)};
-    return {whole_parts(kMiB), whole_parts(16 * kMiB), whole_parts(256 * kMiB)};
+    return {whole_parts(4 * kKiB), whole_parts(128 * kKiB), whole_parts(kMiB),
+            whole_parts(16 * kMiB), whole_parts(256 * kMiB)};
   }
   std::size_t largest() const { return sizes().back(); }
   // Returns how often a measurement calls a collective: as often as fits a tenth of `seconds` at 4

@@ -42,7 +42,7 @@ const Bench& find_bench(std::string_view name) {
 
 // Refuses a benchmark of one process that a launcher has started more than once.
 void refuse_ranks(const Bench& bench, const LaunchEnvironment& launch) {
-  if (bench.name == "collective" || !launch.is_mpi_job || launch.size == 1) return;
+  if (bench.name == "collective" || launch.size == 1) return;
   throw ConfigError(fmt::format("terrace bench {}: {} has started {} processes of it, but it "
                                 "measures with one process",
                                 bench.name, launch.source_is, launch.size),

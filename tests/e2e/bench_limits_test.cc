@@ -47,6 +47,7 @@ TEST(LimitedBench, OfChosenRowsHasThese) {
   const json document = json::parse(outcome.output);
   for (const json& result : document.at("results")) names.push_back(result.at("name"));
   EXPECT_THAT(names, testing::UnorderedElementsAre(
+                         "thread_all_reduce_fp32_4kib", "thread_all_reduce_fp32_128kib",
                          "thread_all_reduce_fp32_1mib", "thread_all_reduce_fp32_16mib",
                          "thread_all_reduce_fp32_256mib", "thread_broadcast_bf16_1mib"));
 }
