@@ -32,6 +32,7 @@
 #include "offload/uring/uring_probe.h"
 #include "parallel/mpi/peer_memory.h"
 #include "parallel/nccl/nccl_communicator.h"
+#include "parallel/network_interfaces.h"
 #include "runtime/cli/memlock_check.h"
 
 namespace terrace {
@@ -213,6 +214,17 @@ MachineCheck check_peer_memory() {
           "read each other's memory"};
 }
 
+// Lists the networks that could connect ranks on this machine to ranks on others. A job on one
+// machine needs none.
+MachineCheck check_network() {
+  std::vector<std::string> networks;
+  for (const NetworkInterface& one : read_network_interfaces()) networks.push_back(describe(one));
+  return {"network", kOk,
+          networks.empty() ? "none besides the loopback interface"
+                           : fmt::format("{}", fmt::join(networks, "; ")),
+          ""};
+}
+
 std::string describe_gpu(const GpuFacts& gpu) {
   std::string text = fmt::format("{} ({})", gpu.name, format_size(gpu.memory_bytes));
   if (!gpu.pci_address.empty()) text += " at " + gpu.pci_address;
@@ -282,13 +294,19 @@ MachineCheck checked(std::string_view name, const std::function<MachineCheck()>&
 }
 
 std::vector<MachineCheck> check_machine() {
-  return {
-      checked("cpu", check_processor),         checked("cpu_features", check_processor_features),
-      checked("cores", check_cores),           checked("threads", check_threads),
-      checked("memory", check_memory),         checked("huge_pages", check_huge_pages),
-      checked("memlock", check_memlock_limit), checked("numa", check_numa),
-      checked("io_uring", check_uring),        checked("peer_memory", check_peer_memory),
-      checked("libraries", check_libraries),   checked("gpu", check_gpus)};
+  return {checked("cpu", check_processor),
+          checked("cpu_features", check_processor_features),
+          checked("cores", check_cores),
+          checked("threads", check_threads),
+          checked("memory", check_memory),
+          checked("huge_pages", check_huge_pages),
+          checked("memlock", check_memlock_limit),
+          checked("numa", check_numa),
+          checked("io_uring", check_uring),
+          checked("peer_memory", check_peer_memory),
+          checked("network", check_network),
+          checked("libraries", check_libraries),
+          checked("gpu", check_gpus)};
 }
 
 }  // namespace terrace

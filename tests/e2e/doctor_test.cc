@@ -40,7 +40,7 @@ class Report {
   void expect_every_part() const {
     for (const char* name :
          {"cpu", "cpu_features", "cores", "threads", "memory", "huge_pages", "memlock", "numa",
-          "io_uring", "peer_memory", "libraries", "gpu", "directory", "drive_speed"}) {
+          "io_uring", "peer_memory", "network", "libraries", "gpu", "directory", "drive_speed"}) {
       EXPECT_NE(of(name).value("value", ""), "") << name;
     }
   }
