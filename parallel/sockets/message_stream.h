@@ -37,8 +37,8 @@ class MessageStream {
   void drop();
 
  private:
-  // What precedes the bytes of a message. kConfirmation, which has no bytes, says that a message of
-  // kPairCall was received.
+  // Precedes the bytes of a message. The tag kConfirmation, which has no bytes, says that a message
+  // of kPairCall was received.
   struct Head {
     std::uint32_t tag = 0;
     std::uint32_t reserved = 0;

@@ -31,7 +31,7 @@ struct GateAddress {
 };
 std::string text_of(const GateAddress& address);
 
-// What the ranks are told about each of them. It is sent as it lies in memory.
+// The place where a rank listens, as rank 0 tells it to all ranks. It is sent as it lies in memory.
 struct RankPlace {
   HostKey host = {};
   std::int32_t port = 0;

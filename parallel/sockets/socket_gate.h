@@ -60,7 +60,7 @@ class SocketGate {
   // Returns the first connection of a rank for a group that was not taken yet; a closed socket if
   // there is none. A rank that has called at several addresses keeps one and hangs up the others.
   TcpSocket take(GroupId group, int from);
-  // Adds what a thread that waits for callers has to wait for.
+  // Adds the events that a thread which waits for callers has to wait for.
   void add_waits(std::vector<TcpWait>& waits) const;
 
  private:
@@ -93,7 +93,7 @@ class GateCall {
 
   // Does what can be done now. Never blocks.
   State go_on();
-  // What to wait for before the next go_on().
+  // Returns the event to wait for before the next go_on().
   TcpWait wait() const { return {socket_.descriptor(), !has_said_hello_}; }
   // Returns the connection. Called once it is answered.
   TcpSocket take() { return std::move(socket_); }

@@ -11,8 +11,8 @@
 
 namespace terrace {
 
-// A rank's part in making connections between all ranks of a group. Of two ranks, the one with the
-// higher number calls the other.
+// A rank's part in making connections between all ranks of a group. The rank with the higher number
+// calls the one with the lower number.
 struct SocketMeeting {
   SocketGate& gate;
   const RankAddresses& addresses;

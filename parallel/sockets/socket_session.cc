@@ -35,7 +35,7 @@ constexpr auto kEndGraceAfterAbort = std::chrono::seconds(3);
 constexpr auto kTryTime = std::chrono::seconds(2);
 constexpr auto kTryPause = std::chrono::milliseconds(50);
 
-// What rank 0 tells all ranks by the rendezvous. It is sent as it lies in memory.
+// The facts that rank 0 tells all ranks by the rendezvous. They are sent as they lie in memory.
 struct FirstRank {
   WorldId world = {};
   HostKey host = {};
@@ -45,7 +45,8 @@ struct FirstRank {
 };
 static_assert(sizeof(FirstRank) <= kRendezvousBlobMax);
 
-// How a rank learns the places of all ranks: rank 0 collects them and sends them to all.
+// The exchange by which a rank learns the places of all ranks: rank 0 collects them and sends them
+// to all.
 class PlaceExchange {
  public:
   PlaceExchange(const SocketSetting& setting, SocketWorld& world)

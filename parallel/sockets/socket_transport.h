@@ -13,7 +13,8 @@
 
 namespace terrace {
 
-// What all transports of a session share. Immutable but for the gate, the news and the counts.
+// The state that all transports of a session share. Only the gate, the news and the counts change
+// once the session has begun.
 struct SocketWorld {
   WorldId id = {};
   int rank = 0;
