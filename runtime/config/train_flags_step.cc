@@ -208,9 +208,9 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
                   : toml_string(fmt::format("{}", fmt::join(o.ranks.rank_shares, ",")));
      }},
     {{"hierarchical-collectives", "Ranks", "auto|on|off",
-      "How MPI ranks on several hosts exchange data. off: every rank sends to every rank of the "
-      "other hosts; on: gathered data goes once to each host, and sums go from host to host; auto: "
-      "as on, but sums only if fewer bytes then cross between hosts (auto)"},
+      "How ranks on several hosts exchange data, except through NCCL. off: every rank sends to "
+      "every rank of the other hosts; on: gathered data goes once to each host, and sums go from "
+      "host to host; auto: as on, but sums only if fewer bytes then cross between hosts (auto)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.ranks.hierarchical_collectives = static_cast<HierarchicalUse>(v.choice(kAutoOnOff));
      },
