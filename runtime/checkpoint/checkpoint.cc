@@ -37,6 +37,7 @@ constexpr const char* kAdapter = "adapter";
 constexpr const char* kEvaluations = "evaluations";
 constexpr const char* kAutomatic = "automatic";
 constexpr const char* kRankMicroBatches = "rank_micro_batches";
+constexpr const char* kNoise = "gradient_noise";
 constexpr const char* kRemedy = kEarlierCheckpointRemedy;
 // The second version has content that readers of the first version would misunderstand: the state
 // of an optimizer other than the first rule, or frozen parameters. A checkpoint with neither is
@@ -290,6 +291,7 @@ json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& mo
   if (progress.frozen) manifest[kFrozen] = json::parse(to_json(*progress.frozen));
   if (model.config.adapter.is_there())
     manifest[kAdapter] = json::parse(to_json(model.config.adapter));
+  if (progress.gradient_noise) manifest[kNoise] = json::parse(to_json(*progress.gradient_noise));
   if (progress.is_automatic) manifest[kAutomatic] = true;
   if (!progress.rank_micro_batches.empty()) {
     manifest[kRankMicroBatches] = progress.rank_micro_batches;
@@ -461,6 +463,9 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
       for (const json& count : manifest.at(kRankMicroBatches)) {
         progress_.rank_micro_batches.push_back(whole_number<std::int64_t>(count));
       }
+    }
+    if (manifest.contains(kNoise)) {
+      progress_.gradient_noise = parse_noise_record(manifest.at(kNoise).dump());
     }
     if (manifest.contains(kDataHash)) {
       progress_.data_hash = from_hex(manifest.at(kDataHash).get<std::string>());

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/frozen_parameters.h"
 #include "runtime/checkpoint/listed_file.h"
+#include "runtime/checkpoint/noise_record.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/verified_file.h"
 #include "runtime/checkpoint/weight_types.h"
@@ -54,6 +55,8 @@ struct CheckpointProgress {
   // The micro-batches of a step by data-parallel rank, as they were measured; empty where they were
   // not.
   std::vector<std::int64_t> rank_micro_batches = {};
+  // The gradient noise so far; none in runs that do not measure it.
+  std::optional<NoiseRecord> gradient_noise = std::nullopt;
   // Whether it was saved only because time had passed, so that a later one may take its place.
   bool is_automatic = false;
 };

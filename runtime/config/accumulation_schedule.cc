@@ -13,6 +13,7 @@ namespace terrace {
 namespace {
 
 constexpr std::int64_t kMicroBatchesMost = 1'000'000;
+constexpr std::string_view kAutomatic = "auto";
 
 // Returns the schedule as phases, also where it is constant.
 std::vector<AccumulationPhase> phases_of(const BatchOptions& batch) {
@@ -24,7 +25,7 @@ AccumulationPhase read_phase(const FlagValue& value, const std::string& text) {
   const std::size_t at = text.find('@');
   if (at == std::string::npos) {
     value.refuse(fmt::format("'{}' has no @", text),
-                 "give numbers of micro-batches, each with its first step: 8@1,16@2001");
+                 "give numbers of micro-batches, each with its first step: 8@1,16@2001; or auto");
   }
   return {FlagValue(value.where(), {text.substr(0, at)}).integer(1, kMicroBatchesMost),
           FlagValue(value.where(), {text.substr(at + 1)}).integer(1)};
@@ -51,9 +52,12 @@ void for_each_phase(const BatchOptions& batch, Visit visit) {
 
 }  // namespace
 
-std::vector<AccumulationPhase> read_accumulation_schedule(const FlagValue& value) {
-  std::vector<AccumulationPhase> schedule;
+void read_accumulation_schedule(const FlagValue& value, BatchOptions& batch) {
+  std::vector<AccumulationPhase>& schedule = batch.accumulation_schedule;
   const std::string& text = value.name();
+  schedule.clear();
+  batch.adapts_accumulation = text == kAutomatic;
+  if (batch.adapts_accumulation) return;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const AccumulationPhase phase = read_phase(value, text.substr(begin, end - begin));
@@ -69,21 +73,44 @@ std::vector<AccumulationPhase> read_accumulation_schedule(const FlagValue& value
     schedule.push_back(phase);
     begin = end + 1;
   }
-  return schedule;
 }
 
 std::string accumulation_schedule_toml(const BatchOptions& batch) {
+  if (batch.adapts_accumulation) return toml_string(std::string(kAutomatic));
   if (batch.accumulation_schedule.empty()) return {};
   return toml_string(schedule_text(batch.accumulation_schedule));
 }
 
+namespace {
+
+void settle_automatic(BatchOptions& batch) {
+  if (batch.gradient_accumulation_steps == 1) {
+    throw ConfigError("--accumulation-schedule auto may give a step 1 micro-batch at most",
+                      "give the largest number as --gradient-accumulation-steps");
+  }
+  if (batch.max_steps == 0) {
+    throw ConfigError(
+        "--accumulation-schedule auto without --max-steps: nobody knows before how many samples "
+        "the steps will have",
+        "give --max-steps in place of --num-train-epochs");
+  }
+  batch.measures_gradient_noise = true;
+}
+
+}  // namespace
+
 void settle_accumulation(TrainOptions& options, FunctionRef<bool(std::string_view flag)> is_given) {
   BatchOptions& batch = options.batch;
-  if (batch.accumulation_schedule.empty()) return;
+  if (batch.accumulation_schedule.empty() && !batch.adapts_accumulation) return;
+  if (batch.adapts_accumulation) settle_automatic(batch);
   const std::int64_t most =
-      std::ranges::max(batch.accumulation_schedule, {}, &AccumulationPhase::micro_batches)
-          .micro_batches;
-  const std::string schedule = schedule_text(batch.accumulation_schedule);
+      batch.adapts_accumulation
+          ? batch.gradient_accumulation_steps
+          : std::ranges::max(batch.accumulation_schedule, {}, &AccumulationPhase::micro_batches)
+                .micro_batches;
+  const std::string schedule = batch.adapts_accumulation
+                                   ? std::string(kAutomatic)
+                                   : schedule_text(batch.accumulation_schedule);
   if (is_given("gradient-accumulation-steps") && batch.gradient_accumulation_steps != most) {
     throw ConfigError(fmt::format("--accumulation-schedule {} and --gradient-accumulation-steps {} "
                                   "both say how many micro-batches a step has",

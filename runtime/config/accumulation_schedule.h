@@ -13,15 +13,19 @@
 // what --accumulation-schedule says.
 namespace terrace {
 
-// Reads "8@1,16@2001": 8 micro-batches from step 1 on, 16 from step 2001 on. Throws ConfigError
-// unless the first step is 1 and each step is later than the one before.
-std::vector<AccumulationPhase> read_accumulation_schedule(const FlagValue& value);
+// Reads "8@1,16@2001": 8 micro-batches from step 1 on, 16 from step 2001 on; or "auto". Throws
+// ConfigError unless the first step is 1 and each step is later than the one before.
+void read_accumulation_schedule(const FlagValue& value, BatchOptions& batch);
 // Returns the schedule as config.toml has it; empty where there is none.
 std::string accumulation_schedule_toml(const BatchOptions& batch);
 
-// Sets gradient_accumulation_steps to the schedule's largest number, if there is a schedule. Throws
+// Sets gradient_accumulation_steps to the schedule's largest number, if there is a schedule. An
+// automatic one needs that number from the user, and measures the gradient noise scale. Throws
 // ConfigError where flags contradict it. `is_given` returns whether the user gave a flag at all.
 void settle_accumulation(TrainOptions& options, FunctionRef<bool(std::string_view flag)> is_given);
+
+// The functions below are for a schedule that is known: not for an automatic one, unless `batch`
+// has the phases that were chosen so far. The last of these then counts for all later steps.
 
 // Returns the micro-batches of a step, counted from 1.
 std::int64_t micro_batches_of_step(const BatchOptions& batch, std::int64_t step);

@@ -12,7 +12,7 @@ namespace {
 
 // Refuses options that need the same number of micro-batches on all ranks and in all steps.
 void check_rank_shares(const TrainOptions& options, CommandUse use) {
-  if (use == CommandUse::kPlan && options.batch.accumulation_schedule.size() > 1) {
+  if (use == CommandUse::kPlan && options.batch.changes_accumulation()) {
     throw ConfigError(
         "--accumulation-schedule: a plan is for one step, and does not know how many micro-batches "
         "it has",
@@ -33,7 +33,7 @@ void check_rank_shares(const TrainOptions& options, CommandUse use) {
            "terrace diff pairs micro-batches by their position on a rank, which depends on the "
            "shares");
   }
-  if (!options.batch.accumulation_schedule.empty()) {
+  if (!options.batch.accumulation_schedule.empty() || options.batch.adapts_accumulation) {
     refuse("--accumulation-schedule",
            "a rank with a share has the same number of micro-batches in every step");
   }

@@ -72,11 +72,20 @@ void drop_settings_of_rules(FlagValues& file, const std::vector<TrainFlag>& flag
   }
 }
 
+// Returns whether two alternatives belong together: --accumulation-schedule auto takes its largest
+// number from the other flag.
+bool go_together(std::string_view flag, const std::optional<FlagValue>& value,
+                 const std::optional<FlagValue>& in_file) {
+  const std::optional<FlagValue>& taken = value ? value : in_file;
+  return flag == "accumulation-schedule" && taken && taken->text() == "auto";
+}
+
 // Takes from the file the values that the command line does not give.
 void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& specs) {
   for (const auto& [one, other] : kAlternatives) {
     const std::size_t a = place_of(one, specs);
     const std::size_t b = place_of(other, specs);
+    if (go_together(one, values[a], file[a])) continue;
     if (values[a]) file[b].reset();
     if (values[b]) file[a].reset();
   }

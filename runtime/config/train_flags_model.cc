@@ -236,13 +236,18 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        o.batch.gradient_accumulation_steps = v.integer(1, 1'000'000);
      },
      [](const TrainOptions& o) { return toml_integer(o.batch.gradient_accumulation_steps); }},
-    {{"accumulation-schedule", "Batch", "N@STEP,...",
+    {{"accumulation-schedule", "Batch", "N@STEP,...|auto",
       "N micro-batches of a step on each data-parallel rank from step STEP on: 8@1,16@2001; "
-      "replaces --gradient-accumulation-steps"},
-     [](TrainOptions& o, const FlagValue& v) {
-       o.batch.accumulation_schedule = read_accumulation_schedule(v);
-     },
+      "replaces --gradient-accumulation-steps. auto: grows to the gradient noise scale, at most to "
+      "--gradient-accumulation-steps"},
+     [](TrainOptions& o, const FlagValue& v) { read_accumulation_schedule(v, o.batch); },
      [](const TrainOptions& o) { return accumulation_schedule_toml(o.batch); }},
+    {{"gradient-noise-scale", "Batch", "",
+      "Measure the gradient noise scale, the number of samples from which on larger steps help "
+      "little; metrics.jsonl has it",
+      FlagArity::kSwitch},
+     [](TrainOptions& o, const FlagValue& v) { o.batch.measures_gradient_noise = v.on_off(); },
+     [](const TrainOptions& o) { return toml_bool(o.batch.measures_gradient_noise); }},
     {{"max-steps", "Batch", "N",
       "The number of steps; overrides --num-train-epochs (0: --num-train-epochs sets it)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.max_steps = v.integer(0); },

@@ -99,10 +99,19 @@ struct BatchOptions {
   std::int64_t micro_batch_size = 1;
   std::int64_t gradient_accumulation_steps = 1;          // with a schedule: its largest number
   std::vector<AccumulationPhase> accumulation_schedule;  // by step, from step 1 on; empty: constant
-  std::int64_t max_steps = 0;                            // 0: num_train_epochs decides
+  // --accumulation-schedule auto: the gradient noise scale decides, and gradient_accumulation_steps
+  // is the largest number.
+  bool adapts_accumulation = false;
+  bool measures_gradient_noise = false;
+  std::int64_t max_steps = 0;  // 0: num_train_epochs decides
   std::optional<double> num_train_epochs;
   std::optional<std::int64_t> stop_after_step;
   std::optional<GlobalBatch> global;
+
+  // Returns whether steps may have different numbers of micro-batches.
+  bool changes_accumulation() const {
+    return adapts_accumulation || accumulation_schedule.size() > 1;
+  }
 };
 
 struct OptimizerFlags {

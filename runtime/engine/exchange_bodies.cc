@@ -121,9 +121,19 @@ void ExchangeBodies::fold_routers(const Op& op, std::span<std::byte> own) const 
   }
 }
 
+// Writes the sums of this rank's small batch to their place among its sums.
+void ExchangeBodies::fold_noise(const Op& op, const RunInput& input,
+                                std::span<std::byte> own) const {
+  if (!model_.measures_noise) return;
+  std::byte* const target = own.data() + noise_offset_in_sums(model_, bytes_.program.micro_batches);
+  fold_noise_partials(
+      model_, reinterpret_cast<const double*>(bytes_.data(op, Role::kNoisePartials)),
+      input.small_batch_tokens, {reinterpret_cast<double*>(target), noise_sums_of_rank(model_)});
+}
+
 // Gathers, per rank, its norm partials, where the other ranks do not have them, the folded sums of
-// its routers, and its losses, which are 0 for micro-batches that the run does not have. It throws
-// before it looks at what an ended call has left in them.
+// its routers, its sums for the gradient noise scale, and its losses, which are 0 for micro-batches
+// that the run does not have. It throws before it looks at what an ended call has left in them.
 void ExchangeBodies::gather_sums(const Op& op, const RunInput& input, NativeStream stream) const {
   ranks_.throw_if_aborted();
   const std::size_t rank_bytes = sums_bytes_of_rank(model_, bytes_.program.micro_batches);
@@ -138,6 +148,7 @@ void ExchangeBodies::gather_sums(const Op& op, const RunInput& input, NativeStre
                 static_cast<std::size_t>(model_.partials()) * sizeof(double));
   }
   fold_routers(op, own);
+  fold_noise(op, input, own);
   const std::span<std::byte> losses = own.last(loss_bytes);
   const std::size_t left = sizeof(double) * static_cast<std::size_t>(std::min(
                                                 input.micro_batches, bytes_.program.micro_batches));

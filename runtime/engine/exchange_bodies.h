@@ -26,6 +26,7 @@ class ExchangeBodies {
   void pass_between_stages(const Op& op, NativeStream stream) const;
   void gather_sums(const Op& op, const RunInput& input, NativeStream stream) const;
   void fold_routers(const Op& op, std::span<std::byte> own) const;
+  void fold_noise(const Op& op, const RunInput& input, std::span<std::byte> own) const;
   Communicator& communicator_for(const StepGroup& group, const Access& access) const {
     return group.of(bytes_.program.buffers.at(access.buffer).tier);
   }

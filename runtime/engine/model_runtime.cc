@@ -301,7 +301,8 @@ void ModelRuntime::begin_step(const StepBatch& batch) {
                      .input = std::as_bytes(batch.tokens),
                      .loss_terms = batch.target_tokens,
                      .learning_rate = batch.learning_rate,
-                     .micro_batches = batch.micro_batches});
+                     .micro_batches = batch.micro_batches,
+                     .small_batch_terms = batch.small_batch_tokens});
 }
 
 }  // namespace terrace

@@ -81,6 +81,7 @@ struct StepBatch {
   std::int64_t target_tokens = 0;        // targets that are not negative, of all ranks
   double learning_rate = 0;
   std::optional<std::int32_t> micro_batches = {};  // as TierStep has it
+  std::int64_t small_batch_tokens = 0;             // as TierStep::small_batch_terms
 };
 
 using StepOutcome = TierStepOutcome;

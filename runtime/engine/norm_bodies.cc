@@ -132,13 +132,34 @@ std::optional<RouterFigures> NormBodies::router_figures(const Op& op) {
   return router_.figures();
 }
 
+std::optional<SmallBatch> NormBodies::small_batch(const Op& op, const RunInput& input,
+                                                  double scale) {
+  if (!model_.measures_noise) return std::nullopt;
+  const auto tokens = static_cast<double>(input.target_tokens);
+  if (model_.ranks() == 1) {
+    const auto* own = reinterpret_cast<const double*>(bytes_.data(op, Role::kNoisePartials));
+    fold_noise_partials(model_, own, input.small_batch_tokens, noise_sums_);
+    const auto own_sums = [this](std::int32_t) { return std::span<const double>(noise_sums_); };
+    return small_batch_of(model_, own_sums, tokens, scale);
+  }
+  const std::size_t before =
+      noise_offset_in_sums(model_, bytes_.program.micro_batches) / sizeof(double);
+  const auto sums_of = [&](std::int32_t rank) {
+    return std::span(sums_of_rank(op, rank) + before, noise_sums_of_rank(model_));
+  };
+  return small_batch_of(model_, sums_of, tokens, scale);
+}
+
 void NormBodies::finish(const Op& op, const RunInput& input) {
   is_held_.wait(true, std::memory_order_acquire);
   const double norm = norm_of_gradient(op);
   const double loss = sum_of_losses(op, input) / static_cast<double>(input.target_tokens);
   if (model_.scales_loss) return finish_scaled(op, input, loss, norm);
   if (input.result != nullptr) *input.result = {loss, norm};
-  if (input.result != nullptr) input.result->router = router_figures(op);
+  if (input.result != nullptr) {
+    input.result->router = router_figures(op);
+    input.result->small_batch = small_batch(op, input, 1.0);
+  }
   const bool is_finite = std::isfinite(loss) && std::isfinite(norm);
   if (gradients_.sink() != nullptr || (!is_finite && optimizer_.can_skip_steps)) {
     if (input.result != nullptr) input.result->was_skipped = true;
@@ -169,6 +190,7 @@ void NormBodies::finish_scaled(const Op& op, const RunInput& input, double loss,
   const double unscaled = overflows ? std::numeric_limits<double>::infinity() : norm / before.scale;
   if (input.result != nullptr) {
     *input.result = {loss, unscaled, before.scale, overflows, router_figures(op)};
+    if (!overflows) input.result->small_batch = small_batch(op, input, before.scale);
   }
   if (overflows && !can_skip(options, before)) {
     throw NotFinite(

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "optim/grad_norm.h"
 #include "runtime/engine/op_bytes.h"
@@ -60,7 +61,8 @@ class NormBodies {
         optimizer_(options.optimizer),
         name_of_option_(options.name_of_option),
         gradients_(gradients),
-        router_(model.router_layers(), model.folded_router_sums()) {}
+        router_(model.router_layers(), model.folded_router_sums()),
+        noise_sums_(noise_sums_of_rank(model)) {}
 
   // Throws NotFinite if the gradient or the loss of a step is not a number and no lower loss scale
   // can help.
@@ -90,6 +92,9 @@ class NormBodies {
   double sum_of_losses(const Op& op, const RunInput& input) const;
   // Returns what the routers of all ranks did; none in a model without experts.
   std::optional<RouterFigures> router_figures(const Op& op);
+  // Returns the small batch of the step, whose gradients are multiplied by the scale; none where
+  // the model does not measure noise.
+  std::optional<SmallBatch> small_batch(const Op& op, const RunInput& input, double scale);
 
   const OpBytes bytes_;
   const StepModel& model_;
@@ -97,6 +102,7 @@ class NormBodies {
   const OptionNames name_of_option_;
   GivenUpUpdates& gradients_;
   RouterFigureSum router_;
+  std::vector<double> noise_sums_;  // of a rank alone
   std::atomic<bool> is_held_{false};
 };
 

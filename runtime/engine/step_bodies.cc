@@ -53,7 +53,13 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
     case OpKind::kReceive:
       return exchanges_.run(op, input, stream);
     case OpKind::kNormPartials:
-      return norm_partials(op, stream);
+      return norm_partials(op, gradient_view(*op.find(Role::kGradient)), stream);
+    case OpKind::kNoisePartials:
+      return norm_partials(op, sum_view(*op.find(Role::kGradient)), stream);
+    case OpKind::kKeepGradient:
+      return kernels_of(op).table->cast_parameters(
+          context_for(op, stream),
+          {sum_view(*op.find(Role::kSource)), sum_view(*op.find(Role::kTarget))});
     case OpKind::kStepScalars:
       return norms_.set_step_scalars(op, input.scalars, input.update_number, input.learning_rate);
     case OpKind::kNormFinish:
@@ -71,31 +77,28 @@ TensorView StepBodies::gradient_view(const Access& access) const {
               static_cast<std::int64_t>(access.size_bytes / size_of(type)));
 }
 
+TensorView StepBodies::sum_view(const Access& access) const {
+  return view(bytes_.of(access).data(), DType::kF32,
+              static_cast<std::int64_t>(access.size_bytes / sizeof(float)));
+}
+
 void StepBodies::round_gradient(const Op& op, NativeStream stream) {
-  const Access& sum = *op.find(Role::kSource);
-  const TensorView source = view(bytes_.of(sum).data(), DType::kF32,
-                                 static_cast<std::int64_t>(sum.size_bytes / sizeof(float)));
-  kernels_of(op).table->round_gradient(context_for(op, stream),
-                                       {source, gradient_view(*op.find(Role::kTarget))});
+  kernels_of(op).table->round_gradient(
+      context_for(op, stream),
+      {sum_view(*op.find(Role::kSource)), gradient_view(*op.find(Role::kTarget))});
 }
 
 void StepBodies::accumulate(const Op& op, NativeStream stream) {
-  const auto floats = [this](const Access& access) {
-    return view(bytes_.of(access).data(), DType::kF32,
-                static_cast<std::int64_t>(access.size_bytes / sizeof(float)));
-  };
   kernels_of(op).table->accumulate_gradient(
-      context_for(op, stream), {floats(*op.find(Role::kSource)), floats(op.writes.front())});
+      context_for(op, stream), {sum_view(*op.find(Role::kSource)), sum_view(op.writes.front())});
 }
 
-void StepBodies::norm_partials(const Op& op, NativeStream stream) {
-  const Access& gradient = *op.find(Role::kGradient);
-  const Access& partials = *op.find(Role::kPartials);
+void StepBodies::norm_partials(const Op& op, const TensorView& gradient, NativeStream stream) {
+  const Access& partials = op.writes.front();
   kernels_of(op).table->norm_partials(
       context_for(op, stream),
-      {gradient_view(gradient),
-       view(bytes_.of(partials).data(), DType::kF64,
-            static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
+      {gradient, view(bytes_.of(partials).data(), DType::kF64,
+                      static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
 }
 
 bool StepBodies::failed(const std::exception_ptr& error) noexcept {

@@ -60,11 +60,12 @@ class StepBodies final : public OpBodies {
   void release_norm() { norms_.release(); }
 
  private:
-  // Returns the view of a finished gradient.
+  // Return the view of a finished gradient, and of a sum over micro-batches.
   TensorView gradient_view(const Access& access) const;
+  TensorView sum_view(const Access& access) const;
   void round_gradient(const Op& op, NativeStream stream);
   void accumulate(const Op& op, NativeStream stream);
-  void norm_partials(const Op& op, NativeStream stream);
+  void norm_partials(const Op& op, const TensorView& gradient, NativeStream stream);
   void update(const Op& op, NativeStream stream);
   void update_piece(const Op& op, const HomePart& home, std::int32_t piece,
                     const ParameterUpdate& whole, NativeStream stream);

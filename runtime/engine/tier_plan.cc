@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/usage_error.h"
+#include "runtime/engine/noise_check.h"
 #include "runtime/engine/unit_check.h"
 #include "runtime/step/task_order.h"
 #include "runtime/step/verify.h"
@@ -90,6 +91,8 @@ StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& opt
   model.gradient_type = options.gradient_type;
   model.scales_loss = model.compute_type == DType::kF16;
   model.tasks = options.schedule;
+  model.measures_noise = options.measures_gradient_noise && options.trains;
+  check_noise(model, options);
   return model;
 }
 

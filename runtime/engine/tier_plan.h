@@ -51,6 +51,9 @@ struct TierRuntimeOptions {
   std::int32_t zero_stage = 0;  // what data-parallel ranks share out
   // Over which of them; with islands in the shape of the ranks.
   ZeroPartition zero_partition = ZeroPartition::kAll;
+  // Whether steps also measure the gradient of a small batch (StepResult::small_batch), from which
+  // the gradient noise scale follows. It changes no bit of the training.
+  bool measures_gradient_noise = false;
   // The ranks of the step; by default this one alone. They include communicators of the devices
   // where the backend has an exchange. Outlive the runtime.
   StepRanks ranks;

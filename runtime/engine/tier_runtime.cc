@@ -84,13 +84,14 @@ void TierRuntime::check_same_options() const {
   const bool has_formats = model.formats_of_groups == formats_of_groups(model, options_.optimizer);
   if (model.state_format == wanted && has_formats &&
       model.gradient_type == options_.gradient_type &&
+      model.measures_noise == (options_.measures_gradient_noise && options_.trains) &&
       plan_.training.policy.updates_wait_for_norm == waits &&
       model.zero.stage == options_.zero_stage && model.zero.partition == options_.zero_partition) {
     return;
   }
   throw UsageError(
-      "the plan was made with other options for the optimizer, gradient_type, zero_stage or "
-      "zero_partition",
+      "the plan was made with other options for the optimizer, gradient_type, zero_stage, "
+      "zero_partition or measures_gradient_noise",
       "plan with the same options as the runtime");
 }
 
@@ -326,6 +327,7 @@ RunInput TierRuntime::input_for(Slot& slot, const TierStep& step) {
   input.step = step.step;
   input.tokens = slot.input;
   input.target_tokens = std::max<std::int64_t>(1, step.loss_terms);
+  input.small_batch_tokens = step.small_batch_terms;
   input.scalars.step = static_cast<std::uint32_t>(step.step);
   input.scalars.learning_rate = static_cast<float>(step.learning_rate);
   const std::int64_t skipped = resumed_loss_scale_ ? resumed_loss_scale_->skipped_steps : 0;

@@ -45,6 +45,10 @@ struct TierStep {
   // not allowed with tasks of the caller's own (StepModel::tasks), where models have experts, or
   // with PlacementRequest::reduces_micro_batches.
   std::optional<std::int32_t> micro_batches = {};
+  // With TierRuntimeOptions::measures_gradient_noise: the number of `loss_terms` in this rank's
+  // small batch. That is all of its micro-batches if there are several data-parallel ranks, else
+  // the first micro-batch. 0: the step has nothing to measure.
+  std::int64_t small_batch_terms = 0;
 };
 
 struct TierStepOutcome {

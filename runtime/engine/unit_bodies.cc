@@ -90,6 +90,8 @@ void UnitBodies::run(const Op& op, const RunInput& input, const KernelContext& c
     case OpKind::kBackward:
       if (op.micro_batch < 0) return joined_backward(op, input, context);
       return run(UnitPass::kBackward);
+    case OpKind::kFirstBackward:
+      return joined_backward(op, input, context);
     default:
       TERRACE_CHECK(false);
   }

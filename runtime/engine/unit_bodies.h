@@ -35,6 +35,7 @@ class UnitBodies {
     std::array<std::byte*, kMostBetween> between{};
   };
 
+  // Runs a backward of the micro-batches whose gradients the op reads, as far as the run has them.
   void joined_backward(const Op& op, const RunInput& input, const KernelContext& context);
   void run_task(const KernelContext& context, const ComputeTask& task, const UnitMemory& memory);
   // Return the memory of the groups and of the inputs of the op's unit. Good until the next call.

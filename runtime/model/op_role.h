@@ -21,6 +21,7 @@ enum class Role : std::uint8_t {
   kLogits,   // of every row, for sampling
   kBetween,  // passes between two ops of a unit; numbered
   kPartials,
+  kNoisePartials,  // norm partials of the gradient of a small batch
   kScalars,
   kLossScale,
   kState,
@@ -31,6 +32,6 @@ enum class Role : std::uint8_t {
   kRouterSums,     // that a layer of experts leaves of a micro-batch (ComputeModel::router_sums)
   kAllRouterSums,  // of all layers in that micro-batch
 };
-inline constexpr std::size_t kRoleCount = 23;
+inline constexpr std::size_t kRoleCount = 24;
 
 }  // namespace terrace

@@ -23,7 +23,9 @@ std::string_view field_of_option(Option option) {
       "base_quantization",
       "experts_per_group",
       "model.experts.balance_coefficient",
-      "model.experts.z_coefficient"};
+      "model.experts.z_coefficient",
+      "placement.micro_batches",
+      "measures_gradient_noise"};
   return kFields.at(static_cast<std::size_t>(option));
 }
 

@@ -26,8 +26,10 @@ enum class Option : std::uint8_t {
   kExpertsPerGroup,     // followed by their number
   kBalanceCoefficient,  // of the routers' balance loss, followed by the number
   kZCoefficient,        // of their z-loss, likewise
+  kMicroBatches,        // of a step
+  kGradientNoise,       // the option that measures the gradient noise scale
 };
-inline constexpr std::size_t kOptionCount = 18;
+inline constexpr std::size_t kOptionCount = 20;
 
 // Returns the words by which the user who set the options knows this one: "batch.sequences".
 using OptionNames = std::string_view (*)(Option option);

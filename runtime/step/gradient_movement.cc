@@ -9,7 +9,9 @@
 namespace terrace {
 
 GradientMovement::GradientMovement(MovementState& state)
-    : state_(state), homes_(state.draft, state.model, state.policy, StateClass::kGradients) {
+    : state_(state),
+      homes_(state.draft, state.model, state.policy, StateClass::kGradients),
+      noise_(state) {
   const auto groups = static_cast<std::size_t>(state.model.group_count());
   writers_.resize(groups);
   buffers_.assign(groups, kNoBuffer);
@@ -94,9 +96,12 @@ Range GradientMovement::whole_in_compute(std::int32_t group) {
 }
 
 Range GradientMovement::in_compute(std::int32_t group, std::int64_t chunk) {
+  return chunk_in(whole_in_compute(group), group, chunk);
+}
+
+Range GradientMovement::chunk_in(const Range& whole, std::int32_t group, std::int64_t chunk) const {
   const auto begin =
       static_cast<std::size_t>(state_.model.chunk_begin(group, chunk)) * sizeof(float);
-  const Range whole = whole_in_compute(group);
   const auto elements = static_cast<std::size_t>(state_.model.chunk_size(group, chunk));
   return {whole.buffer, whole.offset + begin, elements * sizeof(float)};
 }
@@ -105,7 +110,33 @@ void GradientMovement::settle(std::int32_t group, std::int32_t micro_batch) {
   const Task& task = state_.tasks[state_.now];
   if (sums_parts(group)) return add_to_sum_of_parts(group, micro_batch, begins(task, group));
   if (sums_on_host(group)) return add_to_sum_on_host(group, micro_batch, begins(task, group));
+  if (noise_.ends_first(micro_batch)) {
+    joins_micro_batches(group) ? noise_.keep_first(group, whole_in_compute(group))
+                               : take_first(group, whole_in_compute(group));
+  }
   if (ends(group)) finish(group);
+}
+
+GradientMovement::Target GradientMovement::first_target(std::int32_t group) {
+  const Range kept = noise_.kept(group);
+  if (kept.buffer != kNoBuffer) return {kept, true};
+  return {whole_in_compute(group), false};
+}
+
+void GradientMovement::settle_first(std::int32_t group) {
+  const Range whole = first_target(group).range;
+  for (std::int64_t c = 0; c < state_.model.trained_chunks(group); ++c) {
+    noise_.take_before(group, c, chunk_in(whole, group, c));
+  }
+}
+
+// Takes the sums of squares of the first micro-batch's gradient of a group.
+void GradientMovement::take_first(std::int32_t group, const Range& whole) {
+  const StepModel& model = state_.model;
+  Mover mover = state_.store({model.owner(group), group, 0, kOfThisStep, Account::kGradients});
+  for (std::int64_t c = 0; c < model.trained_chunks(group); ++c, mover.next_chunk()) {
+    noise_.take(mover, group, c, chunk_in(whole, group, c));
+  }
 }
 
 void GradientMovement::add_to_sum_on_host(std::int32_t group, std::int32_t micro_batch,
@@ -129,6 +160,7 @@ void GradientMovement::add_to_sum_on_host(std::int32_t group, std::int32_t micro
         is_home ? homes_.chunk(group, c) : Range{sums_.at(group), part.offset, part.size_bytes};
     if (first) {
       mover.copy(part, sum, chunk);
+      if (noise_.ends_first(micro_batch)) noise_.take(mover, group, c, sum);
     } else {
       accumulate(mover, mover.bring(part, Tier::kHost, chunk), sum, c);
     }
@@ -205,6 +237,9 @@ void GradientMovement::follow(const GradientRecipe& recipe, Mover& mover, std::i
     switch (step) {
       case RecipeStep::kSumOverTensorRanks:
         reduce_summed(mover, state_.model, group, chunk, range);
+        break;
+      case RecipeStep::kNoisePartials:
+        if (noise_.takes_own()) noise_.take(mover, group, chunk, range);
         break;
       case RecipeStep::kRound:
         range = rounded(mover, group, chunk, range);

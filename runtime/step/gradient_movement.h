@@ -6,6 +6,7 @@
 
 #include "runtime/step/gradient_recipe.h"
 #include "runtime/step/movement_state.h"
+#include "runtime/step/noise_movement.h"
 
 namespace terrace {
 
@@ -25,6 +26,11 @@ class GradientMovement {
   // Returns that place. Called once for each pass that writes the gradient, by its first part that
   // does.
   Target target(const Task& task, std::int32_t group);
+  // Returns the same for the gradient of the first micro-batch alone, which a backward that joins
+  // micro-batches writes for the gradient noise scale, before it writes the gradient of all.
+  Target first_target(std::int32_t group);
+  // Called behind that backward.
+  void settle_first(std::int32_t group);
   // Returns the range of a chunk of the gradient in the compute tier.
   Range in_compute(std::int32_t group, std::int64_t chunk);
   // Called behind a task that has written a gradient: adds it to the sum that is kept elsewhere, if
@@ -74,6 +80,8 @@ class GradientMovement {
   void add_to_sum_of_parts(std::int32_t group, std::int32_t micro_batch, bool first);
   void accumulate(Mover& mover, const Range& part, const Range& sum, std::int64_t chunk);
   void finish(std::int32_t group);
+  void take_first(std::int32_t group, const Range& whole);
+  Range chunk_in(const Range& whole, std::int32_t group, std::int64_t chunk) const;
 
   // Follow a recipe with a chunk.
   void follow(const GradientRecipe& recipe, Mover& mover, std::int32_t group, std::int64_t chunk,
@@ -100,6 +108,7 @@ class GradientMovement {
   std::vector<BufferId> sums_;                // by group, on the host before it goes to NVMe
   std::vector<std::int32_t> finished_at_;     // by group: the task that finished it; -1: not yet
   std::vector<LatePartials> late_partials_;
+  NoiseMovement noise_;
 };
 
 }  // namespace terrace

@@ -5,7 +5,7 @@ namespace terrace {
 GradientRecipe gradient_recipe(SumPlace sum, Tier home, Tier compute) {
   using enum RecipeStep;
   if (sum == SumPlace::kReducedParts) return {kNormPartials, kToHome};
-  GradientRecipe recipe = {kSumOverTensorRanks, kRound, kSumOverDataRanks};
+  GradientRecipe recipe = {kSumOverTensorRanks, kNoisePartials, kRound, kSumOverDataRanks};
   if (sum == SumPlace::kHost || home == compute) {
     recipe.insert(recipe.end(), {kNormPartials, kToHome});
   } else if (home == Tier::kHost) {

@@ -12,6 +12,7 @@ namespace terrace {
 // these steps.
 enum class RecipeStep : std::uint8_t {
   kSumOverTensorRanks,  // the elements that each tensor-parallel rank has a share of
+  kNoisePartials,       // of each data-parallel rank's own sum, for the gradient noise scale
   kRound,               // to the type that gradients have between ranks and at home
   kSumOverDataRanks,    // with ZeRO stages 1 to 3 only this rank's part of the sum is kept
   kToHost,

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "optim/update_rule.h"
+#include "runtime/step/noise_sums.h"
 
 namespace terrace {
 
@@ -137,10 +138,35 @@ std::size_t router_offset_in_sums(const StepModel& model) {
   return static_cast<std::size_t>(partials) * sizeof(double);
 }
 
-std::size_t loss_offset_in_sums(const StepModel& model, std::int32_t micro_batches) {
+std::size_t noise_offset_in_sums(const StepModel& model, std::int32_t micro_batches) {
   return router_offset_in_sums(model) +
          static_cast<std::size_t>(micro_batches * model.folded_router_sums()) * sizeof(double);
 }
+
+std::size_t loss_offset_in_sums(const StepModel& model, std::int32_t micro_batches) {
+  return noise_offset_in_sums(model, micro_batches) + noise_sums_of_rank(model) * sizeof(double);
+}
+
+namespace {
+
+void add_noise_partials(Draft& draft, const StepModel& model, const StepPolicy& policy,
+                        SharedBuffers& shared) {
+  if (model.noise_partials() == 0) return;
+  Buffer partials{.name = "noise partials",
+                  .key = {BufferKind::kNoisePartials},
+                  .size_bytes = static_cast<std::size_t>(model.noise_partials()) * sizeof(double),
+                  .tier = Tier::kHost,
+                  .account = Account::kWorkspace,
+                  .life = Life::kPersistent};
+  shared.noise_partials = draft.add_buffer(partials);
+  if (policy.unified) return;
+  partials.name = "noise partials on device";
+  partials.key = {BufferKind::kNoisePartialsOnDevice};
+  partials.tier = Tier::kDevice;
+  shared.noise_partials_device = draft.add_buffer(partials);
+}
+
+}  // namespace
 
 SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const StepPolicy& policy) {
   const auto add = [&draft](BufferKind kind, const char* name, std::size_t bytes, Tier tier) {
@@ -189,6 +215,7 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
     shared.partials_device = add(BufferKind::kNormPartialsOnDevice, "norm partials on device",
                                  partial_bytes, Tier::kDevice);
   }
+  add_noise_partials(draft, model, policy, shared);
   if (model.ranks() > 1) {
     shared.sums = add(BufferKind::kSumsOfRanks, "sums of all ranks",
                       sums_bytes_of_rank(model, policy.micro_batches) * model.ranks(), Tier::kHost);

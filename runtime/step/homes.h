@@ -70,8 +70,11 @@ struct SharedBuffers {
   // stage trains.
   BufferId partials = kNoBuffer;
   BufferId partials_device = kNoBuffer;  // only where gradients live on the device
+  // The same for the gradient of a small batch; only where StepModel::measures_noise.
+  BufferId noise_partials = kNoBuffer;
+  BufferId noise_partials_device = kNoBuffer;  // only where units compute on the device
   // With several ranks: for each rank its norm partials (where ranks differ in them), then the
-  // folded sums of its routers, then its losses.
+  // folded sums of its routers, then its sums for the gradient noise scale, then its losses.
   BufferId sums = kNoBuffer;
   BufferId scalars = kNoBuffer;         // on the host: StepScalars of each update rule
   BufferId scalars_device = kNoBuffer;  // only where updates run on the device
@@ -79,10 +82,12 @@ struct SharedBuffers {
 };
 
 // Returns the bytes that a rank contributes to the sums: its norm partials, if every rank has its
-// own, the folded sums of its routers (fold_router_sums()), and its losses.
+// own, the folded sums of its routers (fold_router_sums()), its sums for the gradient noise scale
+// (runtime/step/noise_sums.h), and its losses.
 std::size_t sums_bytes_of_rank(const StepModel& model, std::int32_t micro_batches);
-// Return the places of the two last in it.
+// Return the places of the three last in it.
 std::size_t router_offset_in_sums(const StepModel& model);
+std::size_t noise_offset_in_sums(const StepModel& model, std::int32_t micro_batches);
 std::size_t loss_offset_in_sums(const StepModel& model, std::int32_t micro_batches);
 
 SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const StepPolicy& policy);

@@ -15,6 +15,7 @@
 #include "optim/update_rule.h"
 #include "runtime/step/home_gate.h"
 #include "runtime/step/left_out_ops.h"
+#include "runtime/step/noise_sums.h"
 #include "runtime/step/program.h"
 #include "runtime/step/router_figures.h"
 
@@ -31,6 +32,8 @@ struct StepResult {
   double loss_scale = 1;     // the scale that the step used
   bool was_skipped = false;  // gradients overflowed: the step's updates change nothing
   std::optional<RouterFigures> router = {};  // of a model that has experts
+  // None where the plan does not measure it, or where the step has nothing to measure.
+  std::optional<SmallBatch> small_batch = {};
 };
 
 // The input of a run. It must stay valid until the run is retired.
@@ -38,6 +41,8 @@ struct RunInput {
   std::int64_t step = 0;              // counted from 1; for a drain: the step that it finishes
   std::span<const std::byte> tokens;  // the content of the program's tokens buffer
   std::int64_t target_tokens = 1;     // tokens whose loss counts, in all micro-batches and ranks
+  // The part of these tokens that is in this rank's small batch (StepModel::measures_noise).
+  std::int64_t small_batch_tokens = 0;
   std::int32_t micro_batches = kAllMicroBatches;  // the program's first ones; at least 1
   StepScalars scalars;                            // of this step, except UpdateRule::step_scalars()
   std::int64_t update_number = 1;  // which update of its parameters the step makes, from 1

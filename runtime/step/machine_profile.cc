@@ -18,10 +18,16 @@ void require(bool holds, std::string_view field, double value, std::string_view 
                     fmt::format("give {}", wanted));
 }
 
+// Ops for the gradient noise scale take the time of the op that does the same for a whole step.
+OpKind timed_kind(OpKind kind) {
+  if (kind == OpKind::kFirstBackward) return OpKind::kBackward;
+  return kind == OpKind::kNoisePartials ? OpKind::kNormPartials : kind;
+}
+
 }  // namespace
 
 OpClass class_of(const Program& program, const Op& op) {
-  OpClass result{.kind = op.kind, .phase = op.phase};
+  OpClass result{.kind = timed_kind(op.kind), .phase = op.phase};
   if (op.lane != Lane::kCompute) return result;
   if (op.unit >= 0 && !program.like_units.empty()) {
     result.like_unit = program.like_units.at(static_cast<std::size_t>(op.unit));
@@ -36,6 +42,8 @@ double work_of(const Program& program, const Op& op) {
     case OpKind::kAccumulate:
     case OpKind::kRoundGradient:
     case OpKind::kNormPartials:
+    case OpKind::kNoisePartials:
+    case OpKind::kKeepGradient:
     case OpKind::kUpdate:
       return op.cost.bytes;
     default:

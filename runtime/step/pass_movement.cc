@@ -315,9 +315,45 @@ void PassMovement::router_sums_to_host() {
   mover.copy(state_.whole(shared.router_sums), state_.whole(shared.router_sums_host));
 }
 
+// Returns the groups of a joined backward whose gradient it finishes, by their index in the unit.
+std::vector<std::int32_t> PassMovement::finished_groups(const Task& task) const {
+  const StepModel& model = state_.model;
+  const UnitModel& unit = model.units.at(task.unit);
+  std::vector<std::int32_t> finished;
+  for (std::int32_t index = 0; index < std::ssize(unit.groups); ++index) {
+    const std::int32_t group = unit.groups[index];
+    if (model.owner(group) == task.unit && model.group_trains(group)) finished.push_back(index);
+  }
+  return finished;
+}
+
+// Tensor-parallel ranks do not measure the first micro-batch, so its rows need not be gathered.
+void PassMovement::add_first_backward(const Task& task) {
+  const UnitModel& unit = state_.model.units.at(task.unit);
+  Op op = state_.compute_op(task);
+  op.kind = OpKind::kFirstBackward;
+  op.reads.push_back(as(Role::kTokens, state_.whole(state_.shared.tokens)));
+  Range hidden = activations_.output_gradient(activations_.forwards_of(task.unit).front());
+  hidden.size_bytes = state_.model.hidden_bytes;
+  op.reads.push_back(as(Role::kHiddenGradient, hidden));
+  for (const std::int32_t index : finished_groups(task)) {
+    const GradientMovement::Target target = gradients_->first_target(unit.groups[index]);
+    Access access = as(Role::kGradient, target.range);
+    access.number = index;
+    if (target.adds) op.reads.push_back(access);
+    op.writes.push_back(access);
+  }
+  op.cost.flops = unit.backward_flops / state_.policy.micro_batches;
+  state_.add_main(std::move(op), task);
+  for (const std::int32_t index : finished_groups(task)) {
+    gradients_->settle_first(unit.groups[index]);
+  }
+}
+
 void PassMovement::add_joined_backward(const Task& task) {
   const StepModel& model = state_.model;
   const UnitModel& unit = model.units.at(task.unit);
+  if (model.measures_first_micro_batch()) add_first_backward(task);
   Op op = state_.compute_op(task);
   op.reads.push_back(as(Role::kTokens, state_.whole(state_.shared.tokens)));
   for (const std::int32_t forward : activations_.forwards_of(task.unit)) {
@@ -325,20 +361,17 @@ void PassMovement::add_joined_backward(const Task& task) {
     own.size_bytes = model.hidden_bytes;
     op.reads.push_back(as(Role::kHiddenGradient, gather_rows(task, own)));
   }
-  std::vector<std::int32_t> finished;
-  for (std::int32_t index = 0; index < std::ssize(unit.groups); ++index) {
-    const std::int32_t group = unit.groups[index];
-    if (model.owner(group) != task.unit || !model.group_trains(group)) continue;
-    const GradientMovement::Target target = gradients_->target(task, group);
+  const std::vector<std::int32_t> finished = finished_groups(task);
+  for (const std::int32_t index : finished) {
+    const GradientMovement::Target target = gradients_->target(task, unit.groups[index]);
     Access access = as(Role::kGradient, target.range);
     access.number = index;
     if (target.adds) op.reads.push_back(access);
     op.writes.push_back(access);
-    finished.push_back(group);
   }
   op.cost.flops = unit.backward_flops;
   state_.add_main(std::move(op), task);
-  for (const std::int32_t group : finished) gradients_->settle(group, -1);
+  for (const std::int32_t index : finished) gradients_->settle(unit.groups[index], -1);
 }
 
 Range PassMovement::gather_rows(const Task& task, const Range& own) {

@@ -21,7 +21,8 @@ class PassMovement {
 
   // Adds the part of a pass that a task is, and the movement that follows it.
   void add_part(const Task& task);
-  // Adds the backward of a unit for all micro-batches.
+  // Adds the backward of a unit for all micro-batches. If the step measures the gradient of the
+  // first micro-batch, the backward of that one alone comes before it.
   void add_joined_backward(const Task& task);
   // Adds a send or a receive of the sums of routers.
   void pass_router_sums(const Task& task);
@@ -60,6 +61,8 @@ class PassMovement {
   void add_exchange(const Task& task, const UnitStep& step);
   void settle(const Task& task);
   void settle_gradients(const Task& task);
+  std::vector<std::int32_t> finished_groups(const Task& task) const;
+  void add_first_backward(const Task& task);
   void losses_to_host();
   void router_sums_to_host();
   // Returns the rows of all ranks, gathered from each rank's own ones. Without sequence parallelism

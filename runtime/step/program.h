@@ -40,6 +40,10 @@ enum class OpKind : std::uint8_t {
   kAccumulate,     // adds a micro-batch's gradient to a sum that is kept elsewhere
   kRoundGradient,  // rounds a chunk's local sum to the type of exchanges and homes
   kNormPartials,   // sums of squares of a finished gradient
+  // For the gradient noise scale (runtime/step/noise_movement.h):
+  kKeepGradient,   // copies the first micro-batch's gradient, before others are added to it
+  kFirstBackward,  // a backward that joins micro-batches, of the first micro-batch alone
+  kNoisePartials,  // sums of squares of the gradient of a small batch
   kStepScalars,    // the scalars of this step's updates, if these do not wait for the norm
   kNormFinish,     // norm; if updates wait for it, clip coefficient, their scalars, loss scale
   kUpdate,         // optimizer, one chunk
@@ -87,6 +91,8 @@ enum class BufferKind : std::uint8_t {
   kRouterSumsOnHost,  // likewise
   kNormPartials,
   kNormPartialsOnDevice,
+  kNoisePartials,
+  kNoisePartialsOnDevice,
   kSumsOfRanks,
   kStepScalars,
   kStepScalarsOnDevice,

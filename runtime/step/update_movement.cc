@@ -104,6 +104,9 @@ void UpdateMovement::norm_finish() {
   if (state_.model.ranks() == 1 && shared.router_sums_host != kNoBuffer) {
     op.reads.push_back(as(Role::kRouterSums, state_.whole(shared.router_sums_host)));
   }
+  if (state_.model.ranks() == 1 && shared.noise_partials != kNoBuffer) {
+    op.reads.push_back(as(Role::kNoisePartials, state_.whole(shared.noise_partials)));
+  }
   if (state_.model.ranks() > 1) {
     gather_sums();
     op.reads.push_back(as(Role::kSums, state_.whole(shared.sums)));
@@ -144,6 +147,9 @@ void UpdateMovement::gather_sums() {
   }
   if (shared.router_sums_host != kNoBuffer) {
     op.reads.push_back(as(Role::kRouterSums, state_.whole(shared.router_sums_host)));
+  }
+  if (shared.noise_partials != kNoBuffer) {
+    op.reads.push_back(as(Role::kNoisePartials, state_.whole(shared.noise_partials)));
   }
   op.writes = {as(Role::kSums, state_.whole(shared.sums))};
   op.cost.bytes =

@@ -96,6 +96,15 @@ void add_router(const RouterFigures& figures, ordered_json& row) {
   row["expert_share_max"] = figures.expert_share_max;
 }
 
+void add_noise(const NoiseFigures& noise, ordered_json& row) {
+  if (noise.scale) row["gradient_noise_scale"] = *noise.scale;
+  if (noise.of_step) {
+    row["gradient_squared_norm"] = noise.of_step->squared_norm;
+    row["gradient_variance"] = noise.of_step->variance;
+  }
+  if (noise.micro_batches) row["micro_batches"] = *noise.micro_batches;
+}
+
 double now_s() {
   const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
   return time.count();
@@ -126,6 +135,7 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["loss_scale"] = metrics.loss_scale;
   if (metrics.was_skipped) row["skipped"] = true;
   if (metrics.router) add_router(*metrics.router, row);
+  add_noise(metrics.noise, row);
   row["tokens"] = metrics.tokens;
   row["tokens_per_s"] =
       metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0;

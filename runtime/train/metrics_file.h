@@ -9,6 +9,7 @@
 #include "memory/ledger.h"
 #include "runtime/step/lane_executor.h"
 #include "runtime/train/event_file.h"
+#include "runtime/train/noise_schedule.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/validation_loss.h"
 
@@ -23,6 +24,7 @@ struct StepMetrics {
   double loss_scale = 1;
   bool was_skipped = false;  // gradients overflowed; their norm is then infinite
   std::optional<RouterFigures> router = std::nullopt;  // of a model that has experts
+  NoiseFigures noise = {};  // of a run that measures the gradient noise scale
   std::int64_t tokens = 0;
   double step_s = 0;
   double time_s = 0;  // when the row was written, since 1970

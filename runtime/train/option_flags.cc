@@ -23,7 +23,9 @@ std::string_view flag_of_option(Option option) {
       "--base-quantization",
       "--experts-per-group",
       "--router-aux-loss-coef",
-      "--router-z-loss-coef"};
+      "--router-z-loss-coef",
+      "--gradient-accumulation-steps",
+      "--gradient-noise-scale"};
   return kFlags.at(static_cast<std::size_t>(option));
 }
 

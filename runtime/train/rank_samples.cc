@@ -77,6 +77,7 @@ void RankSamples::fetch(std::int64_t first_sample, const StepPart& part) {
       fill_angles(tokens_, m);
       number_samples(share_.batch, sample, list_of(share_.batch, tokens_, m, RowNumbers::kSamples));
       counted_targets_ += std::ranges::count_if(rows.targets, [](auto t) { return t >= 0; });
+      if (m == 0) first_counted_targets_ = counted_targets_;
       sample += share_.batch.sequences;
     }
     fetched_sample_ = first_sample;

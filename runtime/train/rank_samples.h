@@ -70,6 +70,11 @@ class RankSamples {
   // call it.
   std::int64_t target_tokens(const RankGroup& ranks) const;
 
+  // Returns the number of counted targets in the step's small batch, as StepBatch has it.
+  std::int64_t small_batch_tokens() const {
+    return share_.data_ranks > 1 ? counted_targets_ : first_counted_targets_;
+  }
+
   // A rank's part of an evaluation's samples of a set from `first_sample` on, in the form that
   // evaluate() takes.
   struct Validation {
@@ -107,7 +112,8 @@ class RankSamples {
   std::vector<std::int64_t> evaluated_;
   std::vector<std::int32_t> tokens_;
   std::int64_t counted_targets_ = 0;
-  std::int64_t fetched_sample_ = -1;  // the first of the step that tokens_ are of
+  std::int64_t first_counted_targets_ = 0;  // of the first micro-batch
+  std::int64_t fetched_sample_ = -1;        // the first of the step that tokens_ are of
   StepPart fetched_ = {0, 0, 0};
   std::exception_ptr problem_;
   RopeRows angles_;

@@ -37,7 +37,7 @@ void check_shares(const TrainOptions& options, std::int64_t ranks) {
 void check_experts(const TrainOptions& options, const ModelConfig& model) {
   if (model.experts.count == 0) return;
   const bool has_shares = options.ranks.has_shares();
-  if (!has_shares && options.batch.accumulation_schedule.size() < 2) return;
+  if (!has_shares && !options.batch.changes_accumulation()) return;
   throw ConfigError(
       fmt::format("{} is not built for models with experts, such as {}",
                   has_shares ? "--rank-shares" : "--accumulation-schedule", model.name),

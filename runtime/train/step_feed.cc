@@ -14,10 +14,18 @@ StepFeed::StepFeed(const TrainOptions& options, RankSamples& samples, const Rank
       samples_(samples),
       ranks_(ranks),
       log_(log),
-      divided_(divided_step(options, ranks.data_ranks())) {}
+      divided_(divided_step(options, ranks.data_ranks())) {
+  if (batch_.adapts_accumulation) {
+    batch_.accumulation_schedule = {first_phase(batch_, ranks.data_ranks())};
+  }
+}
 
 void StepFeed::go_on_from(const CheckpointProgress& progress, bool is_own) {
   next_sample_ = progress.samples;
+  if (progress.gradient_noise && batch_.measures_gradient_noise) {
+    noise_ = progress.gradient_noise->noise;
+    if (batch_.adapts_accumulation) take_phases(progress.gradient_noise->phases, batch_);
+  }
   if (is_own && is_measured_) divided_.take(progress.rank_micro_batches, ranks_.data_ranks());
 }
 
@@ -70,15 +78,35 @@ std::int64_t StepFeed::planned_tokens() const {
 }
 
 bool StepFeed::has_steps_of_the_plan() const {
-  return !is_measured_ && batch_.accumulation_schedule.size() < 2;
+  return !is_measured_ && !batch_.changes_accumulation();
 }
 
-std::vector<std::int64_t> StepFeed::measured_by_rank() const {
-  return is_measured_ ? divided_.by_rank : std::vector<std::int64_t>();
+void StepFeed::add_to(CheckpointProgress& progress) const {
+  if (is_measured_) progress.rank_micro_batches = divided_.by_rank;
+  if (batch_.measures_gradient_noise) progress.gradient_noise = noise_record(noise_, batch_);
+}
+
+NoiseFigures StepFeed::observe(std::int64_t step, const StepResult& result) {
+  NoiseFigures figures;
+  if (!batch_.measures_gradient_noise) return figures;
+  figures.of_step = noise_of_step(result, samples_of(step));
+  if (figures.of_step) noise_ = after_step(noise_, *figures.of_step);
+  figures.scale = gradient_noise_scale(noise_);
+  if (!batch_.adapts_accumulation) return figures;
+  figures.micro_batches = micro_batches_of_step(batch_, step);
+  choose_next_phase(step, noise_, samples_.share().of_micro_batches(), batch_);
+  return figures;
 }
 
 std::int64_t StepFeed::samples_until(std::int64_t step) const {
   return micro_batches_until(batch_, step) * samples_.share().of_micro_batches();
+}
+
+std::int64_t StepFeed::samples_used_by(std::int64_t step, const CheckpointProgress& now) const {
+  if (batch_.adapts_accumulation) {
+    return now.samples + (step - now.step) * samples_of_largest();
+  }
+  return now.samples + samples_until(step) - samples_until(now.step);
 }
 
 StepBatch StepFeed::take(std::int64_t step, double learning_rate) {
@@ -89,8 +117,12 @@ StepBatch StepFeed::take(std::int64_t step, double learning_rate) {
   if (targets == 0 && !std::exchange(had_no_targets_, true) && ranks_.is_first()) {
     log_.warning(doubt_of_no_targets(step));
   }
-  return {step, samples_.tokens(), targets, learning_rate,
-          static_cast<std::int32_t>(part_of(step).count)};
+  return {step,
+          samples_.tokens(),
+          targets,
+          learning_rate,
+          static_cast<std::int32_t>(part_of(step).count),
+          samples_.small_batch_tokens()};
 }
 
 }  // namespace terrace

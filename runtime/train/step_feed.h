@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/config/train_options.h"
 #include "runtime/engine/model_runtime.h"
+#include "runtime/train/noise_schedule.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
 #include "runtime/train/rank_shares.h"
@@ -30,6 +31,9 @@ class StepFeed {
   std::int64_t samples_of_largest() const;
   // Returns the samples of steps 1 to `step` together.
   std::int64_t samples_until(std::int64_t step) const;
+  // Returns the samples that will be used up by the end of a step, given the progress until now. It
+  // is the most that there may be where the gradient noise scale decides.
+  std::int64_t samples_used_by(std::int64_t step, const CheckpointProgress& now) const;
   // Returns the samples of the largest step divided by the samples of this step.
   double largest_to(std::int64_t step) const;
   // Returns the tokens of a step in which every rank has all micro-batches of its program.
@@ -41,15 +45,16 @@ class StepFeed {
   // time is theirs.
   bool has_steps_of_the_plan() const;
 
-  // Continues after the last sample that a checkpoint has used. If the checkpoint is the run's own,
-  // also takes over the numbers of micro-batches that were measured for it.
+  // Continues after the last sample that a checkpoint has used, and with the gradient noise that
+  // its run has measured. If the checkpoint is the run's own, also takes over the numbers of
+  // micro-batches that were measured for it.
   void go_on_from(const CheckpointProgress& progress, bool is_own);
   // With --rank-shares, sets how many micro-batches each data-parallel rank has: from the given
   // proportions, from the checkpoint, or by measuring. Says on the console what they are. Called by
   // all ranks before the first step.
   void divide(ModelRuntime& engine, TrainConsole& console);
-  // Returns the micro-batches of a step by data-parallel rank, if they were measured.
-  std::vector<std::int64_t> measured_by_rank() const;
+  // Adds to a checkpoint's progress what go_on_from() takes from it.
+  void add_to(CheckpointProgress& progress) const;
 
   // The first sample of the step that is taken next.
   std::int64_t next_sample() const { return next_sample_; }
@@ -58,16 +63,20 @@ class StepFeed {
   // Returns the batch of a step, whose tokens are good until the next call. Warns once if a step
   // has no target. Throws what reading the samples has thrown. All ranks call it.
   StepBatch take(std::int64_t step, double learning_rate);
+  // Takes the result of a step, in order, before the step after the next is fetched. Returns what
+  // is known of the gradient noise by then.
+  NoiseFigures observe(std::int64_t step, const StepResult& result);
 
  private:
   StepPart part_of(std::int64_t step) const;
 
-  const BatchOptions& batch_;
+  BatchOptions batch_;      // with the phases that were chosen so far
   const bool is_measured_;  // --rank-shares auto
   RankSamples& samples_;
   const RankGroup& ranks_;
   Log& log_;
   DividedStep divided_;
+  GradientNoiseState noise_;
   std::int64_t next_sample_ = 0;
   bool had_no_targets_ = false;  // in some step
 };

@@ -287,10 +287,10 @@ std::string describe_data(const Dataset& data, const UsedData& use) {
     validation_tokens += data.validation_tokens(set);
   }
   std::string text = fmt::format(
-      "data: {} tokens{} to train on, {} samples; {} to validate on; {} steps go through {:.3g} "
+      "data: {} tokens{} to train on, {} samples; {} to validate on; {} steps go through {}{:.3g} "
       "epochs\n{}",
       data.training_tokens(), data.is_text() ? " (bytes of text)" : "", data.samples_per_epoch(),
-      validation_tokens, use.total_steps,
+      validation_tokens, use.total_steps, use.is_at_most ? "at most " : "",
       static_cast<double>(use.total_samples) / static_cast<double>(data.samples_per_epoch()),
       describe_evaluation(data, use));
   for (const std::string& note : data.notes()) text += "\n" + note;

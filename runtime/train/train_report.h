@@ -26,6 +26,7 @@ struct UsedData {
   std::int64_t samples_per_step = 0;
   std::vector<std::int64_t> evaluated_samples = {};  // of each validation set by one evaluation
   std::int64_t evaluated_every = 0;                  // steps; 0: after the last alone
+  bool is_at_most = false;                           // the steps may have fewer samples
 };
 // Describes how much data there is to train on, how much of it the run goes through, and what an
 // evaluation costs.

@@ -362,6 +362,7 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
   engine.nvme.directories = options.tiers.nvme;
   engine.nvme.engine = options.tiers.io_engine;
   engine.nvme.named_files = false;
+  engine.measures_gradient_noise = options.batch.measures_gradient_noise;
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
   const ThreadPlan& threads = machine.threads;
   engine.threads = threads.compute;

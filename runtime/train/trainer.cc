@@ -156,8 +156,7 @@ class Trainer {
   // Sets how far the run goes, given the progress of the steps before it.
   void settle_steps(const CheckpointProgress& done) {
     total_steps_ = total_steps_for(options_, *data_, samples_->share().of_micro_batches(), done);
-    total_samples_ =
-        done.samples + feed_->samples_until(total_steps_) - feed_->samples_until(done.step);
+    total_samples_ = feed_->samples_used_by(total_steps_, done);
     check_total_steps(options_, total_steps_);
     schedule_ = schedule_for(options_, total_steps_);
   }
@@ -167,6 +166,7 @@ class Trainer {
     use.samples_per_step = feed_->samples_of_largest();
     use.evaluated_samples = samples_->evaluated();
     use.evaluated_every = options_.run.eval_every;
+    use.is_at_most = options_.batch.adapts_accumulation;
     return chosen_ + describe_data(*data_, use) +
            describe_documents(*data_, run_data_->tokenizer());
   }
@@ -406,9 +406,7 @@ class Trainer {
       if (!boundary) begin_step(step + 1);
       finish_step(step);
       saves_->follow(*rows_);
-      if (!boundary) continue;
-      complete_boundary();
-      return;
+      if (boundary) return complete_boundary();
     }
   }
 
@@ -438,6 +436,7 @@ class Trainer {
                 .loss_scale = outcome.result.loss_scale,
                 .was_skipped = outcome.result.was_skipped,
                 .router = outcome.result.router,
+                .noise = feed_->observe(step, outcome.result),
                 .tokens = feed_->tokens_of(step),
                 .totals = totals,
                 .waits = std::move(waits)});
@@ -522,7 +521,7 @@ class Trainer {
         done_steps_, feed_->next_sample(),  options_.model.seed, engine_options_.batch.positions,
         tokens,      engine_->loss_scale(), device_name(),       arithmetic_of(machine_),
         data_hash_,  loaded_types_,         best_->history()};
-    now.rank_micro_batches = feed_->measured_by_rank();
+    feed_->add_to(now);
     return now;
   }
 

@@ -69,6 +69,9 @@ const std::map<OpKind, std::string>& kind_words() {
                                                        {OpKind::kAccumulate, "accumulate"},
                                                        {OpKind::kRoundGradient, "round gradient"},
                                                        {OpKind::kNormPartials, "norm partials"},
+                                                       {OpKind::kKeepGradient, "keep gradient"},
+                                                       {OpKind::kFirstBackward, "first backward"},
+                                                       {OpKind::kNoisePartials, "noise partials"},
                                                        {OpKind::kStepScalars, "step scalars"},
                                                        {OpKind::kNormFinish, "norm finish"},
                                                        {OpKind::kUpdate, "update"}};

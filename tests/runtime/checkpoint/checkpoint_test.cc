@@ -103,6 +103,25 @@ TEST_F(CheckpointTest, KeepsTheLossScale) {
   TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "good_steps");
 }
 
+TEST_F(CheckpointTest, KeepsTheExactGradientNoise) {
+  EXPECT_EQ(Checkpoint(save(7, 42)).progress().gradient_noise, std::nullopt);
+  const NoiseRecord record = {
+      .noise = {.sums = {.squared_norm = 0.1 + 0.2, .variance = -1e-300 / 3}, .steps = 9},
+      .phases = {{2, 1}, {4, 18}}};
+  const RandomState state(42);
+  CheckpointProgress progress = {8, 80, 42, 64, 1000};
+  progress.gradient_noise = record;
+  const std::string path =
+      write_checkpoint(directory_.path(), progress, {config_, layout_, *update_rules().front()},
+                       [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
+                                std::span<float> out) { state.read(field, unit, begin, out); });
+  EXPECT_EQ(Checkpoint(path).progress().gradient_noise, record);
+  edit_manifest(path, [](nlohmann::json& manifest) {
+    manifest["gradient_noise"]["micro_batches_from_step"][1][1] = 1;
+  });
+  EXPECT_THROW(Checkpoint{path}, CorruptData);
+}
+
 TEST_F(CheckpointTest, KeepsTheDeviceWhereItIsKnown) {
   EXPECT_EQ(Checkpoint(save(7, 42)).progress().device, "");
   const std::string path = save(8, 42);

@@ -16,7 +16,9 @@ namespace terrace {
 namespace {
 
 std::vector<AccumulationPhase> read(const std::string& text) {
-  return read_accumulation_schedule(FlagValue("--accumulation-schedule", {text}));
+  BatchOptions batch;
+  read_accumulation_schedule(FlagValue("--accumulation-schedule", {text}), batch);
+  return batch.accumulation_schedule;
 }
 
 std::string refusal_of(const std::vector<std::string>& flags) {
@@ -86,6 +88,34 @@ TEST(AccumulationSchedule, OnTheCommandLineTakesThePlaceOfAFilesNumber) {
       batch_of({"--config", with_schedule, "--gradient-accumulation-steps", "3"});
   EXPECT_EQ(constant.gradient_accumulation_steps, 3);
   EXPECT_TRUE(constant.accumulation_schedule.empty());
+}
+
+TEST(AccumulationSchedule, AutoTakesItsLargestNumberFromTheOtherFlag) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("auto.toml",
+                                           "model = \"nano\"\ndata = [\"text\"]\nmax_steps = 9\n"
+                                           "gradient_accumulation_steps = 4\n"
+                                           "accumulation_schedule = \"auto\"\n");
+  const BatchOptions batch = parse_train_options({"--config", file}).batch;
+  EXPECT_TRUE(batch.adapts_accumulation && batch.changes_accumulation());
+  EXPECT_TRUE(batch.measures_gradient_noise);
+  EXPECT_EQ(batch.gradient_accumulation_steps, 4);
+  EXPECT_EQ(accumulation_schedule_toml(batch), "\"auto\"");
+  const BatchOptions larger =
+      parse_train_options({"--config", file, "--gradient-accumulation-steps", "8"}).batch;
+  EXPECT_TRUE(larger.adapts_accumulation);
+  EXPECT_EQ(larger.gradient_accumulation_steps, 8);
+  const BatchOptions fixed =
+      parse_train_options({"--config", file, "--accumulation-schedule", "2@1"}).batch;
+  EXPECT_FALSE(fixed.adapts_accumulation);
+  EXPECT_EQ(fixed.gradient_accumulation_steps, 2);
+}
+
+TEST(AccumulationSchedule, AutoNeedsALargestNumberAndANumberOfSteps) {
+  const std::vector<std::string> flags = {"--accumulation-schedule", "auto", "--max-steps", "9"};
+  EXPECT_THAT(refusal_of(flags), testing::HasSubstr("--gradient-accumulation-steps"));
+  EXPECT_THAT(refusal_of({"--accumulation-schedule", "auto", "--gradient-accumulation-steps", "4"}),
+              testing::HasSubstr("give --max-steps"));
 }
 
 TEST(AccumulationSchedule, CountsMicroBatches) {

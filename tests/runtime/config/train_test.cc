@@ -573,7 +573,7 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
       "model init seed router-aux-loss-coef router-z-loss-coef trainable data data-format "
       "validation-data validation-fraction tokenizer "
       "sequence-length micro-batch-size gradient-accumulation-steps accumulation-schedule "
-      "max-steps num-train-epochs "
+      "gradient-noise-scale max-steps num-train-epochs "
       "stop-after-step optimizer learning-rate min-learning-rate warmup-steps "
       "lr-scheduler-type weight-decay adam-beta1 adam-beta2 adam-epsilon max-grad-norm "
       "optimizer-state-dtype master-weights gradient-dtype precision device device-memory "

@@ -50,6 +50,29 @@ TEST(MetricsFile, SaysWhatTheLossScaleWasAndWhichStepsWereSkipped) {
   EXPECT_EQ(rows[1].at("skipped"), true);
 }
 
+TEST(MetricsFile, HasWhatIsKnownOfTheGradientNoise) {
+  const TemporaryDirectory directory;
+  MetricsFile file(directory.path(), 0, Ledger());
+  file.write(metrics_of(1));
+  StepMetrics measured = metrics_of(2);
+  measured.noise = {.of_step = GradientNoise{-0.5, 3}, .scale = std::nullopt, .micro_batches = 4};
+  file.write(measured);
+  measured.step = 3;
+  measured.noise = {.of_step = std::nullopt, .scale = 12.5, .micro_batches = std::nullopt};
+  file.write(measured);
+  const std::vector<nlohmann::json> rows = rows_of(directory);
+  for (const char* key :
+       {"gradient_noise_scale", "gradient_squared_norm", "gradient_variance", "micro_batches"}) {
+    EXPECT_FALSE(rows[0].contains(key)) << key;
+  }
+  EXPECT_FALSE(rows[1].contains("gradient_noise_scale"));
+  EXPECT_EQ(rows[1].at("gradient_squared_norm"), -0.5);
+  EXPECT_EQ(rows[1].at("gradient_variance"), 3);
+  EXPECT_EQ(rows[1].at("micro_batches"), 4);
+  EXPECT_EQ(rows[2].at("gradient_noise_scale"), 12.5);
+  EXPECT_FALSE(rows[2].contains("gradient_variance"));
+}
+
 TEST(MetricsFile, HasTheWaitsOfRanks) {
   const TemporaryDirectory directory;
   MetricsFile file(directory.path(), 0, Ledger());
