@@ -136,8 +136,15 @@ TEST(GradientNoise, WithoutASecondSizeOfBatchIsRefused) {
          "give the largest number as --gradient-accumulation-steps");
 }
 
+// Samples of two tokens are noisy enough for the batch to grow.
 Arguments automatic(int steps) {
-  return {"--accumulation-schedule", "auto", "--gradient-accumulation-steps", "8", "--max-steps",
+  return {"--accumulation-schedule",
+          "auto",
+          "--gradient-accumulation-steps",
+          "8",
+          "--sequence-length",
+          "2",
+          "--max-steps",
           std::to_string(steps)};
 }
 
@@ -187,6 +194,7 @@ TEST(AutomaticAccumulation, OfRanksBeginsWithOneMicroBatch) {
   training.expect_same("divided", "plain", "final");
   expect_same_noise(training.rows("divided"), training.rows("plain"));
   EXPECT_EQ(training.rows("plain")[0].columns.at("micro_batches"), 1);
+  EXPECT_EQ(training.rows("plain")[17].columns.at("micro_batches"), 2);
 }
 
 }  // namespace
