@@ -7,6 +7,16 @@
 #include "runtime/step/rank_exchange.h"
 
 namespace terrace {
+namespace {
+
+// Returns the range of a chunk in the fp32 gradient of all of a group.
+Range chunk_in(const StepModel& model, const Range& whole, std::int32_t group, std::int64_t chunk) {
+  const auto begin = static_cast<std::size_t>(model.chunk_begin(group, chunk)) * sizeof(float);
+  const auto elements = static_cast<std::size_t>(model.chunk_size(group, chunk));
+  return {whole.buffer, whole.offset + begin, elements * sizeof(float)};
+}
+
+}  // namespace
 
 GradientMovement::GradientMovement(MovementState& state)
     : state_(state),
@@ -96,14 +106,7 @@ Range GradientMovement::whole_in_compute(std::int32_t group) {
 }
 
 Range GradientMovement::in_compute(std::int32_t group, std::int64_t chunk) {
-  return chunk_in(whole_in_compute(group), group, chunk);
-}
-
-Range GradientMovement::chunk_in(const Range& whole, std::int32_t group, std::int64_t chunk) const {
-  const auto begin =
-      static_cast<std::size_t>(state_.model.chunk_begin(group, chunk)) * sizeof(float);
-  const auto elements = static_cast<std::size_t>(state_.model.chunk_size(group, chunk));
-  return {whole.buffer, whole.offset + begin, elements * sizeof(float)};
+  return chunk_in(state_.model, whole_in_compute(group), group, chunk);
 }
 
 void GradientMovement::settle(std::int32_t group, std::int32_t micro_batch) {
@@ -126,7 +129,7 @@ GradientMovement::Target GradientMovement::first_target(std::int32_t group) {
 void GradientMovement::settle_first(std::int32_t group) {
   const Range whole = first_target(group).range;
   for (std::int64_t c = 0; c < state_.model.trained_chunks(group); ++c) {
-    noise_.take_before(group, c, chunk_in(whole, group, c));
+    noise_.take_before(group, c, chunk_in(state_.model, whole, group, c));
   }
 }
 
@@ -135,7 +138,7 @@ void GradientMovement::take_first(std::int32_t group, const Range& whole) {
   const StepModel& model = state_.model;
   Mover mover = state_.store({model.owner(group), group, 0, kOfThisStep, Account::kGradients});
   for (std::int64_t c = 0; c < model.trained_chunks(group); ++c, mover.next_chunk()) {
-    noise_.take(mover, group, c, chunk_in(whole, group, c));
+    noise_.take(mover, group, c, chunk_in(model, whole, group, c));
   }
 }
 

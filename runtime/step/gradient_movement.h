@@ -81,7 +81,6 @@ class GradientMovement {
   void accumulate(Mover& mover, const Range& part, const Range& sum, std::int64_t chunk);
   void finish(std::int32_t group);
   void take_first(std::int32_t group, const Range& whole);
-  Range chunk_in(const Range& whole, std::int32_t group, std::int64_t chunk) const;
 
   // Follow a recipe with a chunk.
   void follow(const GradientRecipe& recipe, Mover& mover, std::int32_t group, std::int64_t chunk,

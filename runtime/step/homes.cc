@@ -151,10 +151,10 @@ namespace {
 
 void add_noise_partials(Draft& draft, const StepModel& model, const StepPolicy& policy,
                         SharedBuffers& shared) {
-  if (model.noise_partials() == 0) return;
+  if (noise_partials(model) == 0) return;
   Buffer partials{.name = "noise partials",
                   .key = {BufferKind::kNoisePartials},
-                  .size_bytes = static_cast<std::size_t>(model.noise_partials()) * sizeof(double),
+                  .size_bytes = static_cast<std::size_t>(noise_partials(model)) * sizeof(double),
                   .tier = Tier::kHost,
                   .account = Account::kWorkspace,
                   .life = Life::kPersistent};

@@ -11,7 +11,7 @@ Op NoiseMovement::partials_op(std::int32_t group, std::int64_t chunk, const Rang
   const StepModel& model = state_.model;
   const bool on_device = state_.draft.tier_of(gradient) == Tier::kDevice;
   const std::int64_t first =
-      model.first_noise_partial(group) + chunk * (model.chunk_elements / kBlockElements);
+      noise_partials_before(model, group) + chunk * (model.chunk_elements / kBlockElements);
   const std::int64_t count = model.chunk_size(group, chunk) / kBlockElements;
   const SharedBuffers& shared = state_.shared;
   const Range partials{on_device ? shared.noise_partials_device : shared.noise_partials,

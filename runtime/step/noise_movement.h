@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/step/movement_state.h"
+#include "runtime/step/noise_sums.h"
 
 namespace terrace {
 
@@ -20,7 +21,7 @@ class NoiseMovement {
   // Returns whether the present task completes the first micro-batch's gradient of a group, and the
   // small batch is that micro-batch.
   bool ends_first(std::int32_t micro_batch) const {
-    return state_.model.measures_first_micro_batch() && micro_batch == 0;
+    return measures_first_micro_batch(state_.model) && micro_batch == 0;
   }
   // Adds the sums of squares of a chunk of the small batch's gradient.
   void take(Mover& mover, std::int32_t group, std::int64_t chunk, const Range& gradient);

@@ -6,6 +6,23 @@
 
 namespace terrace {
 
+std::int64_t noise_partials_before(const StepModel& model, std::int32_t group) {
+  std::int64_t blocks = 0;
+  for (std::int32_t g = 0; g < group; ++g) {
+    const ParameterGroup& of = model.groups.at(static_cast<std::size_t>(g));
+    if (model.owns(g)) blocks += of.trained_elements() / kBlockElements;
+  }
+  return blocks;
+}
+
+std::int64_t noise_partials(const StepModel& model) {
+  return model.measures_noise ? noise_partials_before(model, model.group_count()) : 0;
+}
+
+bool measures_first_micro_batch(const StepModel& model) {
+  return model.measures_noise && model.zero.ranks == 1;
+}
+
 std::size_t noise_sums_of_rank(const StepModel& model) {
   return model.measures_noise ? static_cast<std::size_t>(model.group_count()) + 1 : 0;
 }

@@ -25,10 +25,18 @@ struct SmallBatch {
   friend bool operator==(const SmallBatch&, const SmallBatch&) = default;
 };
 
+// Returns the number of norm partials of the small batch that a rank of this pipeline stage
+// computes for all groups before this one. No rank has only a part of that gradient.
+std::int64_t noise_partials_before(const StepModel& model, std::int32_t group);
+// Returns the number for all groups; 0 where the model does not measure noise.
+std::int64_t noise_partials(const StepModel& model);
+// Returns whether the small batch is the first micro-batch.
+bool measures_first_micro_batch(const StepModel& model);
+
 // Returns how many numbers a rank has: none where the model does not measure noise.
 std::size_t noise_sums_of_rank(const StepModel& model);
 
-// Writes a rank's numbers. `partials` are the rank's StepModel::noise_partials() norm partials, in
+// Writes a rank's numbers. `partials` are the rank's noise_partials() norm partials, in
 // the order of elements. Elements that all tensor-parallel ranks have alike are counted by the
 // first of them.
 void fold_noise_partials(const StepModel& model, const double* partials, std::int64_t tokens,

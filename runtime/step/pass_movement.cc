@@ -353,7 +353,7 @@ void PassMovement::add_first_backward(const Task& task) {
 void PassMovement::add_joined_backward(const Task& task) {
   const StepModel& model = state_.model;
   const UnitModel& unit = model.units.at(task.unit);
-  if (model.measures_first_micro_batch()) add_first_backward(task);
+  if (measures_first_micro_batch(model)) add_first_backward(task);
   Op op = state_.compute_op(task);
   op.reads.push_back(as(Role::kTokens, state_.whole(state_.shared.tokens)));
   for (const std::int32_t forward : activations_.forwards_of(task.unit)) {

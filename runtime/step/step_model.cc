@@ -84,17 +84,12 @@ bool StepModel::has_home(StateClass state, std::int32_t group) const {
   return is_of_all ? has_parameters(group) : owns(group) && group_trains(group);
 }
 
-std::int64_t StepModel::blocks_before(std::int32_t group, std::int32_t stage) const {
+std::int64_t StepModel::partials_before(std::int32_t group, std::int32_t stage) const {
   std::int64_t blocks = 0;
   for (std::int32_t g = 0; g < group; ++g) {
     if (stage_of(owner(g)) != stage) continue;
     blocks += groups.at(index(g)).trained_elements() / kBlockElements;
   }
-  return blocks;
-}
-
-std::int64_t StepModel::partials_before(std::int32_t group, std::int32_t stage) const {
-  const std::int64_t blocks = blocks_before(group, stage);
   return zero.of_optimizer() ? blocks / zero.ranks : blocks;
 }
 

@@ -114,16 +114,6 @@ struct StepModel : ChunkedModel {
     return partials_before(group, pipeline.stage);
   }
   std::int64_t partials() const { return first_partial(group_count()); }
-  // Does the same for the norm partials of a small batch, whose gradient no rank has only a part
-  // of.
-  std::int64_t first_noise_partial(std::int32_t group) const {
-    return blocks_before(group, pipeline.stage);
-  }
-  std::int64_t noise_partials() const {
-    return measures_noise ? first_noise_partial(group_count()) : 0;
-  }
-  // Returns whether the small batch is the first micro-batch.
-  bool measures_first_micro_batch() const { return measures_noise && zero.ranks == 1; }
   // Returns whether ranks compute partials that other ranks do not have.
   bool gathers_partials() const {
     return zero.of_optimizer() || pipeline.stages > 1 || tensor.ranks > 1;
@@ -132,8 +122,6 @@ struct StepModel : ChunkedModel {
   std::int64_t most_partials() const;
 
  private:
-  // Returns the blocks that train, of the groups of a pipeline stage before this one.
-  std::int64_t blocks_before(std::int32_t group, std::int32_t stage) const;
   std::int64_t partials_before(std::int32_t group, std::int32_t stage) const;
 };
 

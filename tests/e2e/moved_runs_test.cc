@@ -14,11 +14,11 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::Not;
 
-const Arguments kSteps = {"--max-steps", "6", "--checkpoint-every", "2"};
+const Arguments kSavedSteps = {"--max-steps", "6", "--checkpoint-every", "2"};
 
 class MovedRuns : public testing::Test {
  protected:
-  MovedRuns() { training_.train("old", kSteps + Arguments{"--stop-after-step", "3"}); }
+  MovedRuns() { training_.train("old", kSavedSteps + Arguments{"--stop-after-step", "3"}); }
 
   std::string path(const std::string& name) const { return training_.path(name); }
   bool has(const std::string& name) const { return training_.directory().has(name); }
@@ -39,7 +39,7 @@ TEST_F(MovedRuns, GoOnWhereTheyAreNow) {
   EXPECT_THAT(outcome.output, HasSubstr("resumed after step 3"));
   EXPECT_THAT(outcome.errors, HasSubstr("the run directory is " + path("new")));
   EXPECT_FALSE(has("old"));
-  training_.train("alone", kSteps);
+  training_.train("alone", kSavedSteps);
   training_.expect_same("new", "alone", "final");
   EXPECT_THAT(training_.directory().read("new/config.toml"),
               HasSubstr("run_dir = \"" + path("new") + "\""));
@@ -124,7 +124,7 @@ TEST_F(MovedRuns, AResumeThatStartsOverSaysSo) {
     fs::remove_all(path("old") + "/" + checkpoint);
   }
   const Outcome lost =
-      training_.train("old", kSteps + Arguments{"--stop-after-step", "1", "--resume", "auto"});
+      training_.train("old", kSavedSteps + Arguments{"--stop-after-step", "1", "--resume", "auto"});
   EXPECT_THAT(lost.errors, HasSubstr("3 steps were done in " + path("old")));
   EXPECT_TRUE(has("old/metrics.jsonl.before"));
 }

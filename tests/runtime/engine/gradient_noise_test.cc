@@ -128,8 +128,8 @@ TEST_P(GradientNoiseOfModels, ChangesNoBitAndHasTheSameBitsEverywhere) {
   }
 }
 
-// In a step of four micro-batches, each gradient is exactly a fourth of what it is in a step of one
-// micro-batch.
+// A step of four micro-batches computes gradients that are exactly four times smaller than in a
+// step of one micro-batch.
 TEST_P(GradientNoiseOfModels, IsThatOfTheFirstMicroBatch) {
   ModelRuntimeOptions alone = options();
   alone.measures_gradient_noise = false;
