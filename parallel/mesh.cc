@@ -26,7 +26,7 @@ MeshShape with_islands(const MeshShape& shape, int island_ranks) {
   if (shape.data % island_ranks != 0) {
     throw ConfigError(fmt::format("{} data-parallel ranks cannot be divided into islands of {}",
                                   shape.data, island_ranks),
-                      "give islands a number of ranks that divides the data-parallel ranks");
+                      fmt::format("give --island-ranks a number that divides {}", shape.data));
   }
   MeshShape divided = shape;
   divided.islands = shape.data / island_ranks;

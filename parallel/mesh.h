@@ -13,8 +13,8 @@ struct MeshShape {
   int data = 1;
   int tensor = 1;
   int pipeline = 1;
-  // Groups of neighbouring data-parallel ranks that are closer to each other than to the others,
-  // such as the ranks of a host. They are equally large.
+  // The number of islands: equally large groups of neighbouring data-parallel ranks, such as the
+  // ranks of a host.
   int islands = 1;
 
   int ranks() const { return data * tensor * pipeline; }

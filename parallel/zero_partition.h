@@ -7,9 +7,9 @@
 
 namespace terrace {
 
-// Over which ranks ZeRO stage 3 divides the states. Data-parallel ranks may form islands
-// (parallel/mesh.h). A state that is divided over the ranks of an island only is whole in each
-// island, so that its parts are gathered without the other islands.
+// The ranks over which ZeRO stage 3 divides each state. Data-parallel ranks may form islands
+// (parallel/mesh.h). If a state is divided over the ranks of an island only, every island holds all
+// of it, and gathering it needs no other island.
 enum class ZeroPartition : std::uint8_t {
   kAll,   // all states over all data-parallel ranks
   kHpz,   // parameters over an island: ZeRO++ (Wang et al. 2023, arXiv:2306.10209)

@@ -357,19 +357,24 @@ class DsSettings {
     if (is_on("zero_optimization.cpu_offload")) {
       set("place-optimizer", "zero_optimization.cpu_offload", {"host"});
     }
-    islands("zero_optimization.zero_hpz_partition_size", "hpz", 1);
-    islands("zero_optimization.mics_shard_size", "hsdp", -1);
+    const bool has_hpz = islands("zero_optimization.zero_hpz_partition_size", "hpz", 1);
+    const bool has_mics = islands("zero_optimization.mics_shard_size", "hsdp", -1);
+    if (has_hpz && has_mics) {
+      keys_.refuse("zero_optimization.mics_shard_size",
+                   "give it or zero_hpz_partition_size, not both");
+    }
     offload("zero_optimization.offload_param", "place-parameters");
     offload("zero_optimization.offload_optimizer", "place-optimizer");
     if (!drives_.empty()) set("nvme", drives_at_, drives_);
   }
 
-  // The number that a key has without islands is `none`.
-  void islands(const std::string& at, const char* partition, std::int64_t none) {
+  // Returns whether the key asks for islands. Without them it has the number `none`.
+  bool islands(const std::string& at, const char* partition, std::int64_t none) {
     const Json* ranks = keys_.find(at);
-    if (ranks == nullptr || text_of(*ranks) == std::to_string(none)) return;
+    if (ranks == nullptr || text_of(*ranks) == std::to_string(none)) return false;
     set("zero-partition", at, {partition});
     set("island-ranks", at, {text_of(*ranks)});
+    return true;
   }
 
   void offload(const std::string& block, std::string_view flag) {

@@ -110,15 +110,14 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        return o.step.zero_stage ? toml_integer(*o.step.zero_stage) : std::string{};
      }},
     {{"zero-partition", "Step program", "all|hpz|hsdp",
-      "The data-parallel ranks that ZeRO stage 3 shards states over: all of them; those of an "
-      "island for the parameters, which are then gathered within a host (hpz), or for all states "
-      "(hsdp) (all)"},
+      "The states that ZeRO stage 3 shards over an island of data-parallel ranks (--island-ranks) "
+      "and not over all of them: none (all), parameters (hpz), all states (hsdp) (all)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.zero_partition = static_cast<ZeroPartition>(v.choice(kZeroPartitions));
      },
      [](const TrainOptions& o) { return toml_string(name_of(o.step.zero_partition)); }},
     {{"island-ranks", "Step program", "auto|N",
-      "The data-parallel ranks of an island; auto: those of a host (auto)"},
+      "Neighbouring data-parallel ranks that are an island; auto: those of a host (auto)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.island_ranks.reset();
        if (v.text() != kAutomatic)

@@ -22,8 +22,10 @@ class FirstCalls {
 
   void make(const SummedTypes& types) {
     connect_group(end_of(ranks_.data), types.gradients);
-    connect_group(end_of(ranks_.island), DType::kF32);
-    connect_group(end_of(ranks_.inter_island), DType::kF32);
+    for (const StepGroup* islands : {&ranks_.island, &ranks_.inter_island}) {
+      Communicator* const group = end_of(*islands);
+      if (group != nullptr) gather_once(*group);  // they make no sums
+    }
     connect_group(end_of(ranks_.tensor), types.hidden);
     connect_stages();
     if (stream_ == nullptr) connect_group(ranks_.world, DType::kF32);
@@ -37,9 +39,7 @@ class FirstCalls {
   void connect_group(Communicator* group, DType summed) {
     if (group == nullptr || group->size() == 1) return;
     const auto rank = static_cast<std::size_t>(group->rank());
-    const TensorView all = numbers(static_cast<std::size_t>(group->size()), DType::kF32);
-    const TensorView part = part_of(all, rank);
-    complete([&](NativeStream stream) { group->all_gather(all, part, stream); });
+    const TensorView all = gather_once(*group);
     const auto add = [&](const TensorView& sums) {
       const TensorView own = part_of(sums, rank);
       complete([&](NativeStream s) { group->reduce_scatter(own, sums, ReduceOp::kSum, s); });
@@ -47,6 +47,14 @@ class FirstCalls {
     };
     add(all);
     if (summed != DType::kF32) add(numbers(static_cast<std::size_t>(group->size()), summed));
+  }
+
+  // Returns the view of what was gathered.
+  TensorView gather_once(Communicator& group) {
+    const TensorView all = numbers(static_cast<std::size_t>(group.size()), DType::kF32);
+    const TensorView part = part_of(all, static_cast<std::size_t>(group.rank()));
+    complete([&](NativeStream stream) { group.all_gather(all, part, stream); });
+    return all;
   }
 
   // Connects pairs of stages in rounds, as the pairs were made: a stage talks to one other at a

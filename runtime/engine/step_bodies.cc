@@ -155,7 +155,10 @@ void StepBodies::update_piece(const Op& op, const HomePart& home, std::int32_t p
       .first_element = group.first_element + first};
   const UpdateChecksums::Parts* parts =
       op.lane == Lane::kUpdate ? update_checksums_.parts_of(op) : nullptr;
-  if (parts != nullptr) return update_with_checksums(*of.rule, update, *parts);
+  if (parts != nullptr) {
+    TERRACE_CHECK_EQ(home.pieces, 1);
+    return update_with_checksums(*of.rule, update, *parts);
+  }
   kernels_of(op).update(context_for(op, stream), *of.rule, update);
 }
 

@@ -86,7 +86,8 @@ void TierRuntime::check_same_options() const {
       model.gradient_type == options_.gradient_type &&
       model.measures_noise == (options_.measures_gradient_noise && options_.trains) &&
       plan_.training.policy.updates_wait_for_norm == waits &&
-      model.zero.stage == options_.zero_stage && model.zero.partition == options_.zero_partition) {
+      model.zero.stage == options_.zero_stage && model.zero.partition == options_.zero_partition &&
+      model.zero.islands == options_.ranks.shape.islands) {
     return;
   }
   throw UsageError(
@@ -100,7 +101,8 @@ void TierRuntime::check_communicators() const {
   const bool reaches = exchange_of(options_.backend) == nullptr;
   const bool lacks = (ranks.shape.ranks() > 1 && ranks.world == nullptr) ||
                      (ranks.shape.data > 1 && ranks.data.host == nullptr) ||
-                     (ranks.shape.islands > 1 && ranks.island.host == nullptr) ||
+                     (ranks.shape.islands > 1 &&
+                      (ranks.island.host == nullptr || ranks.inter_island.host == nullptr)) ||
                      (ranks.shape.tensor > 1 && ranks.tensor.host == nullptr) ||
                      (!reaches && ranks.shape.ranks() > 1 && ranks.devices == nullptr);
   if (!lacks) return;

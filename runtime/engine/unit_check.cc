@@ -407,7 +407,7 @@ class UnitCheck {
     demand(shape.islands < std::max(shape.data, 2),
            fmt::format("there are {} islands of one rank", shape.islands),
            "set ranks.shape.islands to less than the data-parallel ranks");
-    demand(options_.zero_partition != ZeroPartition::kHsdp ||
+    demand(options_.zero_partition != ZeroPartition::kHsdp || shape.islands == 1 ||
                !options_.placement.reduces_micro_batches,
            "zero_partition is kHsdp, and gradients are reduced in each micro-batch",
            "set reduces_micro_batches to false, or another partition");

@@ -313,10 +313,7 @@ bool UnitState::is_chunk_here(StateField field, std::int32_t group, std::int64_t
   const auto has = [&](StateClass state) {
     if (!model_.has_home(state, group)) return false;
     const HomePart home = model_.home_part(state, group, chunk);
-    const std::optional<std::int64_t> first = home.place_of(elements.begin);
-    const std::optional<std::int64_t> last = home.place_of(elements.end - 1);
-    return first && last && *last - *first == elements.end - 1 - elements.begin &&
-           *first / home.piece_elements() == *last / home.piece_elements();
+    return home.has_run(elements.begin, elements.end);
   };
   if (chunk >= model_.trained_chunks(group)) {
     return field != StateField::kMaster || has(StateClass::kParameters);

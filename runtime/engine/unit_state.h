@@ -85,8 +85,8 @@ class UnitState {
   void fill_home(StateClass state, const FillSource& source, std::int32_t group, std::int64_t chunk,
                  WorkerArena& workers);
   const UpdateRule& rule_of(std::int32_t group) const;
-  // Returns whether data-parallel ranks have the same parameters.
-  bool has_copies() const { return model_.zero.ranks > 1 && !model_.zero.of_parameters(); }
+  // Returns whether other data-parallel ranks have the same parameters as this one.
+  bool has_copies() const { return model_.zero.parts(StateClass::kParameters) < model_.zero.ranks; }
   // The content that a home stores: a field in a type, or the exponents of its blocks.
   struct Target {
     StateField field;

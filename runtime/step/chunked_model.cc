@@ -57,6 +57,11 @@ std::optional<std::int64_t> HomePart::place_of(std::int64_t element) const {
   return piece * piece_elements() + in_piece;
 }
 
+bool HomePart::has_run(std::int64_t first, std::int64_t end) const {
+  const std::optional<std::int64_t> place = place_of(first);
+  return place.has_value() && *place % piece_elements() + end - first <= piece_elements();
+}
+
 std::size_t ChunkedModel::state_bytes(StateClass state, std::int32_t group,
                                       std::int64_t elements) const {
   switch (state) {

@@ -21,7 +21,7 @@ namespace terrace {
 // stage 3 also parameters. With one rank all stages are the same.
 //
 // Ranks may form islands of equally many neighbours. Then stage 3 divides some states over the
-// ranks of an island only, and each island has all of them.
+// ranks of an island only, and each island holds these states whole.
 struct ZeroSharding {
   std::int32_t stage = 0;
   std::int32_t ranks = 1;
@@ -36,7 +36,7 @@ struct ZeroSharding {
     if (!of(state)) return 1;
     return in_islands(state) ? island_ranks() : ranks;
   }
-  // Returns whether each island has all of a state that its ranks divide.
+  // Returns whether a state is divided over the ranks of an island only.
   bool in_islands(StateClass state) const {
     const bool is_chosen = partition == ZeroPartition::kHsdp ||
                            (partition == ZeroPartition::kHpz && state == StateClass::kParameters);
@@ -55,9 +55,10 @@ struct ChunkPart {
   std::int64_t count = 0;
 };
 
-// The elements of a chunk that a home has: pieces of equal size, which are equally far from each
-// other in the chunk and lie one behind the other in the home. There are several where an island
-// has all parameters: one for each island, so that each rank finds its own shard at home.
+// The elements of a chunk that a rank has at home, in pieces. A piece is one shard: the part of the
+// chunk that a rank has if all data-parallel ranks divide it. Pieces lie one behind the other at
+// home, and `stride` elements from each other in the chunk. There is one piece, or one for each
+// island where the state is divided over the ranks of an island; one of these is the rank's own.
 struct HomePart {
   std::int64_t begin = 0;  // of the first piece, in the chunk
   std::int64_t count = 0;  // of all pieces together
@@ -69,6 +70,8 @@ struct HomePart {
   std::int64_t element_at(std::int64_t place) const;
   // Returns the place of an element in the home; none where it is not at home.
   std::optional<std::int64_t> place_of(std::int64_t element) const;
+  // Returns whether the elements [first, end) are at home, one behind the other.
+  bool has_run(std::int64_t first, std::int64_t end) const;
 };
 
 // A model whose states are in chunks.

@@ -280,9 +280,10 @@ Range GradientMovement::taken_home(Mover& mover, std::int32_t group, std::int64_
   const Tier tier = draft.tier_of(range);
   Range gathered = home;
   if (draft.tier_of(home) != tier) {
-    gathered =
-        draft.whole(draft.add_buffer(draft.name("grad[{}].{} gathered", group, chunk),
-                                     home.size_bytes, tier, Account::kGradients, Life::kTransient));
+    const BufferId whole =
+        draft.add_buffer(draft.name("grad[{}].{} gathered", group, chunk), home.size_bytes, tier,
+                         Account::kGradients, Life::kTransient);
+    gathered = {whole, 0, home.size_bytes};
   }
   gather_between_islands(mover, model, range, gathered, number, Account::kGradients);
   if (gathered.buffer != home.buffer) mover.copy(gathered, home, number);

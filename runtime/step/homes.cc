@@ -96,6 +96,13 @@ std::size_t Homes::chunk_bytes(std::int32_t group, std::int64_t chunk) const {
   return model_.state_bytes(state_, group, elements);
 }
 
+// All chunks are full, but for the last of those that train and the last of the frozen ones.
+std::size_t Homes::largest_chunk_bytes(std::int32_t group) const {
+  const std::int64_t first_frozen = model_.trained_chunks(group);
+  const bool has_frozen = first_frozen < model_.home_chunks(state_, group);
+  return std::max(chunk_bytes(group, 0), has_frozen ? chunk_bytes(group, first_frozen) : 0);
+}
+
 std::size_t Homes::group_bytes(std::int32_t group) const { return begins_.at(group).back(); }
 
 Range Homes::chunk(std::int32_t group, std::int64_t chunk) const {

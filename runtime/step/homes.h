@@ -36,6 +36,7 @@ class Homes {
   bool is_sharded(std::int32_t group) const { return parts(group) > 1; }
   // Return the bytes of these ranges. A group's home has its chunks one behind the other.
   std::size_t chunk_bytes(std::int32_t group, std::int64_t chunk) const;
+  std::size_t largest_chunk_bytes(std::int32_t group) const;
   std::size_t group_bytes(std::int32_t group) const;
 
  private:

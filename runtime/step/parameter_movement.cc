@@ -56,7 +56,7 @@ BufferId ParameterMovement::load(std::int32_t group, std::size_t use) {
   // The pieces of two chunks at a time are on their way to be gathered.
   const bool passes_pieces =
       model.zero.in_islands(StateClass::kParameters) && homes_.tier(group) != state_.compute;
-  const std::size_t passing = 2 * homes_.chunk_bytes(group, 0);
+  const std::size_t passing = 2 * homes_.largest_chunk_bytes(group);
   Load load = state_.load_of_now(updated_at_.at(group) + 1,
                                  model.group_bytes(group) + (passes_pieces ? passing : 0));
   load.staging_bytes = two_hops ? passing : 0;
@@ -91,9 +91,10 @@ void ParameterMovement::load_shards(Mover& mover, const Range& home, const Range
   if (draft.tier_of(home) != state_.compute) {
     own = own_shard(model, target);
     if (in_islands) {
-      own = draft.whole(draft.add_buffer(draft.name("pieces of {}.{}", target.buffer, chunk),
-                                         home.size_bytes, state_.compute, Account::kStaging,
-                                         Life::kTransient));
+      const BufferId pieces =
+          draft.add_buffer(draft.name("pieces of {}.{}", target.buffer, chunk), home.size_bytes,
+                           state_.compute, Account::kStaging, Life::kTransient);
+      own = {pieces, 0, home.size_bytes};
     }
     mover.copy(home, own, chunk);
   }

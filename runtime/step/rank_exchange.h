@@ -19,12 +19,12 @@ Range own_shard(const StepModel& model, const Range& whole);
 // Gathers the parts of all ranks; `own` may lie in `whole`.
 void gather_shards(Mover& mover, const StepModel& model, const Range& own, const Range& whole,
                    std::int32_t chunk);
-// Where each island has all of a state, the home of a chunk has a piece for each island (HomePart).
-// These take the place of the two above.
+// The next three are for states that are divided over the ranks of an island only. The home of a
+// chunk then has a piece for each island (HomePart).
 //
-// Returns the piece that is this rank's part, in a range that holds the home of a chunk.
+// Returns the piece that is this rank's own shard, in a range that holds the home of a chunk.
 Range own_piece(const StepModel& model, const Range& home);
-// Gathers the pieces of a home from the ranks whose parts they are; `own` may lie in `home`.
+// Gathers the pieces of a home from the ranks whose own shards they are; `own` may lie in `home`.
 void gather_between_islands(Mover& mover, const StepModel& model, const Range& own,
                             const Range& home, std::int32_t chunk,
                             Account account = Account::kParameters);

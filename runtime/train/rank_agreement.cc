@@ -118,7 +118,7 @@ void check_same_weights(const RankGroup& ranks, const std::string& directory,
 }
 
 void check_same_parameters(const RankGroup& ranks, std::uint64_t hash) {
-  if (ranks.is_same_in_stages(hash)) return;
+  if (ranks.is_same_in_copies(hash)) return;
   throw ConfigError(
       "the ranks have read different parameters, although the files seemed to be the same",
       "compare the checksums of --model on their hosts: one copy is damaged or belongs to another "

@@ -59,11 +59,20 @@ bool RankGroup::is_same(std::uint64_t value) const {
 void RankGroup::wait_for_all() const { any(false); }
 
 bool RankGroup::is_same_in_stages(std::uint64_t value) const {
+  return is_same_as(value, [](int) { return 0; });
+}
+
+bool RankGroup::is_same_in_copies(std::uint64_t value) const {
+  const int places = present_.islands > 1 ? present_.island_ranks() : 1;
+  return is_same_as(value, [places](int data) { return data % places; });
+}
+
+bool RankGroup::is_same_as(std::uint64_t value, const std::function<int(int)>& first_of) const {
   if (world_ == nullptr) return true;
   const std::vector<std::uint64_t> values = of_all_ranks(*world_, value);
   for (std::size_t r = 0; r < values.size(); ++r) {
     MeshPosition first = position_of(present_, static_cast<int>(r));
-    first.data = 0;
+    first.data = first_of(first.data);
     if (values[r] != values[static_cast<std::size_t>(rank_of(present_, first))]) return false;
   }
   return true;

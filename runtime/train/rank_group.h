@@ -70,6 +70,9 @@ class RankGroup {
   bool is_same(std::uint64_t value) const;
   // Returns whether the ranks of each pipeline stage give the same value.
   bool is_same_in_stages(std::uint64_t value) const;
+  // Returns whether the ranks with copies of the same parameters give the same value: in islands
+  // the ranks with the same place in their islands, else the data-parallel ranks.
+  bool is_same_in_copies(std::uint64_t value) const;
   // Returns the sum of all ranks' values, added in rank order. A rank that stands for several
   // counts that many times.
   double sum(double value) const;
@@ -90,6 +93,8 @@ class RankGroup {
   RankWaits take_waits();
 
  private:
+  // Returns whether every rank gives the value of the data-parallel rank first_of(its own).
+  bool is_same_as(std::uint64_t value, const std::function<int(int)>& first_of) const;
   // Adds the waits of one of this rank's communicators to lists of all ranks.
   void add_waits(const Communicator* group, const std::function<int(int)>& world_rank,
                  std::span<double> waited_for_s) const;

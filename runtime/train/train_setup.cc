@@ -330,8 +330,7 @@ MeshShape mesh_for(const TrainOptions& options, int ranks, int ranks_on_host) {
 }
 
 MeshShape mesh_for(const TrainOptions& options, const LaunchedRanks& ranks) {
-  return mesh_for(options, ranks.count(),
-                  ranks_of_each_host(ranks.world, options, ranks.on_host.count));
+  return mesh_for(options, ranks.count(), ranks_of_each_host(ranks, options));
 }
 
 ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,

@@ -39,6 +39,10 @@ compare() {
     >"$work/one.log" 2>&1 || { cat "$work/one.log"; return 1; }
   on_two_hosts "$ranks" "${train[@]}" "${flags[@]}" "$@" --run-dir "$work/two-$name" \
     >"$work/two.log" 2>&1 || { cat "$work/two.log"; return 1; }
+  if [[ " $* " == *" --zero-partition "* ]] && ! grep -q "in each of 2 islands of" "$work/two.log"; then
+    echo "$name: the hosts are not islands"
+    return 1
+  fi
   local carried
   carried=$(($(carried_bytes) - before))
   if ((carried < 1000000)); then

@@ -183,6 +183,9 @@ TEST_F(DsConfigFile, SecondaryShardsAreIslands) {
   EXPECT_EQ(mics.zero_partition, ZeroPartition::kHsdp);
   EXPECT_EQ(mics.island_ranks, 4);
   EXPECT_EQ(step_of(R"("zero_hpz_partition_size": 1)").zero_partition, ZeroPartition::kAll);
+  EXPECT_THAT(
+      refusal(R"({"zero_optimization": {"zero_hpz_partition_size": 2, "mics_shard_size": 2}})"),
+      HasSubstr("zero_optimization.mics_shard_size"));
 }
 
 TEST_F(DsConfigFile, TheLeastRateOfACosineFollowsTheRateOfAFlag) {
