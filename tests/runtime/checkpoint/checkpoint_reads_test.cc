@@ -71,7 +71,7 @@ std::int64_t bytes_of_pieces(const StepModel& model, const UnitLayout& own,
   std::set<std::int64_t> parameters;
   std::set<std::int64_t> state;
   for (std::int64_t chunk = 0; chunk < model.chunks(number); ++chunk) {
-    const auto span = [&](const ChunkPart& part) {
+    const auto span = [&](const HomePart& part) {
       const std::int64_t begin = chunk * model.chunk_elements + part.begin;
       return ElementSpan{begin, begin + part.count};
     };
