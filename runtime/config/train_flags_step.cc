@@ -117,7 +117,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      },
      [](const TrainOptions& o) { return toml_string(name_of(o.step.zero_partition)); }},
     {{"island-ranks", "Step program", "auto|N",
-      "Neighbouring data-parallel ranks that are an island; auto: those of a host (auto)"},
+      "Neighbouring data-parallel ranks that are an island; auto: all of a host (auto)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.island_ranks.reset();
        if (v.text() != kAutomatic)

@@ -176,7 +176,7 @@ struct StepOptions {
   bool measures_stage_speeds = false;
   std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
   ZeroPartition zero_partition = ZeroPartition::kAll;
-  std::optional<int> island_ranks;  // data-parallel ranks; unset: those of a host
+  std::optional<int> island_ranks;  // data-parallel ranks; unset: of a host
 };
 
 struct RankOptions {

@@ -49,7 +49,7 @@ class FirstCalls {
     if (summed != DType::kF32) add(numbers(static_cast<std::size_t>(group->size()), summed));
   }
 
-  // Returns the view of what was gathered.
+  // Returns the view of the gathered numbers.
   TensorView gather_once(Communicator& group) {
     const TensorView all = numbers(static_cast<std::size_t>(group.size()), DType::kF32);
     const TensorView part = part_of(all, static_cast<std::size_t>(group.rank()));

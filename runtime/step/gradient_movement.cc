@@ -16,6 +16,12 @@ Range chunk_in(const StepModel& model, const Range& whole, std::int32_t group, s
   return {whole.buffer, whole.offset + begin, elements * sizeof(float)};
 }
 
+// Returns whether the norm partials of a finished gradient wait for the end of the step. On the
+// compute lane they would hold up the next backward until ranks have added this gradient.
+bool holds_back_partials(const MovementState& state, const Range& part) {
+  return state.model.zero.ranks > 1 && state.draft.tier_of(part) == Tier::kDevice;
+}
+
 }  // namespace
 
 GradientMovement::GradientMovement(MovementState& state)
@@ -254,7 +260,7 @@ void GradientMovement::follow(const GradientRecipe& recipe, Mover& mover, std::i
         range = mover.bring(range, Tier::kHost, number);
         break;
       case RecipeStep::kNormPartials:
-        if (holds_back_partials(range)) {
+        if (holds_back_partials(state_, range)) {
           late_partials_.push_back({group, chunk, range});
         } else {
           add_norm_partials(mover, group, chunk, range);
@@ -285,7 +291,7 @@ Range GradientMovement::taken_home(Mover& mover, std::int32_t group, std::int64_
                          Account::kGradients, Life::kTransient);
     gathered = {whole, 0, home.size_bytes};
   }
-  gather_between_islands(mover, model, range, gathered, number, Account::kGradients);
+  gather_between_islands(mover, model, {range, gathered, Account::kGradients}, number);
   if (gathered.buffer != home.buffer) mover.copy(gathered, home, number);
   return own_piece(model, home);
 }
@@ -333,11 +339,6 @@ Range GradientMovement::reduced(Mover& mover, std::int32_t group, std::int64_t c
   const bool in_islands = model.zero.in_islands(StateClass::kGradients);
   const Range at_home = in_islands ? own_piece(model, home) : home;
   return reduce_to(mover, model, whole, goes_home ? at_home : own_shard(model, whole), number);
-}
-
-// On the compute lane they would hold up the next backward until ranks have added this gradient.
-bool GradientMovement::holds_back_partials(const Range& part) const {
-  return state_.model.zero.ranks > 1 && state_.draft.tier_of(part) == Tier::kDevice;
 }
 
 void GradientMovement::add_late_partials() {

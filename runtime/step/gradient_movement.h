@@ -89,7 +89,6 @@ class GradientMovement {
   Range reduced(Mover& mover, std::int32_t group, std::int64_t chunk, const Range& whole);
   // Takes a finished chunk home, and returns where this rank's part of it is then.
   Range taken_home(Mover& mover, std::int32_t group, std::int64_t chunk, const Range& range);
-  bool holds_back_partials(const Range& part) const;
   void add_norm_partials(Mover& mover, std::int32_t group, std::int64_t chunk, const Range& part);
 
   // A finished gradient on the device whose norm is taken at the end of the step.

@@ -96,7 +96,7 @@ std::size_t Homes::chunk_bytes(std::int32_t group, std::int64_t chunk) const {
   return model_.state_bytes(state_, group, elements);
 }
 
-// All chunks are full, but for the last of those that train and the last of the frozen ones.
+// Only the last trained chunk and the last frozen chunk may be smaller than the others.
 std::size_t Homes::largest_chunk_bytes(std::int32_t group) const {
   const std::int64_t first_frozen = model_.trained_chunks(group);
   const bool has_frozen = first_frozen < model_.home_chunks(state_, group);

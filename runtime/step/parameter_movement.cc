@@ -164,7 +164,7 @@ void ParameterMovement::settle(const Task& task, const UpdatedParameter& paramet
 void ParameterMovement::gather_updated(const Task& task, const Range& own, const Range& home) {
   Mover mover = state_.store(MovementState::labels(task, Account::kParameters));
   if (homes_.is_sharded(task.group)) {
-    return gather_between_islands(mover, state_.model, own, home, task.chunk);
+    return gather_between_islands(mover, state_.model, {own, home}, task.chunk);
   }
   gather_shards(mover, state_.model, own, home, task.chunk);
 }

@@ -45,11 +45,11 @@ Range own_piece(const StepModel& model, const Range& home) {
   return part_of(home, model.zero.islands, model.zero.island());
 }
 
-void gather_between_islands(Mover& mover, const StepModel& model, const Range& own,
-                            const Range& home, std::int32_t chunk, Account account) {
-  Op op = data_op(OpKind::kAllGather, account, chunk, own, home);
+void gather_between_islands(Mover& mover, const StepModel& model, const HomeGather& gather,
+                            std::int32_t chunk) {
+  Op op = data_op(OpKind::kAllGather, gather.account, chunk, gather.own, gather.home);
   op.lane = Lane::kInterIsland;
-  op.cost.bytes = sent_bytes(model.zero.islands, home.size_bytes);
+  op.cost.bytes = sent_bytes(model.zero.islands, gather.home.size_bytes);
   mover.add(std::move(op));
 }
 

@@ -24,10 +24,15 @@ void gather_shards(Mover& mover, const StepModel& model, const Range& own, const
 //
 // Returns the piece that is this rank's own shard, in a range that holds the home of a chunk.
 Range own_piece(const StepModel& model, const Range& home);
-// Gathers the pieces of a home from the ranks whose own shards they are; `own` may lie in `home`.
-void gather_between_islands(Mover& mover, const StepModel& model, const Range& own,
-                            const Range& home, std::int32_t chunk,
-                            Account account = Account::kParameters);
+// A rank's own shard of a chunk, and the range for all pieces of the home. The shard may lie in it.
+struct HomeGather {
+  Range own;
+  Range home;
+  Account account = Account::kParameters;
+};
+// Gathers the pieces of a home from the ranks whose own shards they are.
+void gather_between_islands(Mover& mover, const StepModel& model, const HomeGather& gather,
+                            std::int32_t chunk);
 // Gathers a chunk from the homes of the island's ranks. `home` does not lie in `whole`.
 void gather_in_island(Mover& mover, const StepModel& model, const Range& home, const Range& whole,
                       std::int32_t chunk);

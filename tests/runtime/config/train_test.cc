@@ -176,8 +176,7 @@ Arguments every_flag() {
   std::istringstream of_run(
       "--run-dir run --eval-every 6 --log-every 8 --checkpoint-every 9 --keep-last 2 --resume auto "
       "--progress off --trace-steps 2:4 --record-hashes --live 8427 --overwrite-later "
-      "--eval-samples 7 "
-      "--save-dtype float16 "
+      "--eval-samples 7 --save-dtype float16 "
       "--keep-best --early-stopping-patience 3 --ignore-config-keys mup rope_scaling.x --dry-run "
       "--router-aux-loss-coef 0.01 --router-z-loss-coef 0 "
       "--json --stage-speeds 1 0.5 --hierarchical-collectives off --zero-partition hsdp "
@@ -573,18 +572,16 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
       "model init seed router-aux-loss-coef router-z-loss-coef trainable data data-format "
       "validation-data validation-fraction tokenizer "
       "sequence-length micro-batch-size gradient-accumulation-steps accumulation-schedule "
-      "gradient-noise-scale max-steps num-train-epochs "
-      "stop-after-step optimizer learning-rate min-learning-rate warmup-steps "
-      "lr-scheduler-type weight-decay adam-beta1 adam-beta2 adam-epsilon max-grad-norm "
-      "optimizer-state-dtype master-weights gradient-dtype precision device device-memory "
-      "host-memory nvme place-parameters place-gradients place-optimizer place-activations "
-      "io-engine lookahead threads recompute micro-batch-order experts-per-group zero-stage "
-      "zero-partition island-ranks gradient-reduction "
+      "gradient-noise-scale max-steps num-train-epochs stop-after-step optimizer learning-rate "
+      "min-learning-rate warmup-steps lr-scheduler-type weight-decay adam-beta1 adam-beta2 "
+      "adam-epsilon max-grad-norm optimizer-state-dtype master-weights gradient-dtype precision "
+      "device device-memory host-memory nvme place-parameters place-gradients place-optimizer "
+      "place-activations io-engine lookahead threads recompute micro-batch-order "
+      "experts-per-group zero-stage zero-partition island-ranks gradient-reduction "
       "tensor-parallel sequence-parallel pipeline-parallel pipeline-schedule virtual-stages "
       "stage-speeds local-ranks collective-timeout rank-shares hierarchical-collectives run-dir "
-      "eval-every "
-      "log-every checkpoint-every "
-      "keep-last resume progress trace-steps record-hashes live dry-run json config help";
+      "eval-every log-every checkpoint-every keep-last resume progress trace-steps "
+      "record-hashes live dry-run json config help";
   std::istringstream names(kNames);
   for (std::string name; names >> name;) {
     EXPECT_THAT(help, testing::ContainsRegex("--" + std::string(name) + "[ \n]")) << name;

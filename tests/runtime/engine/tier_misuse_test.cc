@@ -383,6 +383,34 @@ INSTANTIATE_TEST_SUITE_P(
                     "a buffer of no bytes between its steps"}),
     [](const auto& instance) { return instance.param.name; });
 
+INSTANTIATE_TEST_SUITE_P(Islands, TierDescriptions,
+                         testing::Values(Description{"unequal_islands",
+                                                     [](auto&, auto& o) {
+                                                       o.ranks.shape = {.data = 4, .islands = 3};
+                                                     },
+                                                     "3 islands of 4 data-parallel ranks"},
+                                         Description{"islands_of_whole_parameters",
+                                                     [](auto&, auto& o) {
+                                                       o.ranks.shape = {.data = 4, .islands = 2};
+                                                       o.zero_stage = 2;
+                                                     },
+                                                     "2 islands, but zero_stage is 2"},
+                                         Description{"islands_of_one_rank",
+                                                     [](auto&, auto& o) {
+                                                       o.ranks.shape = {.data = 4, .islands = 4};
+                                                       o.zero_stage = 3;
+                                                     },
+                                                     "4 islands of one rank"},
+                                         Description{"islands_that_reduce_micro_batches",
+                                                     [](auto&, auto& o) {
+                                                       o.ranks.shape = {.data = 4, .islands = 2};
+                                                       o.zero_stage = 3;
+                                                       o.zero_partition = ZeroPartition::kHsdp;
+                                                       o.placement.reduces_micro_batches = true;
+                                                     },
+                                                     "zero_partition is kHsdp"}),
+                         [](const auto& instance) { return instance.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(
     Options, TierDescriptions,
     testing::Values(
@@ -405,29 +433,6 @@ INSTANTIATE_TEST_SUITE_P(
         Description{"no_ranks", [](auto&, auto& o) { o.ranks.shape.data = 0; },
                     "outside the shape of the mesh"},
         Description{"zero_stage", [](auto&, auto& o) { o.zero_stage = 4; }, "zero_stage is 4"},
-        Description{"unequal_islands",
-                    [](auto&, auto& o) { o.ranks.shape = {.data = 4, .islands = 3}; },
-                    "3 islands of 4 data-parallel ranks"},
-        Description{"islands_of_whole_parameters",
-                    [](auto&, auto& o) {
-                      o.ranks.shape = {.data = 4, .islands = 2};
-                      o.zero_stage = 2;
-                    },
-                    "2 islands, but zero_stage is 2"},
-        Description{"islands_of_one_rank",
-                    [](auto&, auto& o) {
-                      o.ranks.shape = {.data = 4, .islands = 4};
-                      o.zero_stage = 3;
-                    },
-                    "4 islands of one rank"},
-        Description{"islands_that_reduce_micro_batches",
-                    [](auto&, auto& o) {
-                      o.ranks.shape = {.data = 4, .islands = 2};
-                      o.zero_stage = 3;
-                      o.zero_partition = ZeroPartition::kHsdp;
-                      o.placement.reduces_micro_batches = true;
-                    },
-                    "zero_partition is kHsdp"},
         Description{"tensor_ranks", [](auto&, auto& o) { o.ranks.shape.tensor = 2; },
                     "2 tensor-parallel ranks, but the units are shared by 1"},
         Description{"threads", [](auto&, auto& o) { o.update_threads = 0; }, "0 for updates"},
