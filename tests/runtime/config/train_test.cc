@@ -180,7 +180,7 @@ Arguments every_flag() {
       "--keep-best --early-stopping-patience 3 --ignore-config-keys mup rope_scaling.x --dry-run "
       "--router-aux-loss-coef 0.01 --router-z-loss-coef 0 "
       "--json --stage-speeds 1 0.5 --hierarchical-collectives off --zero-partition hsdp "
-      "--island-ranks 2");
+      "--island-ranks 2 --gradient-noise-scale");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
 }
@@ -254,6 +254,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.zero_stage, 3);
   EXPECT_EQ(options.step.zero_partition, ZeroPartition::kHsdp);
   EXPECT_EQ(options.step.island_ranks, 2);
+  EXPECT_TRUE(options.batch.measures_gradient_noise);
   EXPECT_EQ(options.step.tensor_parallel, 2);
   EXPECT_EQ(options.step.sequence_parallel, false);
   EXPECT_EQ(options.step.pipeline_parallel, 2);
