@@ -174,13 +174,12 @@ Arguments every_flag() {
                      "4",           "--collective-timeout",
                      "12.5"};
   std::istringstream of_run(
-      "--run-dir run --eval-every 6 --log-every 8 --checkpoint-every 9 --keep-last 2 --resume auto "
-      "--progress off --trace-steps 2:4 --record-hashes --live 8427 --overwrite-later "
-      "--eval-samples 7 --save-dtype float16 "
-      "--keep-best --early-stopping-patience 3 --ignore-config-keys mup rope_scaling.x --dry-run "
-      "--router-aux-loss-coef 0.01 --router-z-loss-coef 0 "
-      "--json --stage-speeds 1 0.5 --hierarchical-collectives off --zero-partition hsdp "
-      "--island-ranks 2 --gradient-noise-scale");
+      "--run-dir run --eval-every 6 --log-every 8 --checkpoint-every 9 --keep-last 2 --resume "
+      "auto --progress off --trace-steps 2:4 --record-hashes --live 8427 --overwrite-later "
+      "--eval-samples 7 --save-dtype float16 --keep-best --early-stopping-patience 3 "
+      "--ignore-config-keys mup rope_scaling.x --dry-run --router-aux-loss-coef 0.01 "
+      "--router-z-loss-coef 0 --json --stage-speeds 1 0.5 --hierarchical-collectives off "
+      "--zero-partition hsdp --island-ranks 2 --gradient-noise-scale");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
 }
