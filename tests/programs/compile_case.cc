@@ -104,7 +104,11 @@ StepModel model_of(const ProgramCase& which) {
   options.placement.micro_batches = which.micro_batches;
   options.chunk_elements = which.chunk_blocks * kBlockElements;
   options.zero_stage = ranks.zero;
-  options.ranks.shape = {ranks.data, ranks.tensor, ranks.stages};
+  options.ranks.shape = {ranks.data, ranks.tensor, ranks.stages, ranks.islands};
+  if (ranks.islands > 1) {
+    options.zero_partition = ranks.is_hsdp ? ZeroPartition::kHsdp : ZeroPartition::kHpz;
+  }
+  options.measures_gradient_noise = which.measures_noise;
   options.ranks.position = {ranks.data_rank, ranks.tensor_rank, ranks.stage};
   options.sequence_parallel = ranks.shares_rows;
   options.pipeline_schedule = schedule_of(ranks.schedule);

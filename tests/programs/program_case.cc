@@ -221,6 +221,33 @@ ProgramCase frozen_case(int number) {
   return drawn;
 }
 
+ProgramCase island_case(int number) {
+  ProgramCase drawn = program_case(4 * number + 3);
+  Dice dice(static_cast<std::uint64_t>(number) + 3'000'000);
+  CaseRanks& ranks = drawn.ranks;
+  ranks.islands = dice.between(2, 3);
+  ranks.data = ranks.islands * dice.between(2, 3);
+  ranks.data_rank = dice.below(ranks.data);
+  ranks.is_hsdp = number % 4 >= 2;
+  drawn.chunk_blocks = std::max(drawn.chunk_blocks, ranks.data);
+  drawn.measures_noise = number % 2 == 1 && !drawn.is_evaluation;
+  if (ranks.is_hsdp || drawn.measures_noise) drawn.reduces_micro_batches = false;
+  drawn.name = fmt::format("i{}-{}of{}{}", name_of_case(number, drawn), ranks.islands,
+                           ranks.is_hsdp ? "hsdp" : "hpz", drawn.measures_noise ? "-noise" : "");
+  return drawn;
+}
+
+ProgramCase noise_case(int number) {
+  ProgramCase drawn = program_case(4 * number);
+  drawn.ranks = CaseRanks();
+  drawn.is_evaluation = false;
+  drawn.measures_noise = true;
+  drawn.micro_batches = std::max(drawn.micro_batches, 2);
+  drawn.reduces_micro_batches = false;
+  drawn.name = fmt::format("n{}", name_of_case(number, drawn));
+  return drawn;
+}
+
 ProgramCase recorded_case(int number) {
   // The first sixteen of every 64 cases have one pipeline stage (draw_ranks()).
   ProgramCase drawn = program_case(number / 16 * 64 + number % 16);

@@ -54,6 +54,8 @@ struct CaseRanks {
   int pieces = 1;  // of the model, that a stage has
   CaseSchedule schedule = CaseSchedule::k1F1B;
   int zero = 0;
+  int islands = 1;
+  bool is_hsdp = false;  // with islands; otherwise they are of hpZ
 };
 
 // A forward or backward in an order of compute that comes from outside.
@@ -85,6 +87,7 @@ struct ProgramCase {
   // Budgets, in percent of the live bytes without budgets. Unset: no budget.
   std::array<std::optional<int>, 3> budget_percent;  // by CaseTier
   bool is_evaluation = false;                        // on the training's program as its base
+  bool measures_noise = false;
   // Patterns of the tensors that train; empty: all.
   std::vector<std::string> trainable;
   // The order of the compute, if it comes from outside; empty: the schedule's own.
@@ -101,6 +104,18 @@ inline constexpr int kFrozenCases = 240;
 // Returns a drawn step, also always the same, in which only some tensors train. Otherwise it is the
 // step of case 3 * number.
 ProgramCase frozen_case(int number);
+
+inline constexpr int kIslandCases = 160;
+
+// Returns a drawn step, also always the same, of ranks in islands at ZeRO stage 3. Every second one
+// measures the gradient noise. Otherwise it is the step of case 4 * number + 3.
+ProgramCase island_case(int number);
+
+inline constexpr int kNoiseCases = 160;
+
+// Returns a drawn step, also always the same, of one rank that measures the gradient noise.
+// Otherwise it is the step of case 4 * number.
+ProgramCase noise_case(int number);
 
 inline constexpr int kRecordedCases = 128;
 

@@ -65,6 +65,12 @@ TEST(ProgramCases, AreRightPrograms) {
                                   << fmt::format("{}", fmt::join(drawn.trainable, " ")) << ": "
                                   << problems.front();
   }
+  for (int number = 0; number < kIslandCases + kNoiseCases; ++number) {
+    const ProgramCase drawn =
+        number < kIslandCases ? island_case(number) : noise_case(number - kIslandCases);
+    const std::vector<std::string> problems = problems_of(compile_case(drawn));
+    EXPECT_TRUE(problems.empty()) << drawn.name << ": " << problems.front();
+  }
   for (int number = 0; number < kRecordedCases; ++number) {
     const ProgramCase drawn = recorded_case(number);
     const std::vector<std::string> problems = problems_of(compile_case(drawn));
@@ -95,12 +101,15 @@ TEST(ProgramCases, RecordOrdersOfTheirOwn) {
 // The drawn cases contain every kind of op, lane and tier, and contain it often.
 TEST(ProgramCases, BringWhatTheyAreFor) {
   std::map<std::string, int> cases_with;
-  for (int number = 0; number < kProgramCases; ++number) {
-    const std::string text = case_text(program_case(number).name);
+  const auto count = [&](const ProgramCase& drawn) {
+    const std::string text = case_text(drawn.name);
     for (const std::string& word : all_words()) {
       if (text.find(word) != std::string::npos) ++cases_with[word];
     }
-  }
+  };
+  for (int number = 0; number < kProgramCases; ++number) count(program_case(number));
+  for (int number = 0; number < kIslandCases; ++number) count(island_case(number));
+  for (int number = 0; number < kNoiseCases; ++number) count(noise_case(number));
   for (const std::string& word : all_words()) EXPECT_GE(cases_with[word], 80) << word;
 }
 

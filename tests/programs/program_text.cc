@@ -212,6 +212,8 @@ std::vector<ProgramCase> drawn_cases() {
   std::vector<ProgramCase> cases;
   for (int number = 0; number < kProgramCases; ++number) cases.push_back(program_case(number));
   for (int number = 0; number < kFrozenCases; ++number) cases.push_back(frozen_case(number));
+  for (int number = 0; number < kIslandCases; ++number) cases.push_back(island_case(number));
+  for (int number = 0; number < kNoiseCases; ++number) cases.push_back(noise_case(number));
   for (int number = 0; number < kRecordedCases; ++number) cases.push_back(recorded_case(number));
   constexpr int kMicroBatches = 70;
   for (ProgramCase& drawn : periodic_cases(kMicroBatches)) cases.push_back(std::move(drawn));
