@@ -66,6 +66,8 @@ constexpr std::pair<std::string_view, std::string_view> kNotRun[] = {
     {"terrace bench overlap --tokens N", "takes 16 GB of memory and a quarter of an hour"},
     {"terrace profile here.toml", "remembers its measurement in the user's cache"},
     {"terrace train --model qwen", "its data are prepared by Python; tests/python has that"},
+    {"mpirun -n 2 --hostfile", "needs two machines"},
+    {"terrace train --model DIR --data chats.jsonl --run-dir run", "needs two machines"},
 };
 
 // Names that stand for a reader's own files, and what stands for them here.
@@ -176,9 +178,9 @@ TEST_P(DocsPage, CommandsWorkAsTheyAreWritten) {
   }
 }
 
-constexpr const char* kPages[] = {"adding",   "benchmarks", "conversations", "data",
-                                  "diff",     "plan",       "questions",     "report",
-                                  "sampling", "tokenizers", "tuning"};
+constexpr const char* kPages[] = {"adding", "benchmarks", "conversations", "data",
+                                  "diff",   "launching",  "plan",          "questions",
+                                  "report", "sampling",   "tokenizers",    "tuning"};
 INSTANTIATE_TEST_SUITE_P(Pages, DocsPage, testing::ValuesIn(kPages),
                          [](const auto& page) { return std::string(page.param); });
 
