@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 constexpr int kLoopback = 772;
 
 template <typename T>
-T read_value(const fs::path& file, T otherwise) {
+T read_value(const fs::path& file, const T& otherwise) {
   std::ifstream in(file);
   T value{};
   return in >> value ? value : otherwise;
