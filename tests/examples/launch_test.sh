@@ -95,17 +95,17 @@ assert {m["name"] for m in pod["containers"][0]["volumeMounts"]} == {v["name"] f
 print("\n".join(command))
 END
 [[ $has_mpi == mpi ]] || exit 0
-mkdir -p work/models work/runs
-cp -r base/final work/models/llama
-cp text.txt work/data
+mkdir -p storage/models storage/runs
+cp -r base/final storage/models/llama
+cp text.txt storage/data
 mapfile -t words <command.txt
 [[ ${words[0]} == mpirun ]] || fail "the command of mpijob.yaml is not mpirun"
 words=("${words[@]:1}")
 for i in "${!words[@]}"; do
   case ${words[i]} in
     terrace) words[i]=$terrace ;;
-    /work/*) words[i]=$folder${words[i]} ;;
+    /storage/*) words[i]=$folder${words[i]} ;;
   esac
 done
 "${mpirun[@]}" "${words[@]}" >job.txt 2>&1 || { cat job.txt >&2; fail "the command of mpijob.yaml fails"; }
-[[ -s work/runs/first/final/model.safetensors ]] || fail "the command of mpijob.yaml leaves no result"
+[[ -s storage/runs/first/final/model.safetensors ]] || fail "the command of mpijob.yaml leaves no result"
