@@ -14,8 +14,8 @@
 #include "memory/tensor.h"
 
 // The interface to other ranks: collectives over a named group. Ranks communicate as threads of one
-// process, through MPI (host memory) or through NCCL (device memory). The threads are the reference
-// that tests compare with. All of them pass tests/conformance.
+// process, through MPI or sockets (host memory), or through NCCL (device memory). The threads are
+// the reference that tests compare with. All of them pass tests/conformance.
 namespace terrace {
 
 enum class ReduceOp : std::uint8_t { kSum, kMax };
@@ -66,9 +66,9 @@ struct CommunicatorOptions {
 // communicators must have no cycle (the step program is checked for that). Different communicators
 // are independent: different threads may use them at the same time.
 //
-// Streams. Communicators of host memory (self, threads, MPI) ignore `stream`. They block the
-// calling thread, which is the lane's thread, until the call is complete, and return when the
-// rank's own buffers may be read and written again. Communicators of device memory (NCCL) enqueue
+// Streams. Communicators of host memory (self, threads, MPI, sockets) ignore `stream`. They
+// block the calling thread, which is the lane's thread, until the call is complete, and return when
+// the rank's own buffers may be read and written again. Communicators of device memory (NCCL) enqueue
 // on `stream` and return. If such a call is ended later, the stream still goes on; abort_reason()
 // reports the end.
 //

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,7 +10,6 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -346,26 +344,16 @@ class MpiTransport final : public Transport {
   // Finds out whether each rank can read, in the others' memory, the value that they have put
   // there.
   void look_into_peers() {
-    struct Sign {
-      pid_t process = 0;
-      std::uint64_t value = 0;
-      const std::uint64_t* address = nullptr;
-    };
-    const std::uint64_t value = std::random_device()();
-    const Sign own = {.process = ::getpid(), .value = value, .address = &value};
-    std::vector<Sign> signs(static_cast<std::size_t>(size_));
-    check_mpi(
-        MPI_Allgather(&own, sizeof(Sign), MPI_BYTE, signs.data(), sizeof(Sign), MPI_BYTE, comm_),
-        "MPI_Allgather");
+    const std::uint64_t value = random_mark_value();
+    const PeerMark own = mark_of(value);
+    std::vector<PeerMark> marks(static_cast<std::size_t>(size_));
+    check_mpi(MPI_Allgather(&own, sizeof(PeerMark), MPI_BYTE, marks.data(), sizeof(PeerMark),
+                            MPI_BYTE, comm_),
+              "MPI_Allgather");
     int finds_all = world_->placement().reads_peers && layout_->hosts() == 1 ? 1 : 0;
-    for (const Sign& sign : signs) {
-      processes_.push_back(sign.process);
-      if (finds_all == 0) continue;
-      std::uint64_t found = 0;
-      const int error_number =
-          read_memory_of(sign.process, reinterpret_cast<const std::byte*>(sign.address),
-                         std::as_writable_bytes(std::span(&found, 1)));
-      finds_all = error_number == 0 && found == sign.value ? 1 : 0;
+    for (const PeerMark& mark : marks) {
+      processes_.push_back(mark.process);
+      finds_all = finds_all != 0 && can_read(mark) ? 1 : 0;
     }
     // This also keeps `value` in place until all have looked.
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, &finds_all, 1, MPI_INT, MPI_MIN, comm_), "MPI_Allreduce");

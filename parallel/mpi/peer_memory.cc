@@ -1,9 +1,11 @@
 #include "parallel/mpi/peer_memory.h"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <random>
 
 #include "base/bytes.h"
 
@@ -23,6 +25,23 @@ int read_memory_of(pid_t process, const std::byte* address, std::span<std::byte>
     to = to.subspan(static_cast<std::size_t>(carried));
   }
   return 0;
+}
+
+PeerMark mark_of(const std::uint64_t& value) {
+  return {.process = ::getpid(), .value = value, .address = &value};
+}
+
+std::uint64_t random_mark_value() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
+bool can_read(const PeerMark& mark) {
+  std::uint64_t found = 0;
+  const int error_number =
+      read_memory_of(mark.process, reinterpret_cast<const std::byte*>(mark.address),
+                     std::as_writable_bytes(std::span(&found, 1)));
+  return error_number == 0 && found == mark.value;
 }
 
 }  // namespace terrace

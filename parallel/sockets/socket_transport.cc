@@ -1,11 +1,9 @@
 #include "parallel/sockets/socket_transport.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -211,22 +209,11 @@ class SocketTransport final : public Transport {
   // Finds out whether each rank can read, in the others' memory, the value that they have put
   // there.
   void look_into_peers(const std::vector<TcpSocket>& sockets) {
-    struct Sign {
-      pid_t process = 0;
-      std::uint64_t value = 0;
-      const std::uint64_t* address = nullptr;
-    };
-    const std::uint64_t value = std::random_device()();
-    const Sign own = {.process = ::getpid(), .value = value, .address = &value};
+    const std::uint64_t value = random_mark_value();
     bool finds_all = world_->reads_peers && layout_.hosts() == 1;
-    for (const Sign& sign : of_all(sockets, own)) {
-      processes_.push_back(sign.process);
-      if (!finds_all) continue;
-      std::uint64_t found = 0;
-      const int error_number =
-          read_memory_of(sign.process, reinterpret_cast<const std::byte*>(sign.address),
-                         std::as_writable_bytes(std::span(&found, 1)));
-      finds_all = error_number == 0 && found == sign.value;
+    for (const PeerMark& mark : of_all(sockets, mark_of(value))) {
+      processes_.push_back(mark.process);
+      finds_all = finds_all && can_read(mark);
     }
     // This also keeps `value` in place until all have looked.
     const std::vector<std::uint8_t> find_all =

@@ -126,9 +126,6 @@ struct ChunkedModel : ComputeModel {
   std::int64_t chunk_of(std::int32_t group, std::int64_t element) const;
   // Returns a rank's equal part of a chunk; with one rank the whole chunk.
   ChunkPart shard(std::int32_t group, std::int64_t chunk, std::int32_t rank) const;
-  ChunkPart whole(std::int32_t group, std::int64_t chunk) const {
-    return {0, chunk_size(group, chunk)};
-  }
 
   // --- homes -------------------------------------------------------------------------------------
 

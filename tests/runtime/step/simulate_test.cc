@@ -43,7 +43,8 @@ TEST(Simulate, EachLaneHasItsRate) {
   profile.links.fill({.bytes_per_s = 8});
   profile.update_bytes_per_s = 10;
   profile.drive.disk_bytes_per_s = 100;
-  const std::array<double, kLaneCount> rates = {2, 3, 4, 5, 6, 8, 8, 8, 8, 8, 8, 10};
+  const std::array rates = {2., 3., 4., 5., 6., 8., 8., 8., 8., 8., 8., 8., 8., 10.};
+  static_assert(rates.size() == kLaneCount);
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     HandMadeProgram made;
     made.op(static_cast<Lane>(l), 120, {}, {made.own_buffer()});
