@@ -61,8 +61,8 @@ std::vector<KernelCaseMaker> product_cases(const KernelSetting& setting);
 // Norms, activations, residual sums and rotations; on the CPU also products of one row and of
 // eight, whose work is to read the weight.
 std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting);
-// The kernels that move the state of a step: embedding, sums, casts and norms of gradients, and
-// updates. They have `elements` parameters (a multiple of 4Ki). Only on a device.
+// The kernels that move the state of a step: embedding, sums, casts, codes and norms of gradients,
+// and updates. They have `elements` parameters (a multiple of 4Ki). Only on a device.
 std::vector<KernelCaseMaker> state_cases(const KernelSetting& setting, std::int64_t elements);
 
 }  // namespace terrace

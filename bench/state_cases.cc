@@ -43,6 +43,62 @@ KernelCase cast_case(const KernelSetting& setting, std::int64_t elements) {
                      1);
 }
 
+// The codes of a case, as a kernel would get them from some ranks.
+constexpr std::int64_t kCodingRanks = 8;
+
+struct CodedNumbers {
+  TensorView source, codes, errors;  // errors as one encoding leaves them
+};
+CodedNumbers coded_numbers(const KernelSetting& setting, CaseMemory& memory, WireForm form,
+                           std::int64_t elements) {
+  const auto bytes = [](WireForm of, std::int64_t count) {
+    return static_cast<std::int64_t>(coded_bytes(of, count));
+  };
+  const CodedNumbers coded = {
+      memory.tensor(DType::kF32, elements),
+      memory.tensor(DType::kU8, kCodingRanks, bytes(form, elements / kCodingRanks)),
+      memory.tensor(DType::kU8, bytes(WireForm::kInt8, elements))};
+  setting.kernels().encode_wire(memory.context(0), {form, coded.source, coded.codes, coded.errors});
+  return coded;
+}
+
+// Makes a case of encoding gradients for all ranks, with errors.
+KernelCase encode_wire_case(const KernelSetting& setting, std::int64_t elements) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(0);
+  const auto [source, codes, errors] = coded_numbers(setting, *memory, WireForm::kInt4, elements);
+  const EncodeWire op = {WireForm::kInt4, source, codes, errors};
+  return {.bytes = size_of_all({source, codes, errors, errors}),
+          .run = [&kernels, context, op] { kernels.encode_wire(context, op); },
+          .memory = memory};
+}
+
+// Makes a case of decoding parameters.
+KernelCase decode_wire_case(const KernelSetting& setting, std::int64_t elements) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(0);
+  const CodedNumbers coded = coded_numbers(setting, *memory, WireForm::kInt8, elements);
+  const DecodeWire op = {WireForm::kInt8, coded.codes, memory->tensor(DType::kBF16, elements)};
+  return {.bytes = size_of_all({op.codes, op.target}),
+          .run = [&kernels, context, op] { kernels.decode_wire(context, op); },
+          .memory = memory};
+}
+
+// Makes a case of adding the gradients of all ranks, each a part of `elements`.
+KernelCase sum_wire_case(const KernelSetting& setting, std::int64_t elements) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(0);
+  const CodedNumbers coded = coded_numbers(setting, *memory, WireForm::kInt4, elements);
+  const SumWire op = {WireForm::kInt4, coded.codes,
+                      memory->tensor(DType::kF32, elements / kCodingRanks)};
+  return {.bytes = size_of_all({op.codes, op.target}),
+          .run = [&kernels, context, op] { kernels.sum_wire(context, op); },
+          .memory = memory};
+}
+
 KernelCase fill_case(const KernelSetting& setting, std::int64_t elements) {
   const std::shared_ptr<CaseMemory> memory = setting.make_memory();
   const KernelTable& kernels = setting.kernels();
@@ -165,6 +221,9 @@ std::vector<KernelCaseMaker> state_cases(const KernelSetting& setting, std::int6
   for (const ElementCase& one : {ElementCase{"accumulate_gradient", accumulate_case},
                                  {"round_gradient", round_case},
                                  {"cast_parameters", cast_case},
+                                 {"encode_wire", encode_wire_case},
+                                 {"decode_wire", decode_wire_case},
+                                 {"sum_wire", sum_wire_case},
                                  {"fill_zero", fill_case},
                                  {"norm_partials", norm_partials_case}}) {
     makers.push_back(

@@ -43,8 +43,9 @@ KernelTable make_timed_kernels() {
                &Table::gelu_backward, &Table::add, &Table::scale, &Table::row_squares,
                &Table::norm_along>(table);
   time_kernels<KernelPart::kOther, &Table::accumulate_gradient, &Table::round_gradient,
-               &Table::fill_zero, &Table::cast_parameters, &Table::embedding_forward,
-               &Table::embedding_backward, &Table::add_positions, &Table::norm_partials>(table);
+               &Table::encode_wire, &Table::decode_wire, &Table::sum_wire, &Table::fill_zero,
+               &Table::cast_parameters, &Table::embedding_forward, &Table::embedding_backward,
+               &Table::add_positions, &Table::norm_partials>(table);
   return table;
 }
 

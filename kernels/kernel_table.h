@@ -9,6 +9,7 @@
 #include "kernels/expert_ops.h"
 #include "kernels/kernel_context.h"
 #include "kernels/quantized_matrix.h"
+#include "kernels/wire_ops.h"
 #include "memory/tensor.h"
 
 // The seam to compute. Every op is a pure function of its arguments: it never allocates device or
@@ -393,6 +394,9 @@ struct KernelTable {
   void (*scale_columns)(const KernelContext&, const ScaleColumns&);
   void (*accumulate_gradient)(const KernelContext&, const AccumulateGradient&);
   void (*round_gradient)(const KernelContext&, const RoundGradient&);
+  void (*encode_wire)(const KernelContext&, const EncodeWire&);
+  void (*decode_wire)(const KernelContext&, const DecodeWire&);
+  void (*sum_wire)(const KernelContext&, const SumWire&);
   void (*fill_zero)(const KernelContext&, const FillZero&);
   void (*cast_parameters)(const KernelContext&, const CastParameters&);
   void (*dequantize)(const KernelContext&, const Dequantize&);

@@ -18,6 +18,7 @@
 #include "kernels/cpu/cpu_quantized.h"
 #include "kernels/cpu/cpu_rope.h"
 #include "kernels/cpu/cpu_router.h"
+#include "kernels/cpu/cpu_wire.h"
 
 namespace terrace {
 namespace {
@@ -49,6 +50,9 @@ constexpr KernelTable kCpuKernels = {
     .scale_columns = cpu_scale_columns,
     .accumulate_gradient = cpu_accumulate_gradient,
     .round_gradient = cpu_round_gradient,
+    .encode_wire = cpu_encode_wire,
+    .decode_wire = cpu_decode_wire,
+    .sum_wire = cpu_sum_wire,
     .fill_zero = cpu_fill_zero,
     .cast_parameters = cpu_cast_parameters,
     .dequantize = cpu_dequantize,

@@ -25,6 +25,7 @@
 #include "kernels/shared/norm_sums.h"
 #include "kernels/shared/rope.h"
 #include "kernels/shared/router.h"
+#include "kernels/shared/wire.h"
 
 // The table of all block kernels, for a Launcher.
 namespace terrace::shared {
@@ -99,6 +100,9 @@ inline constexpr KernelTable kUnnamedKernels = {
     .scale_columns = K::template run<ScaleColumns, scale_columns<L>>,
     .accumulate_gradient = K::template run<AccumulateGradient, accumulate_gradient<L>>,
     .round_gradient = K::template run<RoundGradient, round_gradient<L>>,
+    .encode_wire = K::template run<EncodeWire, encode_wire<L>>,
+    .decode_wire = K::template run<DecodeWire, decode_wire<L>>,
+    .sum_wire = K::template run<SumWire, sum_wire<L>>,
     .fill_zero = K::template run<FillZero, fill_zero<L>>,
     .cast_parameters = K::template run<CastParameters, cast_parameters<L>>,
     .dequantize = K::template run<Dequantize, dequantize<L>>,

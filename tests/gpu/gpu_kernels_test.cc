@@ -155,6 +155,7 @@ TEST_P(GpuKernels, Attention) { expect_all(attention_cases(GetParam())); }
 TEST_P(GpuKernels, LongAttention) { expect_all(long_attention_cases(GetParam())); }
 TEST_P(GpuKernels, Activation) { expect_all(activation_cases(GetParam())); }
 TEST_P(GpuKernels, Elementwise) { expect_all(elementwise_cases(GetParam())); }
+TEST_P(GpuKernels, Wire) { expect_all(wire_cases(GetParam())); }
 TEST_P(GpuKernels, Embedding) { expect_all(embedding_cases(GetParam())); }
 TEST_P(GpuKernels, HeadLoss) { expect_all_products(head_loss_cases(GetParam())); }
 TEST_P(GpuKernels, HeadPart) { expect_all_products(head_part_cases(GetParam())); }

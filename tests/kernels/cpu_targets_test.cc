@@ -47,6 +47,7 @@ TEST_P(CpuTargets, RopeHasTheSameBits) { expect_same_on_every_target(rope_cases(
 TEST_P(CpuTargets, ElementwiseOpsHaveTheSameBits) {
   expect_same_on_every_target(elementwise_cases(GetParam()));
 }
+TEST_P(CpuTargets, WireOpsHaveTheSameBits) { expect_same_on_every_target(wire_cases(GetParam())); }
 TEST_P(CpuTargets, EmbeddingsHaveTheSameBits) {
   expect_same_on_every_target(embedding_cases(GetParam()));
 }

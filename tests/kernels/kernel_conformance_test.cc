@@ -32,6 +32,7 @@ TEST_P(KernelConformance, Rope) { expect_all(rope_cases); }
 TEST_P(KernelConformance, Attention) { expect_all(attention_cases); }
 TEST_P(KernelConformance, Activation) { expect_all(activation_cases); }
 TEST_P(KernelConformance, Elementwise) { expect_all(elementwise_cases); }
+TEST_P(KernelConformance, Wire) { expect_all(wire_cases); }
 TEST_P(KernelConformance, Embedding) { expect_all(embedding_cases); }
 TEST_P(KernelConformance, HeadLoss) { expect_all(head_loss_cases); }
 TEST_P(KernelConformance, HeadPart) { expect_all(head_part_cases); }

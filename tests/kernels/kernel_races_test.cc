@@ -55,6 +55,7 @@ TEST_P(KernelRaces, Norm) { expect_none(norm_cases(GetParam())); }
 TEST_P(KernelRaces, Rope) { expect_none(rope_cases(GetParam())); }
 TEST_P(KernelRaces, Activation) { expect_none(activation_cases(GetParam())); }
 TEST_P(KernelRaces, Elementwise) { expect_none(elementwise_cases(GetParam())); }
+TEST_P(KernelRaces, Wire) { expect_none(wire_cases(GetParam())); }
 TEST_P(KernelRaces, Embedding) { expect_none(embedding_cases(GetParam())); }
 TEST_P(KernelRaces, HeadLoss) { expect_none(head_loss_cases(GetParam())); }
 TEST_P(KernelRaces, Attention) { expect_none(attention_cases(GetParam())); }

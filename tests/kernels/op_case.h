@@ -164,6 +164,7 @@ std::vector<IgnoredOption> ignored_attention_options(DType compute);
 std::vector<OpCase> library_attention_cases(DType compute, GroupSums group_sums);
 std::vector<OpCase> activation_cases(DType compute);
 std::vector<OpCase> elementwise_cases(DType compute);
+std::vector<OpCase> wire_cases(DType compute);
 std::vector<OpCase> embedding_cases(DType compute);
 std::vector<OpCase> head_loss_cases(DType compute);
 std::vector<OpCase> head_part_cases(DType compute);

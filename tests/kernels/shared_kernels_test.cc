@@ -38,6 +38,7 @@ TEST_P(SharedKernels, Norm) { expect_all(norm_cases(GetParam())); }
 TEST_P(SharedKernels, Rope) { expect_all(rope_cases(GetParam())); }
 TEST_P(SharedKernels, Activation) { expect_all(activation_cases(GetParam())); }
 TEST_P(SharedKernels, Elementwise) { expect_all(elementwise_cases(GetParam())); }
+TEST_P(SharedKernels, Wire) { expect_all(wire_cases(GetParam())); }
 TEST_P(SharedKernels, Embedding) { expect_all(embedding_cases(GetParam())); }
 
 TEST_P(SharedKernels, HeadLoss) {

@@ -118,6 +118,18 @@ void visit(RoundGradient& op, Move&& move) {
   move(op.source, op.target);
 }
 template <typename Move>
+void visit(EncodeWire& op, Move&& move) {
+  move(op.source, op.codes, op.errors);
+}
+template <typename Move>
+void visit(DecodeWire& op, Move&& move) {
+  move(op.codes, op.target);
+}
+template <typename Move>
+void visit(SumWire& op, Move&& move) {
+  move(op.codes, op.target);
+}
+template <typename Move>
 void visit(FillZero& op, Move&& move) {
   move(op.target);
 }
@@ -346,6 +358,9 @@ constexpr KernelTable kQueuedOps = {
     .scale_columns = queued<ScaleColumns, &T::scale_columns>,
     .accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>,
     .round_gradient = queued<RoundGradient, &T::round_gradient>,
+    .encode_wire = queued<EncodeWire, &T::encode_wire>,
+    .decode_wire = queued<DecodeWire, &T::decode_wire>,
+    .sum_wire = queued<SumWire, &T::sum_wire>,
     .fill_zero = queued<FillZero, &T::fill_zero>,
     .cast_parameters = queued<CastParameters, &T::cast_parameters>,
     .dequantize = queued<Dequantize, &T::dequantize>,
