@@ -144,7 +144,7 @@ std::string cost_text(const BenchCost& cost, const BenchOptions& options,
   }
   if (!options.time_limit_s) return text + "; --time-limit SECONDS ends it earlier";
   text += fmt::format("; ends after {:g} s", *options.time_limit_s);
-  if (options.hurried) text += ", with what it has measured by then";
+  if (options.hurried) text += ", with the results so far";
   return text;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "bench/bench_report.h"
+#include "bench/collective_table.h"
 #include "bench/figure_text.h"
 
 namespace terrace {
@@ -131,8 +132,13 @@ std::string bench_table(const BenchReport& report) {
   std::string text = "Medians of interleaved rounds.\n";
   for (const DrivePlace& place : report.run.drives) text += wrapped(drive_text(place), 0);
   const std::string titles[] = {"value", "lowest", "highest", "limit", "ratio ", "unit"};
-  text += row("result", titles);
-  for (const BenchResult& result : report.results) text += result_lines(result);
+  std::string rows;
+  for (const BenchResult& result : report.results) {
+    // With many sizes, the tables of rates say enough.
+    if (!report.options.sizes || !is_in_rate_table(result)) rows += result_lines(result);
+  }
+  if (!rows.empty() || report.results.empty()) text += row("result", titles) + rows;
+  text += rate_tables(report.results);
   if (report.run.cut) text += wrapped(cut_text(report.run), 0);
   if (report.comparison) text += "\n" + comparison_table(*report.comparison);
   return text;

@@ -14,36 +14,7 @@ set -euo pipefail
 program=$(realpath "$1")
 model=$2
 text=$(realpath "$3")
-work=$(mktemp -d)
-group=
-clean() {
-  [[ -z $group ]] || rmdir "$group" 2>/dev/null || true
-  rm -rf "$work"
-}
-trap clean EXIT
-skip() {
-  echo "skipped: $1" >&2
-  exit 77
-}
-
-command -v mpirun >/dev/null || skip "there is no mpirun"
-for parent in /sys/fs/cgroup/cpu /sys/fs/cgroup; do
-  group="$parent/terrace-half-$$"
-  mkdir "$group" 2>/dev/null || continue
-  if echo 50000 2>/dev/null >"$group/cpu.cfs_quota_us" || echo "50000 100000" 2>/dev/null >"$group/cpu.max"; then
-    break
-  fi
-  rmdir "$group"
-  group=
-done
-[[ -n $group ]] || skip "no group can be given a quota of processor time"
-
-cat >"$work/at-half" <<END
-#!/usr/bin/env bash
-echo \$\$ >"$group/cgroup.procs"
-exec "\$@"
-END
-chmod +x "$work/at-half"
+. "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/half_core.sh"
 
 # Micro-batches of a step on each rank, if they are equal.
 each=6
@@ -54,10 +25,6 @@ train() {
   "$program" train --model "$model" --init random --data "$text" --tokenizer bytes --sequence-length 256 \
     --precision fp32 --max-steps 6 --validation-fraction 0 --threads 1 --host-memory 1GiB --progress off \
     --checkpoint-every 1000 --run-dir "$work/$name" "$@"
-}
-median() {
-  sed -E 's/.*"step_s":([^,]*),.*/\1/' "$work/$1/metrics.jsonl" | tail -n +2 | sort -g |
-    awk '{ rows[NR] = $1 } END { print NR % 2 ? rows[(NR + 1) / 2] : (rows[NR / 2] + rows[NR / 2 + 1]) / 2 }'
 }
 waiting() { grep -oE 'rank [0-9]+ makes the others wait.*|for no one rank most' "$work/$1.log" | tail -1; }
 

@@ -14,20 +14,28 @@
 // another.
 namespace terrace {
 
-enum class StateClass : std::uint8_t { kParameters, kGradients, kOptimizer, kActivations };
-inline constexpr std::size_t kStateClassCount = 4;
+enum class StateClass : std::uint8_t {
+  kParameters,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kErrors,  // what the codes of gradients have lost on the way between ranks (kernels/wire_ops.h)
+};
+inline constexpr std::size_t kStateClassCount = 5;
 
 // The part of a step that uses a state, and so which units have it. States are listed by how long a
 // step can do without them, the longest first. Where a tier lacks room, states give way in this
 // order.
 enum class StateUse : std::uint8_t {
   kUpdate,      // only the update reads and writes it; trained units
+  kReduce,      // only the reduction of gradients over ranks does; trained units
   kGradient,    // made by the backward, used up by the update; trained units
   kEveryPass,   // forward and backward of each micro-batch; trained and frozen units
   kMicroBatch,  // from the forward of a micro-batch to its backward; blocks
 };
-inline constexpr std::array<StateUse, 4> kStateUses = {StateUse::kUpdate, StateUse::kGradient,
-                                                       StateUse::kEveryPass, StateUse::kMicroBatch};
+inline constexpr std::array<StateUse, 5> kStateUses = {StateUse::kUpdate, StateUse::kReduce,
+                                                       StateUse::kGradient, StateUse::kEveryPass,
+                                                       StateUse::kMicroBatch};
 
 inline constexpr std::int32_t kNeverDivided = std::numeric_limits<std::int32_t>::max();
 
@@ -47,6 +55,7 @@ inline constexpr std::array<StateClassInfo, kStateClassCount> kStateClasses = {{
     {StateClass::kOptimizer, "optimizer state", Account::kOptimizerState, StateUse::kUpdate, 1},
     {StateClass::kActivations, "activations", Account::kActivations, StateUse::kMicroBatch,
      kNeverDivided},
+    {StateClass::kErrors, "gradient errors", Account::kErrors, StateUse::kReduce, kNeverDivided},
 }};
 
 constexpr const StateClassInfo& info_of(StateClass state) {

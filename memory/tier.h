@@ -23,15 +23,17 @@ enum class Account : std::uint8_t {
   kGradients,
   kOptimizerState,
   kActivations,
+  kErrors,     // of coded gradients
   kStaging,    // bytes on their way between tiers
   kWorkspace,  // scratch of kernels, constants, step inputs
   kSlack,      // kept free around transfers: left by a budget, not needed by a step
 };
-inline constexpr std::size_t kAccountCount = 7;
+inline constexpr std::size_t kAccountCount = 8;
 
 constexpr std::string_view name_of(Account account) {
   constexpr std::array<std::string_view, kAccountCount> kNames = {
-      "parameters", "gradients", "optimizer_state", "activations", "staging", "workspace", "slack"};
+      "parameters",      "gradients", "optimizer_state", "activations",
+      "gradient_errors", "staging",   "workspace",       "slack"};
   return kNames.at(static_cast<std::size_t>(account));
 }
 

@@ -68,9 +68,9 @@ struct CommunicatorOptions {
 //
 // Streams. Communicators of host memory (self, threads, MPI, sockets) ignore `stream`. They
 // block the calling thread, which is the lane's thread, until the call is complete, and return when
-// the rank's own buffers may be read and written again. Communicators of device memory (NCCL) enqueue
-// on `stream` and return. If such a call is ended later, the stream still goes on; abort_reason()
-// reports the end.
+// the rank's own buffers may be read and written again. Communicators of device memory (NCCL)
+// enqueue on `stream` and return. If such a call is ended later, the stream still goes on;
+// abort_reason() reports the end.
 //
 // Numerics. Sums and maxima are taken in rank order, ((0 + 1) + 2) + ..., element by element,
 // wherever the ranks run (NCCL: in NCCL's own order). bf16 and fp16 are added in fp32 over all

@@ -138,14 +138,14 @@ fi
 part "tests ($release_tests)" run_ctest "$release_tests"
 if $runs_all; then
   part "build debug" ./tools/build.sh debug tests_sanitized
-  # This reads the unity sources that the debug build has put together.
-  gate "clang-tidy" clang-tidy-19 ./tools/check_tidy.sh
   part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest debug
   if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} || -x $cuda_home/bin/nvcc ]]; then
     part "build cuda, and its tests" cuda_tests
   else
     printf '\n== build cuda: left out, there is no nvcc here\n'
   fi
+  # This reads the unity sources that the debug build has put together.
+  timely 62 "clang-tidy" gate "clang-tidy" clang-tidy-19 ./tools/check_tidy.sh
   timely 62 "tests under ThreadSanitizer, and their build" tsan_tests
   timely 70 "fuzzers" gate "fuzzers" clang++-19 ./tools/fuzz.sh
 fi

@@ -54,6 +54,7 @@ constexpr auto kWithoutEffect = std::to_array<std::string_view>({"stop_after_ste
                                                                  "place_gradients",
                                                                  "place_optimizer",
                                                                  "place_activations",
+                                                                 "place_gradient_errors",
                                                                  "early_stopping_patience"});
 
 // Returns the number of data-parallel ranks of a run of threads, from its options.

@@ -130,6 +130,24 @@ void check_weights(const DataOptions& data) {
                     "give one weight for each path");
 }
 
+void check_error_feedback(const TrainOptions& options) {
+  const StepOptions& step = options.step;
+  if (step.error_feedback.value_or(false) && step.gradient_wire == WireForm::kPlain) {
+    throw ConfigError("--error-feedback on: plain gradients lose nothing between ranks",
+                      "give --gradient-wire-dtype int8 or int4, or leave it out");
+  }
+  if (!step.error_feedback.value_or(true) && step.gradient_wire == WireForm::kInt4) {
+    throw ConfigError(
+        "--error-feedback off with --gradient-wire-dtype int4: without it 4 bits lose too much of "
+        "the gradients",
+        "leave it out, or give --gradient-wire-dtype int8");
+  }
+  if (options.tiers.places[StateClass::kErrors] != Placement::kAuto && !step.keeps_errors()) {
+    throw ConfigError("--place-gradient-errors without error feedback: no errors are kept",
+                      "give --error-feedback on, or leave it out");
+  }
+}
+
 void check_places(const TierOptions& tiers) {
   for (const StateClassInfo& info : kStateClasses) {
     const Placement placement = tiers.places[info.state];
@@ -231,6 +249,7 @@ void check_options(const TrainOptions& options, CommandUse use,
   check_best(options.run);
   check_weights(options.data);
   check_places(options.tiers);
+  check_error_feedback(options);
   check_parallelism(options.step);
   check_lora(options.model);
   const bool prints_only = options.run.dry_run || use == CommandUse::kPlan;

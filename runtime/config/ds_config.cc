@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -348,6 +349,17 @@ class DsSettings {
     if (is_log) keys_.note("the warm-up is linear", "scheduler.params.warmup_type");
   }
 
+  // DeepSpeed has 8 bits for weights and 4 for gradients.
+  struct Quantized {
+    const char* key;
+    const char* flag;
+    const char* form;
+  };
+  static constexpr std::array<Quantized, 2> kQuantized = {{
+      {"zero_optimization.zero_quantized_weights", "parameter-wire-dtype", "int8"},
+      {"zero_optimization.zero_quantized_gradients", "gradient-wire-dtype", "int4"},
+  }};
+
   void zero() {
     take("zero_optimization.stage", "zero-stage");
     for (const char* at :
@@ -362,6 +374,9 @@ class DsSettings {
     if (has_hpz && has_mics) {
       keys_.refuse("zero_optimization.mics_shard_size",
                    "give it or zero_hpz_partition_size, not both");
+    }
+    for (const auto& [at, flag, form] : kQuantized) {
+      if (is_on(at)) set(flag, at, {form});
     }
     offload("zero_optimization.offload_param", "place-parameters");
     offload("zero_optimization.offload_optimizer", "place-optimizer");

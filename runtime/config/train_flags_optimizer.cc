@@ -15,6 +15,9 @@ constexpr auto kSchedulers = std::to_array<std::string_view>({"cosine", "linear"
 constexpr auto kStateTypes = std::to_array<std::string_view>({"fp32", "bf16", "int8"});
 constexpr auto kMasters = std::to_array<std::string_view>({"auto", "split", "fp32"});
 constexpr auto kGradientTypes = std::to_array<std::string_view>({"fp32", "bf16"});
+// In the order of WireForm.
+constexpr auto kParameterWires = std::to_array<std::string_view>({"plain", "int8"});
+constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
 // In the order of Precision.
 constexpr auto kPrecisions = std::to_array<std::string_view>({"bf16", "fp32", "fp16"});
 
@@ -121,6 +124,27 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      },
      [](const TrainOptions& o) {
        return toml_string(kPrecisions.at(static_cast<std::size_t>(o.precision)));
+     }},
+    {{"gradient-wire-dtype", "Precision", "plain|int8|int4",
+      "Form in which data-parallel ranks send gradients, from ZeRO stage 1 on; int8 and int4 send "
+      "fewer bytes and change results slightly (plain)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.gradient_wire = static_cast<WireForm>(v.choice(kWireForms));
+     },
+     [](const TrainOptions& o) { return toml_string(name_of(o.step.gradient_wire)); }},
+    {{"parameter-wire-dtype", "Precision", "plain|int8",
+      "Form in which data-parallel ranks send parameters that train, with ZeRO stage 3 (plain)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.parameter_wire = static_cast<WireForm>(v.choice(kParameterWires));
+     },
+     [](const TrainOptions& o) { return toml_string(name_of(o.step.parameter_wire)); }},
+    {{"error-feedback", "Precision", "on|off",
+      "Whether each rank keeps what int8 and int4 lose of its gradients, and adds it to its next "
+      "ones: 1 byte per parameter, in any tier (on with int4)"},
+     [](TrainOptions& o, const FlagValue& v) { o.step.error_feedback = v.choice(kSwitches) == 1; },
+     [](const TrainOptions& o) {
+       const std::optional<bool>& is_on = o.step.error_feedback;
+       return is_on ? toml_string(kSwitches.at(*is_on ? 1 : 0)) : std::string{};
      }},
 });
 

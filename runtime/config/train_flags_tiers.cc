@@ -26,6 +26,8 @@ constexpr std::array<PlaceFlag, kStateClassCount> kPlaceFlags = {{
     {"place-gradients", "Where finished gradients live (auto)"},
     {"place-optimizer", "Where the optimizer state lives (auto)"},
     {"place-activations", "Where activations wait for the backward pass (auto)"},
+    {"place-gradient-errors",
+     "Where the errors of gradient codes live, with --error-feedback (auto)"},
 }};
 static_assert(!kPlaceFlags.back().name.empty(), "a state without a flag");
 

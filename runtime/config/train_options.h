@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/quantized_matrix.h"
+#include "kernels/wire_forms.h"
 #include "memory/state_class.h"
 #include "offload/nvme_store.h"
 #include "optim/lr_schedule.h"
@@ -176,7 +177,13 @@ struct StepOptions {
   bool measures_stage_speeds = false;
   std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
   ZeroPartition zero_partition = ZeroPartition::kAll;
-  std::optional<int> island_ranks;  // data-parallel ranks; unset: of a host
+  WireForm gradient_wire = WireForm::kPlain;   // in which data-parallel ranks send gradients
+  WireForm parameter_wire = WireForm::kPlain;  // in which they send parameters
+  std::optional<bool> error_feedback;          // unset: with int4 gradients
+  std::optional<int> island_ranks;             // data-parallel ranks; unset: of a host
+
+  // Returns whether ranks keep what the codes of their gradients lose.
+  bool keeps_errors() const { return error_feedback.value_or(gradient_wire == WireForm::kInt4); }
 };
 
 struct RankOptions {

@@ -18,6 +18,12 @@ DType sum_type(const Op& op, const StepModel& model) {
   return op.account == Account::kGradients ? DType::kF32 : model.compute_type;
 }
 
+// Returns whether an op gathers codes of parameters.
+bool gathers_codes(const Op& op, const StepModel& model) {
+  return op.kind == OpKind::kAllGather && op.account == Account::kParameters &&
+         model.codes_parameters() && op.chunk < model.trained_chunks(op.group);
+}
+
 }  // namespace
 
 void ExchangeBodies::run(const Op& op, const RunInput& input, NativeStream stream) const {
@@ -27,11 +33,14 @@ void ExchangeBodies::run(const Op& op, const RunInput& input, NativeStream strea
     case OpKind::kSend:
     case OpKind::kReceive:
       return pass_between_stages(op, stream);
+    case OpKind::kAllToAll:
+      return pass_codes(op, stream);
     default:
       TERRACE_CHECK(op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter ||
                     op.kind == OpKind::kAllGather);
       if (op.lane == Lane::kTensor) return tensor_collective(op, stream);
       if (op.lane != Lane::kCollective) return island_gather(op, stream);
+      if (gathers_codes(op, model_)) return pass_codes(op, stream);
       return collective(op, stream);
   }
 }
@@ -51,6 +60,14 @@ void ExchangeBodies::island_gather(const Op& op, NativeStream stream) const {
     ranks.all_gather(view(target.subspan(i * gathered, gathered)),
                      view(source.subspan(i * piece, piece)), stream);
   }
+}
+
+void ExchangeBodies::pass_codes(const Op& op, NativeStream stream) const {
+  const TensorView source = view(bytes_.of(*op.find(Role::kSource)));
+  const TensorView target = view(bytes_.of(*op.find(Role::kTarget)));
+  Communicator& ranks = communicator_for(ranks_.data, *op.find(Role::kSource));
+  if (op.kind == OpKind::kAllToAll) return ranks.all_to_all(target, source, stream);
+  ranks.all_gather(target, source, stream);
 }
 
 void ExchangeBodies::collective(const Op& op, NativeStream stream) const {

@@ -21,6 +21,8 @@ class ExchangeBodies {
 
  private:
   void collective(const Op& op, NativeStream stream) const;
+  // Passes codes between data-parallel ranks, as bytes.
+  void pass_codes(const Op& op, NativeStream stream) const;
   void island_gather(const Op& op, NativeStream stream) const;
   void tensor_collective(const Op& op, NativeStream stream) const;
   void pass_between_stages(const Op& op, NativeStream stream) const;

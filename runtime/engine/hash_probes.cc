@@ -23,6 +23,8 @@ HashedOp hashed_op(const Op& op) {
       return HashedOp::kRound;
     case OpKind::kAllReduce:
     case OpKind::kReduceScatter:
+    case OpKind::kEncode:
+    case OpKind::kDecodeSum:
       return HashedOp::kReduce;
     case OpKind::kNormPartials:
       return HashedOp::kNormPartials;
@@ -96,7 +98,8 @@ HashProbes::Written HashProbes::written_by(const Op& op, const Access& access) {
 void HashProbes::note_writers() {
   for (std::size_t op = 0; op < ops_.size(); ++op) {
     const Op& of = program_.ops[op];
-    const bool is_reduce = hashed_op(of) == HashedOp::kReduce && of.lane == Lane::kCollective;
+    const bool is_reduce = of.kind == OpKind::kDecodeSum ||
+                           (hashed_op(of) == HashedOp::kReduce && of.lane == Lane::kCollective);
     if (is_reduce) ++reduces_[{of.group, of.chunk}];
     for (const Access& write : of.writes) {
       last_writer_[written_by(of, write)] = op;
@@ -117,6 +120,10 @@ void HashProbes::add_op(const Op& op) {
     case OpKind::kAllReduce:
     case OpKind::kReduceScatter:
       return add_reduce(op);
+    case OpKind::kEncode:
+      return add_encode(op);
+    case OpKind::kDecodeSum:
+      return add_sum_over_ranks(op);
     case OpKind::kNormPartials:
       return add_norm_partials(op);
     case OpKind::kNormFinish:
@@ -339,15 +346,27 @@ void HashProbes::add_round(const Op& op) {
 
 void HashProbes::add_reduce(const Op& op) {
   if (op.lane != Lane::kCollective) return;  // of the units of tensor-parallel ranks
-  const std::size_t bytes = size_of(model_.gradient_type);
+  add_own_sum(op, size_of(model_.gradient_type));
+  add_sum_over_ranks(op);
+}
+
+void HashProbes::add_encode(const Op& op) {
+  if (op.account == Account::kGradients) add_own_sum(op, sizeof(float));
+}
+
+void HashProbes::add_own_sum(const Op& op, std::size_t element_bytes) {
   HashKey key = key_of(op);
   key.value = "gradient";
   add(key, *op.find(Role::kSource),
-      {0, static_cast<std::size_t>(model_.chunk_size(op.group, op.chunk)) * bytes});
+      {0, static_cast<std::size_t>(model_.chunk_size(op.group, op.chunk)) * element_bytes});
+}
+
+void HashProbes::add_sum_over_ranks(const Op& op) {
+  HashKey key = key_of(op);
   key.is_output = true;
   key.value = "gradient over ranks";
   const Access& target = *op.find(Role::kTarget);
-  add(key, target, own_part(op, target, bytes));
+  add(key, target, own_part(op, target, size_of(model_.gradient_type)));
 }
 
 void HashProbes::add_norm_partials(const Op& op) {

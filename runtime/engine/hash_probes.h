@@ -78,6 +78,9 @@ class HashProbes {
   void add_accumulate(const Op& op);
   void add_round(const Op& op);
   void add_reduce(const Op& op);
+  void add_encode(const Op& op);
+  void add_own_sum(const Op& op, std::size_t element_bytes);
+  void add_sum_over_ranks(const Op& op);
   void add_norm_partials(const Op& op);
   void add_norm(const Op& op);
   void add_update(const Op& op);

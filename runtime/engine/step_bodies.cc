@@ -4,6 +4,7 @@
 
 #include "base/failure_text.h"
 #include "kernels/cpu/parallel_blocks.h"
+#include "runtime/step/coded_exchange.h"
 #include "runtime/step/homes.h"
 
 namespace terrace {
@@ -24,13 +25,19 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
              gradients_),
       exchanges_(bytes_, computation.model, ranks) {}
 
+bool StepBodies::is_on_host(const Op& op) const {
+  if (op.lane != Lane::kCode) return op.lane == Lane::kUpdate;
+  return !codes_on_device(bytes_.program, op);
+}
+
 const LaneKernels& StepBodies::kernels_of(const Op& op) const {
-  return op.lane == Lane::kUpdate ? host_kernels_ : device_kernels_;
+  return is_on_host(op) ? host_kernels_ : device_kernels_;
 }
 
 KernelContext StepBodies::context_for(const Op& op, NativeStream stream) const {
   KernelContext context;
   context.workers = op.lane == Lane::kUpdate ? &update_workers_ : &compute_workers_;
+  if (op.lane == Lane::kCode) context.workers = &code_workers_;
   context.stream = stream;
   context.products = kernels_of(op).products;
   context.attention = kernels_of(op).attention;
@@ -45,9 +52,15 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
       return accumulate(op, stream);
     case OpKind::kRoundGradient:
       return round_gradient(op, stream);
+    case OpKind::kEncode:
+      return encode(op, stream);
+    case OpKind::kDecode:
+    case OpKind::kDecodeSum:
+      return decode(op, stream);
     case OpKind::kAllReduce:
     case OpKind::kReduceScatter:
     case OpKind::kAllGather:
+    case OpKind::kAllToAll:
     case OpKind::kGatherSums:
     case OpKind::kSend:
     case OpKind::kReceive:
@@ -71,21 +84,49 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
   }
 }
 
-TensorView StepBodies::gradient_view(const Access& access) const {
-  const DType type = model_.gradient_type;
+TensorView StepBodies::typed_view(const Access& access, DType type) const {
   return view(bytes_.of(access).data(), type,
               static_cast<std::int64_t>(access.size_bytes / size_of(type)));
 }
 
-TensorView StepBodies::sum_view(const Access& access) const {
-  return view(bytes_.of(access).data(), DType::kF32,
-              static_cast<std::int64_t>(access.size_bytes / sizeof(float)));
+TensorView StepBodies::rows_view(const Access& access, std::int64_t rows) const {
+  return view(bytes_.of(access).data(), DType::kU8, rows,
+              static_cast<std::int64_t>(access.size_bytes) / rows);
 }
 
 void StepBodies::round_gradient(const Op& op, NativeStream stream) {
   kernels_of(op).table->round_gradient(
       context_for(op, stream),
       {sum_view(*op.find(Role::kSource)), gradient_view(*op.find(Role::kTarget))});
+}
+
+// Gradients are encoded in a part for each rank. A rank encodes only its own part of parameters.
+void StepBodies::encode(const Op& op, NativeStream stream) {
+  const bool is_gradient = op.account == Account::kGradients;
+  const DType type = is_gradient ? DType::kF32 : model_.parameter_type(op.group);
+  const std::int64_t parts = is_gradient ? model_.zero.ranks : 1;
+  EncodeWire encode{.form = is_gradient ? model_.wire.gradients : model_.wire.parameters,
+                    .source = typed_view(*op.find(Role::kSource), type),
+                    .codes = rows_view(*op.find(Role::kTarget), parts),
+                    .errors = {}};
+  const Access* const errors = op.find(Role::kErrors);
+  if (errors != nullptr) {  // whose home is rounded up
+    const std::size_t bytes = coded_bytes(WireForm::kInt8, encode.source.elements());
+    encode.errors = view(bytes_.of(*errors).data(), DType::kU8, static_cast<std::int64_t>(bytes));
+  }
+  kernels_of(op).table->encode_wire(context_for(op, stream), encode);
+}
+
+void StepBodies::decode(const Op& op, NativeStream stream) {
+  const TensorView codes = rows_view(*op.find(Role::kSource), model_.zero.ranks);
+  const Access& target = *op.find(Role::kTarget);
+  if (op.kind == OpKind::kDecodeSum) {
+    return kernels_of(op).table->sum_wire(context_for(op, stream),
+                                          {model_.wire.gradients, codes, gradient_view(target)});
+  }
+  kernels_of(op).table->decode_wire(
+      context_for(op, stream),
+      {model_.wire.parameters, codes, typed_view(target, model_.parameter_type(op.group))});
 }
 
 void StepBodies::accumulate(const Op& op, NativeStream stream) {

@@ -60,10 +60,17 @@ class StepBodies final : public OpBodies {
   void release_norm() { norms_.release(); }
 
  private:
+  TensorView typed_view(const Access& access, DType type) const;
+  // Returns the view of rows of codes.
+  TensorView rows_view(const Access& access, std::int64_t rows) const;
   // Return the view of a finished gradient, and of a sum over micro-batches.
-  TensorView gradient_view(const Access& access) const;
-  TensorView sum_view(const Access& access) const;
+  TensorView gradient_view(const Access& access) const {
+    return typed_view(access, model_.gradient_type);
+  }
+  TensorView sum_view(const Access& access) const { return typed_view(access, DType::kF32); }
   void round_gradient(const Op& op, NativeStream stream);
+  void encode(const Op& op, NativeStream stream);
+  void decode(const Op& op, NativeStream stream);
   void accumulate(const Op& op, NativeStream stream);
   void norm_partials(const Op& op, const TensorView& gradient, NativeStream stream);
   void update(const Op& op, NativeStream stream);
@@ -71,6 +78,7 @@ class StepBodies final : public OpBodies {
                     const ParameterUpdate& whole, NativeStream stream);
   void update_with_checksums(const UpdateRule& rule, const ParameterUpdate& update,
                              const UpdateChecksums::Parts& parts);
+  bool is_on_host(const Op& op) const;
   const LaneKernels& kernels_of(const Op& op) const;
   KernelContext context_for(const Op& op, NativeStream stream) const;
 
@@ -81,6 +89,8 @@ class StepBodies final : public OpBodies {
   const LaneKernels host_kernels_;
   WorkerArena& compute_workers_;
   WorkerArena& update_workers_;
+  mutable WorkerArena code_workers_{
+      1};  // serves the code lane: one thread, which leaves cores to compute
   const StepRanks ranks_;
   const UpdateChecksums update_checksums_;
   GivenUpUpdates gradients_;

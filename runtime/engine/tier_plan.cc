@@ -11,6 +11,7 @@
 #include "base/usage_error.h"
 #include "runtime/engine/noise_check.h"
 #include "runtime/engine/unit_check.h"
+#include "runtime/engine/wire_check.h"
 #include "runtime/step/task_order.h"
 #include "runtime/step/verify.h"
 #include "runtime/step/verify_stages.h"
@@ -93,6 +94,8 @@ StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& opt
   model.tasks = options.schedule;
   model.measures_noise = options.measures_gradient_noise && options.trains;
   check_noise(model, options);
+  if (options.trains) model.wire = options.wire;
+  check_wire(model, options);
   return model;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "kernels/wire_forms.h"
 #include "offload/nvme_store.h"
 #include "parallel/zero_partition.h"
 #include "runtime/engine/compute_backend.h"
@@ -51,6 +52,7 @@ struct TierRuntimeOptions {
   std::int32_t zero_stage = 0;  // what data-parallel ranks share out
   // Over which of them; with islands in the shape of the ranks.
   ZeroPartition zero_partition = ZeroPartition::kAll;
+  WireForms wire;  // of gradients and parameters between data-parallel ranks
   // Whether steps also measure the gradient of a small batch (StepResult::small_batch), from which
   // the gradient noise scale follows. It changes no bit of the training.
   bool measures_gradient_noise = false;

@@ -85,6 +85,7 @@ void TierRuntime::check_same_options() const {
   if (model.state_format == wanted && has_formats &&
       model.gradient_type == options_.gradient_type &&
       model.measures_noise == (options_.measures_gradient_noise && options_.trains) &&
+      (model.wire == options_.wire || !options_.trains) &&
       plan_.training.policy.updates_wait_for_norm == waits &&
       model.zero.stage == options_.zero_stage && model.zero.partition == options_.zero_partition &&
       model.zero.islands == options_.ranks.shape.islands) {
@@ -92,7 +93,7 @@ void TierRuntime::check_same_options() const {
   }
   throw UsageError(
       "the plan was made with other options for the optimizer, gradient_type, zero_stage, "
-      "zero_partition or measures_gradient_noise",
+      "zero_partition, wire or measures_gradient_noise",
       "plan with the same options as the runtime");
 }
 

@@ -88,7 +88,33 @@ void narrow_slot(std::span<const float> exact, std::byte* out) {
   }
 }
 
+// Calls visit() with each chunk that has errors on this rank, and the byte at which they begin.
+void for_each_error_chunk(
+    const StepModel& model,
+    FunctionRef<void(std::int32_t group, std::int64_t chunk, std::size_t begin)> visit) {
+  std::size_t begin = 0;
+  for (std::int32_t group = 0; group < model.group_count(); ++group) {
+    if (!model.has_home(StateClass::kErrors, group)) continue;
+    const std::int64_t chunks = model.home_chunks(StateClass::kErrors, group);
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      visit(group, chunk, begin);
+      begin += model.home_bytes(StateClass::kErrors, group, chunk);
+    }
+  }
+}
+
 }  // namespace
+
+std::size_t errors_bytes(const StepModel& model, std::int32_t stage) {
+  std::size_t bytes = 0;
+  if (!model.keeps_errors()) return bytes;
+  for (std::int32_t group = 0; group < model.group_count(); ++group) {
+    if (!model.group_trains(group) || model.stage_of(model.owner(group)) != stage) continue;
+    const std::int64_t chunks = model.home_chunks(StateClass::kErrors, group);
+    bytes += model.home_offset(StateClass::kErrors, group, chunks);
+  }
+  return bytes;
+}
 
 void UnitState::fill(const FillSource& source, WorkerArena& workers, FillProgress progress) {
   slots_ = source.slots;
@@ -99,13 +125,42 @@ void UnitState::fill(const FillSource& source, WorkerArena& workers, FillProgres
   for (std::int32_t group = 0; group < model_.group_count(); ++group) {
     for (std::int64_t chunk = 0; chunk < model_.chunks(group); ++chunk) {
       for (const StateClassInfo& info : kStateClasses) {
-        if (!lasts(info) || !model_.has_home(info.state, group)) continue;
+        if (!model_.has_home(info.state, group)) continue;
         if (chunk >= model_.home_chunks(info.state, group)) continue;
-        fill_home(info.state, source, group, chunk, workers);
+        if (lasts(info)) fill_home(info.state, source, group, chunk, workers);
+        if (info.state == StateClass::kErrors) clear_errors(group, chunk);
       }
       progress(++done, total);
     }
   }
+}
+
+void UnitState::clear_errors(std::int32_t group, std::int64_t chunk) {
+  homes_.write(StateClass::kErrors, group, chunk,
+               [](std::size_t, std::span<std::byte>) { return false; });
+}
+
+void UnitState::read_errors(std::size_t first, std::span<std::byte> out) {
+  TERRACE_CHECK_LE(first + out.size(), errors_bytes());
+  for_each_error_chunk(model_, [&](std::int32_t group, std::int64_t chunk, std::size_t begin) {
+    const std::size_t end = begin + model_.home_bytes(StateClass::kErrors, group, chunk);
+    const std::size_t from = std::max(first, begin);
+    const std::size_t to = std::min(first + out.size(), end);
+    if (from >= to) return;
+    homes_.read(StateClass::kErrors, group, chunk, from - begin,
+                out.subspan(from - first, to - from));
+  });
+}
+
+void UnitState::write_errors(
+    FunctionRef<void(std::size_t first, std::span<std::byte> part)> source) {
+  for_each_error_chunk(model_, [&](std::int32_t group, std::int64_t chunk, std::size_t begin) {
+    homes_.write(StateClass::kErrors, group, chunk,
+                 [&](std::size_t first, std::span<std::byte> part) {
+                   source(begin + first, part);
+                   return true;
+                 });
+  });
 }
 
 std::vector<FieldPart> UnitState::home_parts(StateClass state, std::int32_t group,

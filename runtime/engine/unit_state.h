@@ -46,6 +46,9 @@ struct FieldPart {
   bool exponents = false;
 };
 
+// Returns the bytes of the errors of coded gradients that each rank of a pipeline stage keeps.
+std::size_t errors_bytes(const StepModel& model, std::int32_t stage);
+
 // The training state as flat fp32 sequences per group, whatever tier it lives in and whatever form
 // it is stored in. Used between runs only, by one thread.
 class UnitState {
@@ -72,6 +75,14 @@ class UnitState {
   void read_stored(std::int32_t group, std::int64_t begin, std::span<std::byte> out);
   // Returns the bytes that all reads have read from drives so far: whole blocks.
   std::size_t bytes_read() const { return homes_.bytes_read(); }
+  // Returns the bytes of this rank's errors of coded gradients; 0 where it keeps none. They lie one
+  // behind the other: groups in their order, and chunks within a group.
+  std::size_t errors_bytes() const { return terrace::errors_bytes(model_, model_.pipeline.stage); }
+  // Reads bytes [first, first + out.size()) of the errors, as they are stored.
+  void read_errors(std::size_t first, std::span<std::byte> out);
+  // Replaces all errors. Calls `source` for one part after another, front to back; it sets the
+  // bytes of the part that begins at `first`.
+  void write_errors(FunctionRef<void(std::size_t first, std::span<std::byte> part)> source);
   // Returns whether all of these elements are at home on this rank.
   bool is_here(StateField field, std::int32_t group, ElementSpan elements) const;
 
@@ -84,6 +95,8 @@ class UnitState {
   bool is_left_zero(const FieldPart& part, std::int32_t group) const;
   void fill_home(StateClass state, const FillSource& source, std::int32_t group, std::int64_t chunk,
                  WorkerArena& workers);
+  // Sets the errors of a chunk's codes to zero.
+  void clear_errors(std::int32_t group, std::int64_t chunk);
   const UpdateRule& rule_of(std::int32_t group) const;
   // Returns whether other data-parallel ranks have the same parameters as this one.
   bool has_copies() const { return model_.zero.parts(StateClass::kParameters) < model_.zero.ranks; }

@@ -142,7 +142,8 @@ void check_known(const Machine& machine, const RankSetting& setting, const Progr
     if (lane == Lane::kDownload && machine.devices > 0) need(kDownloadBytesPerS);
     if (lane == Lane::kRead) need(kDriveReadBytesPerS);
     if (lane == Lane::kWrite) need(kDriveWriteBytesPerS);
-    if (lane == Lane::kUpdate && !machine.knows(kUpdateBytesPerS)) need(kHostMemoryBytesPerS);
+    const bool may_be_of_host = lane == Lane::kUpdate || lane == Lane::kCode;
+    if (may_be_of_host && !machine.knows(kUpdateBytesPerS)) need(kHostMemoryBytesPerS);
     if (!is_between_ranks(lane)) continue;
     const AxisGroup group = group_of(traits_of(lane).axis, setting);
     if (crosses_nodes(group)) need(kNetworkBytesPerS);

@@ -25,6 +25,7 @@ enum class Role : std::uint8_t {
   kScalars,
   kLossScale,
   kState,
+  kErrors,  // of a chunk of gradients, in an op that encodes it
   kSource,  // of copies and collectives
   kTarget,
   kSums,           // norm partials and losses of all ranks
@@ -32,6 +33,6 @@ enum class Role : std::uint8_t {
   kRouterSums,     // that a layer of experts leaves of a micro-batch (ComputeModel::router_sums)
   kAllRouterSums,  // of all layers in that micro-batch
 };
-inline constexpr std::size_t kRoleCount = 24;
+inline constexpr std::size_t kRoleCount = 25;
 
 }  // namespace terrace

@@ -25,7 +25,10 @@ std::string_view field_of_option(Option option) {
       "model.experts.balance_coefficient",
       "model.experts.z_coefficient",
       "placement.micro_batches",
-      "measures_gradient_noise"};
+      "measures_gradient_noise",
+      "wire.gradients",
+      "wire.parameters",
+      "wire.keeps_errors"};
   return kFields.at(static_cast<std::size_t>(option));
 }
 

@@ -28,8 +28,11 @@ enum class Option : std::uint8_t {
   kZCoefficient,        // of their z-loss, likewise
   kMicroBatches,        // of a step
   kGradientNoise,       // the option that measures the gradient noise scale
+  kGradientWire,        // of gradients between data-parallel ranks, followed by the form
+  kParameterWire,       // of parameters, likewise
+  kErrorFeedback,       // the option that keeps what the codes of gradients lose
 };
-inline constexpr std::size_t kOptionCount = 20;
+inline constexpr std::size_t kOptionCount = 23;
 
 // Returns the words by which the user who set the options knows this one: "batch.sequences".
 using OptionNames = std::string_view (*)(Option option);

@@ -220,7 +220,8 @@ StepPolicy HomeChoice::fastest(const PolicyKey& key) const {
   };
   const GroupHomes homes{.parameters = home_of(StateClass::kParameters),
                          .gradients = home_of(StateClass::kGradients),
-                         .optimizer = home_of(StateClass::kOptimizer)};
+                         .optimizer = home_of(StateClass::kOptimizer),
+                         .errors = home_of(StateClass::kErrors)};
   const UnitActivations activations{
       .home = home_of(StateClass::kActivations),
       .recompute = request_.recompute.value_or(key.recomputes_first),

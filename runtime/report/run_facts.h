@@ -48,6 +48,21 @@ struct ComputeWaits {
   std::vector<std::pair<std::string, double>> causes;  // lane or "start", and seconds
 };
 
+// How the ranks of a run were divided.
+struct RanksOfRun {
+  std::int64_t ranks = 1;
+  std::int64_t data = 1;
+  std::int64_t islands = 1;
+  std::int64_t tensor = 1;
+  std::int64_t pipeline = 1;
+};
+
+// The micro-batches that --rank-shares gave to each data-parallel rank.
+struct SharesOfRanks {
+  std::vector<double> micro_batches;
+  std::string origin;  // in words: "measured"
+};
+
 // The content of run.json. Texts are as they stand in the file, so they may have any characters.
 struct RunFacts {
   std::string version;
@@ -57,6 +72,8 @@ struct RunFacts {
   std::string program;  // the plan as the console printed it
   std::string reasons;  // JSON text, empty where there is none
   std::vector<TierMemory> memory;
+  std::optional<RanksOfRun> mesh;  // of a run with several ranks
+  std::optional<SharesOfRanks> shares;
   std::optional<PredictedStep> prediction;
   std::optional<MeasuredStart> measured;
   std::optional<ComputeWaits> waits;

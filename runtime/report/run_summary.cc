@@ -50,7 +50,8 @@ constexpr auto kLaneColumns = std::to_array<LaneColumns>({{"compute", ""},
                                                           {"write", "nvme_write_bytes"},
                                                           {"collective", "collective_bytes"},
                                                           {"send_recv", ""},
-                                                          {"update", ""}});
+                                                          {"update", ""},
+                                                          {"code", ""}});
 
 }  // namespace
 

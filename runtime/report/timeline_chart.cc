@@ -71,6 +71,7 @@ std::string_view class_of_lane(std::string_view lane) {
   constexpr auto kKnown = std::to_array<std::string_view>(
       {"compute", "upload", "download", "read", "write", "collective", "tensor", "update"});
   if (lane == "island" || lane == "inter_island") return "collective";
+  if (lane == "code") return "update";
   return std::ranges::find(kKnown, lane) == kKnown.end() ? "message" : lane;
 }
 

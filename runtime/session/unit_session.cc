@@ -66,8 +66,10 @@ UnitSession::UnitSession(UnitSessionOptions options, std::unique_ptr<Log> log)
   if (names_nvme && options_.nvme.directories.empty()) {
     refuse_unit("the state should live on NVMe, but no directory is named", "name one in nvme");
   }
-  const bool is_on_host = std::ranges::all_of(options_.homes.values,
-                                              [](const auto& tier) { return tier == Tier::kHost; });
+  const bool is_on_host = std::ranges::all_of(kStateClasses, [&](const StateClassInfo& info) {
+    const bool is_of_ranks = info.use == StateUse::kReduce;  // and a session has one rank
+    return is_of_ranks || options_.homes[info.state] == Tier::kHost;
+  });
   if (is_on_host && !options_.nvme.directories.empty()) {
     refuse_unit("the state should live on the host, but NVMe directories are named",
                 "leave them out, or set a tier to TERRACE_TIER_AUTO");

@@ -2,9 +2,17 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "base/check.h"
+#include "kernels/wire_ops.h"
 
 namespace terrace {
+namespace {
+
+// Homes are a multiple of this, because drives transfer whole blocks.
+constexpr std::size_t kByteGrain = 4096;
+
+}  // namespace
 
 std::int32_t ChunkedModel::rules() const {
   std::int32_t last = 0;
@@ -71,6 +79,8 @@ std::size_t ChunkedModel::state_bytes(StateClass state, std::int32_t group,
       return static_cast<std::size_t>(elements) * size_of(gradient_type);
     case StateClass::kOptimizer:
       return format_of(group).bytes(elements);
+    case StateClass::kErrors:
+      return round_up(coded_bytes(WireForm::kInt8, elements), kByteGrain);
     case StateClass::kActivations:
       break;
   }

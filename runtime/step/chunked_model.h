@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "kernels/wire_forms.h"
 #include "memory/state_class.h"
 #include "optim/state_format.h"
 #include "parallel/zero_partition.h"
@@ -83,6 +84,7 @@ struct ChunkedModel : ComputeModel {
   std::vector<StateFormat> formats_of_groups;
   std::int64_t chunk_elements = kChunkElements;
   ZeroSharding zero;
+  WireForms wire;  // between data-parallel ranks
 
   ChunkedModel() = default;
   explicit ChunkedModel(ComputeModel model) : ComputeModel(std::move(model)) {}
@@ -110,6 +112,13 @@ struct ChunkedModel : ComputeModel {
   // Returns the number of update rules that groups have.
   std::int32_t rules() const;
   bool rounds_gradients() const { return gradient_type != DType::kF32; }
+  // Returns whether finished gradients are coded on the way between ranks.
+  bool codes_gradients() const { return zero.of_optimizer() && wire.gradients != WireForm::kPlain; }
+  bool keeps_errors() const { return codes_gradients() && wire.keeps_errors; }
+  // Returns whether parameters are coded where they are gathered for a pass.
+  bool codes_parameters() const {
+    return zero.of_parameters() && wire.parameters != WireForm::kPlain;
+  }
 
   // --- chunks ------------------------------------------------------------------------------------
 

@@ -22,11 +22,28 @@ bool holds_back_partials(const MovementState& state, const Range& part) {
   return state.model.zero.ranks > 1 && state.draft.tier_of(part) == Tier::kDevice;
 }
 
+// Returns where this rank's part of a sum over ranks goes: to its home, if that is in the same
+// memory as the whole chunk, else over the chunk.
+Range target_of_sum(const MovementState& state, const Homes& homes, std::int32_t group,
+                    std::int64_t chunk, const Range& whole) {
+  const StepModel& model = state.model;
+  const Range home = homes.chunk(group, chunk);
+  const bool is_near = state.draft.tier_of(home) == state.draft.tier_of(whole);
+  if (is_near && homes.is_sharded(group)) {
+    return model.zero.in_islands(StateClass::kGradients) ? own_piece(model, home) : home;
+  }
+  if (is_near) return own_shard(model, home);  // a home of whole chunks
+  const std::size_t bytes =
+      static_cast<std::size_t>(model.chunk_size(group, chunk)) * size_of(model.gradient_type);
+  return own_shard(model, {whole.buffer, whole.offset, bytes});
+}
+
 }  // namespace
 
 GradientMovement::GradientMovement(MovementState& state)
     : state_(state),
       homes_(state.draft, state.model, state.policy, StateClass::kGradients),
+      coded_(state),
       noise_(state) {
   const auto groups = static_cast<std::size_t>(state.model.group_count());
   writers_.resize(groups);
@@ -297,11 +314,12 @@ Range GradientMovement::taken_home(Mover& mover, std::int32_t group, std::int64_
 }
 
 // Returns a finished chunk in the gradient's type: the chunk itself, or a rounded copy. The copy is
-// the chunk's home, if the home has whole chunks in the same memory.
+// the chunk's home, if the home has whole chunks in the same memory. A gradient that is coded is
+// not rounded before.
 Range GradientMovement::rounded(Mover& mover, std::int32_t group, std::int64_t chunk,
                                 const Range& whole) {
   const StepModel& model = state_.model;
-  if (!model.rounds_gradients()) return whole;
+  if (!model.rounds_gradients() || model.codes_gradients()) return whole;
   Draft& draft = state_.draft;
   const Tier tier = draft.tier_of(whole);
   Range target = homes_.chunk(group, chunk);
@@ -333,12 +351,9 @@ Range GradientMovement::reduced(Mover& mover, std::int32_t group, std::int64_t c
     reduce_in_place(mover, model, whole, number);
     return whole;
   }
-  const Range home = homes_.chunk(group, chunk);
-  const bool goes_home =
-      homes_.is_sharded(group) && state_.draft.tier_of(home) == state_.draft.tier_of(whole);
-  const bool in_islands = model.zero.in_islands(StateClass::kGradients);
-  const Range at_home = in_islands ? own_piece(model, home) : home;
-  return reduce_to(mover, model, whole, goes_home ? at_home : own_shard(model, whole), number);
+  const Range target = target_of_sum(state_, homes_, group, chunk, whole);
+  if (model.codes_gradients()) return coded_.reduce(mover, group, chunk, whole, target);
+  return reduce_to(mover, model, whole, target, number);
 }
 
 void GradientMovement::add_late_partials() {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/step/coded_gradients.h"
 #include "runtime/step/gradient_recipe.h"
 #include "runtime/step/movement_state.h"
 #include "runtime/step/noise_movement.h"
@@ -100,6 +101,7 @@ class GradientMovement {
 
   MovementState& state_;
   const Homes homes_;
+  CodedGradients coded_;
   std::vector<Writers> writers_;              // by group
   std::vector<std::int64_t> first_partials_;  // by group: StepModel::first_partial()
   std::vector<BufferId> buffers_;             // by group, in the compute tier until it is home

@@ -46,6 +46,7 @@ const HomeNames& home_names(StateClass state) {
       {"grad", BufferKind::kGradients, Role::kGradient},
       {"state", BufferKind::kState, Role::kState},
       {"activations", BufferKind::kOther, Role::kSaved},  // per micro-batch: no such homes
+      {"errors", BufferKind::kErrors, Role::kErrors},
   }};
   return kNames.at(static_cast<std::size_t>(state));
 }

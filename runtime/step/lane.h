@@ -25,11 +25,12 @@ enum class Lane : std::uint8_t {
   kSendBack,     // the other way around
   kReceiveBack,
   kUpdate,  // optimizer and norms, on the CPU
+  kCode,    // encodes and decodes the bytes that data-parallel ranks exchange
 };
-inline constexpr std::size_t kLaneCount = 14;
+inline constexpr std::size_t kLaneCount = 15;
 
 enum class LaneKind : std::uint8_t {
-  kCompute,     // computes: on the compute tier, or on the host beside it
+  kCompute,     // computes: on the compute tier, on the host beside it, or on either
   kCopy,        // between memories
   kDrive,       // between memory and drives
   kCollective,  // calls that all ranks along an axis make together
@@ -70,6 +71,7 @@ inline constexpr std::array<LaneTraits, kLaneCount> kLanes = {{
      .axis = MeshAxis::kPipeline,
      .neighbour = 1},
     {.name = "update", .kind = LaneKind::kCompute},
+    {.name = "code", .kind = LaneKind::kCompute},
 }};
 
 constexpr const LaneTraits& traits_of(Lane lane) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/step/coded_exchange.h"
 
 namespace terrace {
 namespace {
@@ -28,6 +29,7 @@ OpKind timed_kind(OpKind kind) {
 
 OpClass class_of(const Program& program, const Op& op) {
   OpClass result{.kind = timed_kind(op.kind), .phase = op.phase};
+  if (op.lane == Lane::kCode) result.phase = codes_on_device(program, op) ? "device" : "host";
   if (op.lane != Lane::kCompute) return result;
   if (op.unit >= 0 && !program.like_units.empty()) {
     result.like_unit = program.like_units.at(static_cast<std::size_t>(op.unit));
@@ -41,6 +43,9 @@ double work_of(const Program& program, const Op& op) {
   switch (op.kind) {
     case OpKind::kAccumulate:
     case OpKind::kRoundGradient:
+    case OpKind::kEncode:
+    case OpKind::kDecode:
+    case OpKind::kDecodeSum:
     case OpKind::kNormPartials:
     case OpKind::kNoisePartials:
     case OpKind::kKeepGradient:

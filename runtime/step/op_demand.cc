@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/step/coded_exchange.h"
 
 namespace terrace {
 namespace {
@@ -56,6 +57,8 @@ double rate_of(Lane lane, const MachineProfile& profile, const DriveRates& drive
       return drive.write_bytes_per_s;
     case Lane::kUpdate:
       return profile.update_bytes_per_s;
+    case Lane::kCode:  // by one thread
+      return profile.update_bytes_per_s / std::max(1.0, profile.update_cores);
     default:
       TERRACE_CHECK(is_between_ranks(lane));
       return link_of(profile, traits_of(lane).axis).bytes_per_s;
@@ -75,6 +78,8 @@ double cores_of(Lane lane, const MachineProfile& profile, const DriveRates& driv
       return drive.read_cores;
     case Lane::kWrite:
       return drive.write_cores;
+    case Lane::kCode:
+      return 1;
     default:
       return is_between_ranks(lane) ? link_of(profile, traits_of(lane).axis).cores : 0;
   }
@@ -102,8 +107,10 @@ OpDemand demand_of(const Program& program, const Op& op, const MachineProfile& p
   OpDemand demand;
   const bool is_unchecked = profile.unchecked_drive && update_transfers.contains(op);
   const DriveRates& drive = is_unchecked ? *profile.unchecked_drive : profile.drive;
-  const double rate = rate_of(op.lane, profile, drive);
-  const double cores = cores_of(op.lane, profile, drive);
+  const bool of_device = op.lane == Lane::kCompute || codes_on_device(program, op);
+  const Lane like = of_device ? Lane::kCompute : op.lane;
+  const double rate = rate_of(like, profile, drive);
+  const double cores = cores_of(like, profile, drive);
   demand.share[OpDemand::kCores] = cores / profile.cores;
   demand.weight = weight_of(op.lane, profile);
   const auto measured = profile.seconds_per_work.find(class_of(program, op));
@@ -114,7 +121,7 @@ OpDemand demand_of(const Program& program, const Op& op, const MachineProfile& p
     if (op.lane == Lane::kCompute) demand.work_s += op.cost.flops / profile.flops_per_s;
   }
   demand.work_s += update_transfers.bytes_of(op) * profile.checksum_s_per_byte;
-  if (op.lane == Lane::kCompute) {
+  if (of_device) {
     demand.delay_s = profile.op_overhead_s;
     demand.waits_for_its_threads = cores > 0;
     return demand;

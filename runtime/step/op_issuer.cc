@@ -12,13 +12,14 @@
 namespace terrace {
 namespace {
 
-// Returns whether the op is work of a stream: all ops of the device's lanes, and ops between ranks
-// over memory that the host cannot reach.
+// Returns whether the op is work of a stream: all ops of the device's lanes, and, over memory that
+// the host cannot reach, ops between ranks and their codes.
 bool is_stream_work(const Program& program, const ExecutorMemory& memory, const Op& op) {
   if (op.lane == Lane::kCompute || op.lane == Lane::kUpload || op.lane == Lane::kDownload) {
     return true;
   }
-  if (memory.host_reaches_device || !is_between_ranks(op.lane)) return false;
+  const bool may_be = is_between_ranks(op.lane) || op.lane == Lane::kCode;
+  if (memory.host_reaches_device || !may_be) return false;
   std::size_t of_device = 0;
   for (const auto* accesses : {&op.reads, &op.writes}) {
     for (const Access& access : *accesses) {

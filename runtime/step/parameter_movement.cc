@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/step/coded_exchange.h"
 #include "runtime/step/rank_exchange.h"
 
 namespace terrace {
@@ -71,7 +72,7 @@ BufferId ParameterMovement::load(std::int32_t group, std::size_t use) {
                        static_cast<std::size_t>(model.chunk_size(group, c)) * width};
     const Range source = c < std::ssize(updated) ? updated[c] : homes_.chunk(group, c);
     if (homes_.is_sharded(group)) {
-      load_shards(mover, source, target, c);
+      load_shards(mover, group, {source, target}, c);
     } else {
       mover.copy(source, target, c);
     }
@@ -82,8 +83,9 @@ BufferId ParameterMovement::load(std::int32_t group, std::size_t use) {
 
 // A shard whose home is in another tier first goes to its place in the target; or, where the home
 // has pieces of the chunk, to a place of its own.
-void ParameterMovement::load_shards(Mover& mover, const Range& home, const Range& target,
+void ParameterMovement::load_shards(Mover& mover, std::int32_t group, const ShardLoad& load,
                                     std::int32_t chunk) {
+  const auto& [home, target] = load;
   const StepModel& model = state_.model;
   Draft& draft = state_.draft;
   const bool in_islands = model.zero.in_islands(StateClass::kParameters);
@@ -99,6 +101,9 @@ void ParameterMovement::load_shards(Mover& mover, const Range& home, const Range
     mover.copy(home, own, chunk);
   }
   if (in_islands) return gather_in_island(mover, model, own, target, chunk);
+  // Frozen parameters may be bytes that are no numbers.
+  const bool is_coded = model.codes_parameters() && chunk < model.trained_chunks(group);
+  if (is_coded) return gather_coded(mover, draft, model, {own, target, group, chunk});
   gather_shards(mover, model, own, target, chunk);
 }
 

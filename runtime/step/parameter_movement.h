@@ -72,7 +72,11 @@ class ParameterMovement {
   Range own_part(std::int32_t group, const Range& home) const;
   void gather_updated(const Task& task, const Range& own, const Range& home);
   // Adds the movement of a chunk from its home in shards to a range that holds the whole chunk.
-  void load_shards(Mover& mover, const Range& home, const Range& target, std::int32_t chunk);
+  struct ShardLoad {
+    Range home;
+    Range target;
+  };
+  void load_shards(Mover& mover, std::int32_t group, const ShardLoad& load, std::int32_t chunk);
 
   MovementState& state_;
   const Homes homes_;

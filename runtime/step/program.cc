@@ -9,12 +9,13 @@
 namespace terrace {
 
 std::string_view name_of(OpKind kind) {
-  constexpr std::array<std::string_view, 23> kNames = {
-      "input",          "forward",       "recompute",     "backward",       "upload",
-      "download",       "read",          "write",         "all_reduce",     "reduce_scatter",
-      "all_gather",     "gather_sums",   "send",          "receive",        "accumulate",
-      "round_gradient", "norm_partials", "keep_gradient", "first_backward", "noise_partials",
-      "step_scalars",   "norm_finish",   "update"};
+  constexpr std::array<std::string_view, 27> kNames = {
+      "input",         "forward",        "recompute",      "backward",       "upload",
+      "download",      "read",           "write",          "all_reduce",     "reduce_scatter",
+      "all_gather",    "all_to_all",     "gather_sums",    "send",           "receive",
+      "accumulate",    "round_gradient", "encode",         "decode",         "decode_sum",
+      "norm_partials", "keep_gradient",  "first_backward", "noise_partials", "step_scalars",
+      "norm_finish",   "update"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 

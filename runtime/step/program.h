@@ -34,11 +34,15 @@ enum class OpKind : std::uint8_t {
   kAllReduce,      // adds the ranks' gradients of a chunk; all get the sum
   kReduceScatter,  // does the same; each rank gets its part of the sum
   kAllGather,      // brings the ranks' parts of a chunk together
+  kAllToAll,       // sends each rank its part of a coded chunk, and receives this rank's of all
   kGatherSums,     // brings norm partials and losses of all ranks together
   kSend,           // to a neighbour; the op's message says what
   kReceive,        // from a neighbour; the op's message says what
   kAccumulate,     // adds a micro-batch's gradient to a sum that is kept elsewhere
   kRoundGradient,  // rounds a chunk's local sum to the type of exchanges and homes
+  kEncode,         // makes codes of a chunk, or of a part of it, for the way between ranks
+  kDecode,         // makes parameters of the codes of all ranks
+  kDecodeSum,      // adds up what the codes of all ranks stand for
   kNormPartials,   // sums of squares of a finished gradient
   // For the gradient noise scale (runtime/step/noise_movement.h):
   kKeepGradient,   // copies the first micro-batch's gradient, before others are added to it
@@ -81,6 +85,7 @@ enum class BufferKind : std::uint8_t {
   kParameters,
   kState,
   kGradients,
+  kErrors,
   // Buffers for the whole step.
   kTokens,
   kConstants,

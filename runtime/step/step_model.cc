@@ -80,6 +80,7 @@ bool StepModel::has_router_sums() const {
 }
 
 bool StepModel::has_home(StateClass state, std::int32_t group) const {
+  if (state == StateClass::kErrors && !keeps_errors()) return false;
   const bool is_of_all = info_of(state).use == StateUse::kEveryPass;
   return is_of_all ? has_parameters(group) : owns(group) && group_trains(group);
 }

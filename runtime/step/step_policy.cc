@@ -18,6 +18,8 @@ auto& home_in(Policy& policy, StateClass state, std::size_t number) {
       return policy.homes.at(number).optimizer;
     case StateClass::kActivations:
       return policy.activations.at(number).home;
+    case StateClass::kErrors:
+      return policy.homes.at(number).errors;
   }
   TERRACE_CHECK(false);
   return policy.homes.at(number).parameters;

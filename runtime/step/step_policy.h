@@ -20,6 +20,7 @@ struct GroupHomes {
   Tier parameters = Tier::kHost;
   Tier gradients = Tier::kHost;  // finished ones
   Tier optimizer = Tier::kHost;
+  Tier errors = Tier::kHost;  // if gradients are coded with error feedback
   // Optimizer state that is at home on the host or NVMe passes through device memory and is updated
   // there. Has no effect if the state is at home on the device, or in unified mode.
   bool streams_update = false;

@@ -24,7 +24,11 @@ bool passes_values_on(const Op& op) {
     case OpKind::kAllReduce:
     case OpKind::kReduceScatter:
     case OpKind::kAllGather:
+    case OpKind::kAllToAll:
     case OpKind::kRoundGradient:
+    case OpKind::kEncode:
+    case OpKind::kDecode:
+    case OpKind::kDecodeSum:
       return true;
     default:
       return false;
@@ -42,7 +46,8 @@ NeededSteps needed_steps() {
     needed.at(static_cast<std::size_t>(role)) = step;
   };
   for (const StateClassInfo& info : kStateClasses) {
-    if (info.use == StateUse::kUpdate) set(home_names(info.state).role, -1);
+    const bool lasts = info.use == StateUse::kUpdate || info.use == StateUse::kReduce;
+    if (lasts) set(home_names(info.state).role, -1);
   }
   for (const Role role : {Role::kParameters, Role::kLossScale}) set(role, -1);
   for (const Role role : {Role::kConstants, Role::kWorkspace}) set(role, std::nullopt);
@@ -81,14 +86,16 @@ class StepValueChecker {
     const bool passes_on = passes_values_on(op);
     std::optional<std::int64_t> written = own_step;
     if (passes_on) written = step_passed_on(id);
-    if (!passes_on) check_reads(id, own_step);
+    check_reads(id, own_step, passes_on);
     for (const Access& access : op.writes) {
       values_.assign(place_of(program_, access), {written, id});
     }
   }
 
-  void check_reads(OpId id, std::int64_t own_step) {
+  // Values that the op passes on may be of any step.
+  void check_reads(OpId id, std::int64_t own_step, bool passes_on) {
     for (const Access& access : program_.ops[id].reads) {
+      if (passes_on && is_passed_on(access)) continue;
       const auto& needed = needed_.at(static_cast<std::size_t>(access.role));
       if (!needed.has_value()) continue;
       values_.visit(place_of(program_, access), [&](const Value& value) {
@@ -100,10 +107,15 @@ class StepValueChecker {
     }
   }
 
+  // Returns whether an op that passes values on passes these on. The errors of a gradient's codes
+  // are added to it.
+  static bool is_passed_on(const Access& access) { return access.role != Role::kErrors; }
+
   // Returns the step of the values that an op passes on. All of them must be of one step.
   std::optional<std::int64_t> step_passed_on(OpId id) {
     std::optional<std::int64_t> step;
     for (const Access& access : program_.ops[id].reads) {
+      if (!is_passed_on(access)) continue;
       values_.visit(place_of(program_, access), [&](const Value& value) {
         if (!value.step.has_value()) return;
         if (step.has_value() && *step != *value.step) {

@@ -13,7 +13,8 @@ namespace terrace {
 // its own step. Copies and collectives pass on the step of the values that they read. Then
 //  * tokens, activations, gradients, losses, norm partials and the scalars of updates must be of
 //    the op's own step,
-//  * parameters, optimizer state and the loss scale must be as the step before has left them.
+//  * parameters, optimizer state, the loss scale and the errors of codes must be as the step before
+//    has left them.
 // The body is taken three times. So a value that a step leaves is followed through a copy that the
 // next step makes to an op of the step after that. Values that were there before the first body are
 // taken as right. Returns what is wrong, one sentence each, at most `limit`.

@@ -163,7 +163,9 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["parameter_nvme_read_bytes"] = whole(totals.moved.parameter_reads);
   ordered_json busy = ordered_json::object();
   for (std::size_t l = 0; l < kLaneCount; ++l) {
-    const std::string column = column_of(static_cast<Lane>(l));
+    const auto lane = static_cast<Lane>(l);
+    if (lane == Lane::kCode && totals.busy_s[l] == 0) continue;  // only runs with codes have it
+    const std::string column = column_of(lane);
     busy[column] = busy.value(column, 0.0) + totals.busy_s[l];
   }
   row["busy_s"] = busy;

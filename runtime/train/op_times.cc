@@ -15,6 +15,7 @@
 #include "memory/host/host_memory.h"
 #include "memory/host/streaming_copy.h"
 #include "runtime/model/experts_layer.h"
+#include "runtime/step/coded_exchange.h"
 #include "runtime/step/homes.h"
 #include "runtime/train/seconds_of.h"
 #include "runtime/train/stream_timer.h"
@@ -24,19 +25,27 @@ namespace {
 
 // Returns whether the op only computes: it waits for nobody and moves nothing.
 bool is_timed(const Op& op) {
-  if (op.lane != Lane::kCompute && op.lane != Lane::kUpdate) return false;
+  if (!is_of_kind(op.lane, LaneKind::kCompute)) return false;
   switch (op.kind) {
     case OpKind::kForward:
     case OpKind::kRecompute:
     case OpKind::kBackward:
     case OpKind::kAccumulate:
     case OpKind::kRoundGradient:
+    case OpKind::kEncode:
+    case OpKind::kDecode:
+    case OpKind::kDecodeSum:
     case OpKind::kNormPartials:
     case OpKind::kUpdate:
       return true;
     default:
       return false;
   }
+}
+
+// Returns whether the op runs on the device, if this has memory of its own.
+bool runs_on_device(const Program& program, const Op& op) {
+  return op.lane == Lane::kCompute || codes_on_device(program, op);
 }
 
 using OpOfClass = std::pair<OpClass, const Op*>;
@@ -152,7 +161,7 @@ class OpTimer {
   // Returns the seconds of an op.
   double seconds(const Op& op) {
     place(op);
-    if (device_ && op.lane == Lane::kCompute) {
+    if (device_ && runs_on_device(program_, op)) {
       return device_->timer().seconds_of(
           [&](NativeStream stream) { bodies_->run(op, input_, stream); });
     }
@@ -297,7 +306,7 @@ bool measure_ops(const OpMeasurement& measurement, MachineProfile& profile) {
   OpTimer timer(measurement, arenas);
   for (const auto& [op_class, op] : ops) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    const bool on_stream = has_device && op->lane == Lane::kCompute;
+    const bool on_stream = has_device && runs_on_device(program, *op);
     const double least_s = on_stream ? StreamTimer::kSettleS + StreamTimer::kEnoughS : 0;
     const double expected_s = std::max(op->cost.flops / profile.flops_per_s, least_s);
     if (passed.count() + expected_s > measurement.seconds_most) {

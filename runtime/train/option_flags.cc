@@ -25,7 +25,10 @@ std::string_view flag_of_option(Option option) {
       "--router-aux-loss-coef",
       "--router-z-loss-coef",
       "--gradient-accumulation-steps",
-      "--gradient-noise-scale"};
+      "--gradient-noise-scale",
+      "--gradient-wire-dtype",
+      "--parameter-wire-dtype",
+      "--error-feedback on"};
   return kFlags.at(static_cast<std::size_t>(option));
 }
 

@@ -169,6 +169,9 @@ RunForecast PlannedRun::forecast(const PlannedStages& stages, const Machine& mac
   RunForecast forecast = forecast_run(stages, capped(machine), rank_setting());
   forecast.power_cap = cap_;
   forecast.nodes = nodes_;
+  forecast.zero_stage = engine_.zero_stage;
+  forecast.zero_partition = engine_.zero_partition;
+  forecast.wire = engine_.wire;
   forecast.tokens_per_step = tokens_per_step();
   return forecast;
 }

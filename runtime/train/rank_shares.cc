@@ -145,4 +145,15 @@ std::string describe_shares(const std::vector<std::int64_t>& by_rank, const std:
                      fmt::join(by_rank, ", "), origin);
 }
 
+std::string describe_planned_shares(const TrainOptions& options, const DividedStep& step) {
+  if (!options.ranks.has_shares()) return "";
+  if (!options.ranks.measures_rank_shares) {
+    return '\n' + describe_shares(step.by_rank, "by --rank-shares");
+  }
+  return fmt::format(
+      "\nmicro-batches of each step: {} over all data-parallel ranks, at most {} for one; the "
+      "speed of each rank is measured before the first step (--rank-shares auto)",
+      step.all, step.most);
+}
+
 }  // namespace terrace

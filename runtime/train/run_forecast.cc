@@ -12,6 +12,7 @@
 #include "runtime/machine/device_speeds.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/simulate_stages.h"
+#include "runtime/train/train_report.h"
 
 namespace terrace {
 namespace {
@@ -62,10 +63,18 @@ std::string in_days(double seconds) {
 
 std::string describe_mesh(const RunForecast& forecast) {
   const MeshShape& mesh = forecast.mesh;
-  return fmt::format("{} rank{} on {} node{}: {} data-parallel x {} tensor-parallel x {} stage{}",
-                     mesh.ranks(), mesh.ranks() == 1 ? "" : "s", forecast.nodes,
-                     forecast.nodes == 1 ? "" : "s", mesh.data, mesh.tensor, mesh.pipeline,
-                     mesh.pipeline == 1 ? "" : "s");
+  std::string text = fmt::format(
+      "{} rank{} on {} node{}: {} data-parallel x {} tensor-parallel x {} stage{}", mesh.ranks(),
+      mesh.ranks() == 1 ? "" : "s", forecast.nodes, forecast.nodes == 1 ? "" : "s", mesh.data,
+      mesh.tensor, mesh.pipeline, mesh.pipeline == 1 ? "" : "s");
+  if (mesh.data > 1) text += fmt::format(", ZeRO stage {}", forecast.zero_stage);
+  if (mesh.islands > 1) {
+    const bool is_hpz = forecast.zero_partition == ZeroPartition::kHpz;
+    text += fmt::format(", {} sharded in each of {} islands of {} data-parallel ranks",
+                        is_hpz ? "parameters" : "all states", mesh.islands, mesh.island_ranks());
+  }
+  if (!forecast.wire.are_plain()) text += fmt::format(", sent: {}", describe_wire(forecast.wire));
+  return text;
 }
 
 // Returns a number of each stage.

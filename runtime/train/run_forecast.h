@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/wire_forms.h"
 #include "memory/ledger.h"
+#include "parallel/zero_partition.h"
 #include "runtime/config/plan_options.h"
 #include "runtime/machine/op_estimates.h"
 #include "runtime/machine/power_cap.h"
@@ -30,6 +32,9 @@ struct StageForecast {
 
 struct RunForecast {
   MeshShape mesh;
+  int zero_stage = 0;
+  ZeroPartition zero_partition = ZeroPartition::kAll;
+  WireForms wire;
   std::int32_t nodes = 1;
   std::int32_t ranks_per_node = 1;
   std::int64_t tokens_per_step = 0;

@@ -9,9 +9,11 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "kernels/wire_ops.h"
 #include "runtime/model/adapter_targets.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/rank_limits.h"
+#include "runtime/train/rank_waits.h"
 
 namespace terrace {
 namespace {
@@ -49,6 +51,11 @@ std::vector<UnitActivations> activations_of_blocks(const StepModel& model,
     }
   }
   return blocks;
+}
+
+// Returns whether a state is the errors of coded gradients, and this run keeps them.
+bool is_of_codes(const StepModel& model, const StateClassInfo& info) {
+  return info.use == StateUse::kReduce && model.keeps_errors();
 }
 
 // Returns where a state of this stage's units lives, as far as they have it.
@@ -110,9 +117,14 @@ std::string describe_state(const StepModel& model) {
   double others = 0;
   std::string others_text;
   for (const StateClassInfo& info : kStateClasses) {
-    if (info.use != StateUse::kUpdate || info.state == StateClass::kOptimizer) continue;
-    others += whole(info.state);
-    others_text += fmt::format(", {:.4g} {}", whole(info.state), info.name);
+    const bool lasts = info.use == StateUse::kUpdate || is_of_codes(model, info);
+    if (!lasts || info.state == StateClass::kOptimizer) continue;
+    const double bytes =
+        info.state == StateClass::kErrors
+            ? per_parameter(info.state, coded_bytes(WireForm::kInt8, kBlockElements))
+            : whole(info.state);
+    others += bytes;
+    others_text += fmt::format(", {:.4g} {}", bytes, info.name);
   }
   std::string text = fmt::format(
       "training state: {:.4g} bytes per parameter: {:.4g} parameter, {:.4g} gradient, {:.4g} "
@@ -243,6 +255,18 @@ const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 
 }  // namespace
 
+std::string describe_wire(const WireForms& wire) {
+  std::vector<std::string> parts;
+  if (wire.gradients != WireForm::kPlain) {
+    parts.push_back(fmt::format("gradients as {} codes{}", name_of(wire.gradients),
+                                wire.keeps_errors ? " with error feedback" : ""));
+  }
+  if (wire.parameters != WireForm::kPlain) {
+    parts.push_back(fmt::format("parameters as {} codes", name_of(wire.parameters)));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& plan) {
   const StepPolicy& policy = plan.training.policy;
   const Program& program = plan.training.program;
@@ -264,9 +288,13 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
   text += describe_quantization(options);
   text += describe_experts(options);
   text += describe_ranks(options, plan.model);
+  if (plan.model.zero.ranks > 1 && !plan.model.wire.are_plain()) {
+    text += fmt::format("sent between data-parallel ranks: {}\n", describe_wire(plan.model.wire));
+  }
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";
   for (const StateClassInfo& info : kStateClasses) {
+    if (info.use == StateUse::kReduce && !is_of_codes(plan.model, info)) continue;
     text += count_homes(homes_of(plan.model, policy, info), info.state,
                         homes_are_of(plan.model, info.use));
   }
@@ -477,33 +505,9 @@ std::string TimeSummary::describe_limit() const {
                      share < 0.7 ? "; in the remaining time the lanes waited for each other" : "");
 }
 
-// Names the rank for which the others wait most, if they wait for it much longer than for any
-// other; else says how long ranks wait for each other. Says nothing of waits that are short.
 std::string TimeSummary::describe_ranks() const {
-  constexpr double kShortShare = 0.02;
-  constexpr double kMuchLonger = 2;
-  std::vector<double> waits = rank_waits_.waited_for_s;
-  if (waits.size() < 2) return "";
-  const auto slowest = std::ranges::max_element(waits);
-  const auto rank = slowest - waits.begin();
-  const double of_slowest = *slowest;
-  double of_all = 0;
-  for (const double seconds : waits) of_all += seconds;
-  *slowest = 0;
-  const double of_next = std::ranges::max(waits);
-  const double ranks = static_cast<double>(waits.size());
-  const double share = of_slowest / (ranks - 1) / seconds_;
-  if (share >= kShortShare && of_slowest > kMuchLonger * of_next) {
-    return fmt::format(
-        "rank {} makes the others wait: their collectives waited for it {:.0f} % of the run's "
-        "time\n",
-        rank, 100 * share);
-  }
-  const double mean_share = of_all / ranks / seconds_;
-  if (mean_share < kShortShare) return "";
-  return fmt::format(
-      "the ranks' collectives wait for other ranks {:.0f} % of the time, for no one rank most\n",
-      100 * mean_share);
+  const std::string waits = describe_rank_waits(rank_waits_.waited_for_s, seconds_);
+  return waits.empty() ? "" : waits + '\n';
 }
 
 std::string TimeSummary::text(const StepWaits& waits, int ranks) const {

@@ -19,6 +19,9 @@ namespace terrace {
 // Describes the model, the batch, the program and the ledger, before the first step, with the bytes
 // that each link will carry in a step.
 std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& plan);
+// Returns the codes that pass between data-parallel ranks, such as "gradients as int4 codes with
+// error feedback, parameters as int8 codes"; empty if none do.
+std::string describe_wire(const WireForms& wire);
 // How much of the data a run uses.
 struct UsedData {
   std::int64_t total_steps = 0;

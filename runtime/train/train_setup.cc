@@ -339,6 +339,9 @@ ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelC
   ModelRuntimeOptions engine;
   engine.model = model;
   engine.zero_partition = options.step.zero_partition;
+  engine.wire = {.gradients = options.step.gradient_wire,
+                 .parameters = options.step.parameter_wire,
+                 .keeps_errors = options.step.keeps_errors()};
   engine.batch = batch_for(options, model);
   engine.compute_type = compute_type_for(options.precision);
   engine.base_quantization = options.model.base_quantization;

@@ -1,7 +1,5 @@
 #include "runtime/train/trainer.h"
 
-#include <fmt/format.h>
-
 #include <exception>
 #include <memory>
 #include <utility>
@@ -18,6 +16,7 @@
 #include "runtime/train/dry_run.h"
 #include "runtime/train/dry_run_document.h"
 #include "runtime/train/evaluation.h"
+#include "runtime/train/gradient_errors.h"
 #include "runtime/train/plan_explanation.h"
 #include "runtime/train/processors.h"
 #include "runtime/train/prompt_answers.h"
@@ -83,8 +82,7 @@ class Trainer {
     // A checkpoint or weights elsewhere are opened before the step is compiled. A checkpoint in the
     // run's own directory has to wait until the leftovers of a crash are cleared there.
     const bool is_in_place = resumes_in_place(options_.run.resume, options_.run.run_dir);
-    std::unique_ptr<Checkpoint> checkpoint;
-    if (!is_in_place) checkpoint = find_start();
+    std::unique_ptr<Checkpoint> checkpoint = is_in_place ? nullptr : find_start();
     if (options_.run.dry_run) return run_dry(is_in_place ? find_start() : std::move(checkpoint));
     plan();
     data_->check_validation();
@@ -92,11 +90,9 @@ class Trainer {
     const AskedResult asked = {options_, run_dir_, total_steps_, has_validation()};
     if (tell_complete(asked, ranks_, console_)) return TrainOutcome::kDone;
     if (is_in_place) checkpoint = find_start();
-    if (is_in_place && checkpoint != nullptr) {
+    if (is_in_place && checkpoint != nullptr)
       refuse_to_overwrite(options_.run, run_dir_, checkpoint->progress().step);
-    }
-    const CheckpointProgress done =
-        checkpoint != nullptr ? checkpoint->progress() : CheckpointProgress();
+    const auto done = checkpoint != nullptr ? checkpoint->progress() : CheckpointProgress();
     settle_steps(done);
     refuse_second_run(options_.run.resume, run_dir_);
     check_room(room_, options_.tiers, machine_);
@@ -168,7 +164,7 @@ class Trainer {
     use.evaluated_every = options_.run.eval_every;
     use.is_at_most = options_.batch.adapts_accumulation;
     return chosen_ + describe_data(*data_, use) +
-           describe_documents(*data_, run_data_->tokenizer());
+           describe_documents(*data_, run_data_->tokenizer()) + feed_->describe_planned();
   }
 
   void plan() {
@@ -229,7 +225,22 @@ class Trainer {
             .model = {model_, layout_, *engine_options_.optimizer.rule},
             .result_types = result_types(),
             .steps = {done_steps, last_step(), total_steps_},
-            .nvme_bytes = room_.nvme_bytes};
+            .nvme_bytes = room_.nvme_bytes,
+            .error_bytes = errors_in_checkpoint(plan_.model)};
+  }
+
+  void write_first_files(const Ledger& largest) {
+    directory_->keep();
+    keep_foreign_config(run_dir_, log_);
+    const RunPlan plan = {.summary = describe_plan(engine_options_, plan_),
+                          .reasons = reasons_json(plan_),
+                          .figures = plan_figures_json(
+                              largest, prediction_, feed_->planned_tokens(), memory_json(memory_)),
+                          .mesh = ranks_.steps().shape,
+                          .rank_shares = feed_->shares_json(),
+                          .data_hash = data_hash_};
+    write_run_files(run_dir_, {options_, command_.command_line}, plan, documents_json(*data_));
+    best_->write(run_dir_);
   }
 
   void open_files(const PlannedStep& planned) {
@@ -256,17 +267,7 @@ class Trainer {
         ranks_, *state_, console_, log_);
     if (resumes_from_own_) saver_->set_saved(done_steps_);
     const Ledger largest = gather_ledger(plan_.ledger, ranks_);
-    if (ranks_.is_first()) {
-      directory_->keep();
-      keep_foreign_config(run_dir_, log_);
-      write_run_files(
-          run_dir_, {options_, command_.command_line},
-          {describe_plan(engine_options_, plan_), reasons_json(plan_),
-           plan_figures_json(largest, prediction_, feed_->planned_tokens(), memory_json(memory_)),
-           data_hash_},
-          documents_json(*data_));
-      best_->write(run_dir_);
-    }
+    if (ranks_.is_first()) write_first_files(largest);
     rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
                                 plan_.model.ranks(),
                                 trial_command(command_, run_dir_, run_data_->has_conversations()),
@@ -321,6 +322,7 @@ class Trainer {
                                  .rank = ranks_.rank(),
                                  .ranks = ranks_.count()});
       fill_state(*checkpoint, "loading the checkpoint");
+      load_errors(*checkpoint, plan_.model, engine_->state(), console_);
     } catch (const CorruptData& damage) {
       throw naming_earlier_checkpoint(damage, options_.run.resume, run_dir_);
     }

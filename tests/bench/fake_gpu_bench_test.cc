@@ -194,6 +194,9 @@ TEST(FakeGpuBench, KernelHasEveryKernelOfBothFamilies) {
   std::vector<std::string> names = {"nano_bf16_rope", "gpt2_124m_bf16_add_positions"};
   for (const std::string prefix : {"nano_bf16_", "gpt2_124m_bf16_"}) {
     for (const std::string& kernel : common) names.push_back(prefix + kernel);
+    for (const std::string coding : {"encode", "decode", "sum"}) {
+      names.push_back(prefix + coding + "_wire");
+    }
     for (const std::string linear : {"qkv", "projection", "up", "down"}) {
       for (const std::string what : {"_forward", "_backward_input", "_backward_weight"}) {
         names.push_back(prefix + "matmul_" + linear + what);

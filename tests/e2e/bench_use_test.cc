@@ -47,7 +47,7 @@ TEST_P(TimedBench, EndsWithWhatItHas) {
     EXPECT_EQ(result.at("value_samples").size(), result.at("repetitions")) << result;
     EXPECT_EQ(result.at("limit_samples").size(), result.at("repetitions")) << result;
   }
-  EXPECT_THAT(outcome.errors, HasSubstr("; ends after 0.7 s, with what it has measured by then"));
+  EXPECT_THAT(outcome.errors, HasSubstr("; ends after 0.7 s, with the results so far"));
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
@@ -171,9 +171,11 @@ TEST(BenchUse, HelpOfAKindHasItsFlagsAlone) {
   };
   const std::vector<Help> helps = {
       {"io", {"--nvme", "--no-grid", "--size", "--seconds"}, {"--threads", "--device", "--tokens"}},
-      {"copy", {"--device", "--size"}, {"--nvme", "--no-grid", "--zero-stage", "--seconds"}},
+      {"copy",
+       {"--device", "--size"},
+       {"--nvme", "--no-grid", "--zero-stage", "--seconds", "--sizes"}},
       {"step", {"--zero-stage", "--local-ranks", "--preset"}, {"--size", "--no-grid"}},
-      {"collective", {"--threads", "--size"}, {"--nvme", "--device"}},
+      {"collective", {"--threads", "--size", "--sizes"}, {"--nvme", "--device"}},
       {"overlap", {"--tokens", "--nvme"}, {"--preset", "--device", "--seconds"}}};
   for (const Help& help : helps) {
     const Outcome outcome = bench({help.kind, "--help"});

@@ -126,6 +126,12 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
                      {"--zero-partition", "hsdp", "--local-ranks", "2", "--zero-stage", "3",
                       "--gradient-reduction", "micro-batch"},
                      {"--zero-partition hsdp with --gradient-reduction micro-batch"});
+  const Arguments coded = {"--gradient-wire-dtype", "int4"};
+  expect_usage_error(training, coded, {"--gradient-wire-dtype int4", "one data-parallel rank"});
+  expect_usage_error(training, coded + Arguments{"--local-ranks", "2", "--zero-stage", "0"},
+                     {"--gradient-wire-dtype int4: with ZeRO stage 0", "use ZeRO stage 1, 2 or 3"});
+  expect_usage_error(training, {"--parameter-wire-dtype", "int8", "--local-ranks", "2"},
+                     {"--parameter-wire-dtype int8: with ZeRO stages 0 to 2", "use ZeRO stage 3"});
   expect_usage_error(training, {"--tensor-parallel", "2"}, {"1 ranks", "tensor-parallel ranks"});
   expect_usage_error(training, {"--local-ranks", "4", "--tensor-parallel", "4"},
                      {"--tensor-parallel 4", "2 key-value heads", "divides 2"});

@@ -60,6 +60,29 @@ TEST(LocalRanks, IslandsDoNotChangeBits) {
   training.expect_same("one", "all", "final");
 }
 
+// Codes change what is computed; tiers, stages and threads still change nothing.
+TEST(LocalRanks, CodesHaveTheSameBitsInAllTiersAndStages) {
+  const TinyTraining training;
+  const Arguments coded = kSteps + Arguments{"--gradient-wire-dtype", "int4"};
+  training.train("plain", kSteps + ranks(2, 1));
+  training.train("one", coded + ranks(2, 1));
+  const auto all_bytes = [&](const char* run) {
+    return sum_of(training.rows(run), "collective_bytes");
+  };
+  EXPECT_LT(all_bytes("one"), 0.6 * all_bytes("plain"));
+  training.train("three", coded + ranks(2, 3) + training.nvme() +
+                              Arguments{"--place-gradient-errors", "nvme", "--place-gradients",
+                                        "nvme", "--place-optimizer", "nvme", "--threads", "1"});
+  training.expect_same("three", "one", "final");
+  EXPECT_TRUE(training.nvme_is_empty());
+  const Arguments both = coded + ranks(2, 3) + Arguments{"--parameter-wire-dtype", "int8"};
+  training.train("both", both);
+  training.train("both-on-drive",
+                 both + training.nvme() +
+                     Arguments{"--place-parameters", "nvme", "--place-gradient-errors", "nvme"});
+  training.expect_same("both-on-drive", "both", "final");
+}
+
 // The samples of a step are the same, but divided differently, so sums are taken in another order.
 // After eight steps, fp32 products of such a model are within a few hundred roundings of each
 // other.

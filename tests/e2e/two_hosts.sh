@@ -82,6 +82,7 @@ drive=(--nvme "$work" --place-parameters nvme --place-optimizer nvme)
 compare parameters-in-islands 4 --zero-stage 3 and --zero-partition hpz
 compare islands-on-drives 4 --zero-stage 3 and --zero-partition hpz "${drive[@]}"
 compare states-in-islands 4 --zero-stage 3 and --zero-partition hsdp
+compare codes 4 --zero-stage 3 --gradient-wire-dtype int4 --parameter-wire-dtype int8
 compare four-ranks-on-a-host 8 --zero-stage 3 and --zero-partition hpz
 compare four-ranks-flat 8 --zero-stage 1 and --hierarchical-collectives off
 compare pipeline 4 --zero-stage 1 --pipeline-parallel 2 --pipeline-schedule interleaved

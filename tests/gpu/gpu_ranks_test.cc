@@ -49,6 +49,7 @@ TEST_P(GpuRanksTrain, OnEveryPlacement) { expect_trainings_pass("PlacementsDoNot
 TEST_P(GpuRanksTrain, WithNarrowGradients) {
   expect_trainings_pass("PlacementsDoNotChangeBitsOfNarrowGradients");
 }
+TEST_P(GpuRanksTrain, WithCodes) { expect_trainings_pass("PlacementsDoNotChangeBitsOfCodes"); }
 TEST_P(GpuRanksTrain, WithEveryStage) { expect_trainings_pass("StagesOfTwoRanksDoNotChangeBits"); }
 TEST_P(GpuRanksTrain, AsTheCpu) { expect_trainings_pass("FollowsTheCpu"); }
 

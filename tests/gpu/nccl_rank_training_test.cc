@@ -66,6 +66,16 @@ TEST_P(NcclRankTraining, PlacementsDoNotChangeBitsOfNarrowGradients) {
   }
 }
 
+TEST_P(NcclRankTraining, PlacementsDoNotChangeBitsOfCodes) {
+  for (const RankMesh& mesh : meshes()) {
+    SCOPED_TRACE(mesh.name);
+    ModelRuntimeOptions plain = cpu_options("llama");
+    if (!add_codes(plain, mesh)) continue;
+    const Curve expected = train_on_gpus(plain, mesh, Tier::kDevice, Tier::kDevice);
+    EXPECT_EQ(train_on_gpus(plain, mesh, Tier::kHost, Tier::kHost), expected);
+  }
+}
+
 // Two ranks can add in one order only.
 TEST_P(NcclRankTraining, StagesOfTwoRanksDoNotChangeBits) {
   if (GetParam() != 2) return;

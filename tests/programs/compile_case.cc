@@ -89,6 +89,19 @@ void check_recorded(const StepModel& model, int micro_batches) {
   if (!model.tasks.empty()) check_tasks(model, micro_batches);
 }
 
+WireForm wire_of(CaseWire wire) {
+  switch (wire) {
+    case CaseWire::kPlain:
+      return WireForm::kPlain;
+    case CaseWire::kInt8:
+      return WireForm::kInt8;
+    case CaseWire::kInt4:
+      return WireForm::kInt4;
+  }
+  TERRACE_CHECK(false);
+  return WireForm::kPlain;
+}
+
 StepModel model_of(const ProgramCase& which) {
   const CaseRanks& ranks = which.ranks;
   ModelRuntimeOptions options;
@@ -109,6 +122,9 @@ StepModel model_of(const ProgramCase& which) {
     options.zero_partition = ranks.is_hsdp ? ZeroPartition::kHsdp : ZeroPartition::kHpz;
   }
   options.measures_gradient_noise = which.measures_noise;
+  options.wire = {.gradients = wire_of(which.gradient_wire),
+                  .parameters = wire_of(which.parameter_wire),
+                  .keeps_errors = which.keeps_errors};
   options.ranks.position = {ranks.data_rank, ranks.tensor_rank, ranks.stage};
   options.sequence_parallel = ranks.shares_rows;
   options.pipeline_schedule = schedule_of(ranks.schedule);
@@ -140,6 +156,7 @@ StepPolicy policy_of(const ProgramCase& which, const StepModel& model) {
     policy.homes.push_back({.parameters = tier_of(homes.parameters),
                             .gradients = tier_of(homes.gradients),
                             .optimizer = tier_of(homes.optimizer),
+                            .errors = tier_of(homes.errors),
                             .streams_update = homes.streams_update});
     policy.activations.push_back({.home = tier_of(homes.activations),
                                   .recompute = homes.recompute,

@@ -248,6 +248,32 @@ ProgramCase noise_case(int number) {
   return drawn;
 }
 
+ProgramCase coded_case(int number) {
+  ProgramCase drawn = program_case(3 * number);
+  Dice dice(static_cast<std::uint64_t>(number) + 4'000'000);
+  CaseRanks& ranks = drawn.ranks;
+  ranks.zero = 1 + number % 3;
+  ranks.data = std::max(ranks.data, 2);
+  drawn.chunk_blocks = std::max(drawn.chunk_blocks, ranks.data);
+  drawn.reduces_micro_batches = false;
+  drawn.measures_noise = dice.one_in(4) && !drawn.is_evaluation;
+  const bool codes_parameters = ranks.zero == 3 && !dice.one_in(4);
+  if (codes_parameters) drawn.parameter_wire = CaseWire::kInt8;
+  const bool codes_gradients = !codes_parameters || !dice.one_in(3);
+  if (codes_gradients) {
+    drawn.gradient_wire = dice.one_in(2) ? CaseWire::kInt8 : CaseWire::kInt4;
+    drawn.keeps_errors = drawn.type != CaseType::kFp16 && !dice.one_in(3);
+    if (drawn.gradient_wire == CaseWire::kInt4) drawn.measures_noise = false;
+  }
+  for (CaseHomes& homes : drawn.homes) homes.errors = dice.tier();
+  constexpr std::array kWires = {"", "-int8", "-int4"};
+  drawn.name =
+      fmt::format("c{}{}{}{}", name_of_case(number, drawn),
+                  kWires.at(static_cast<std::size_t>(drawn.gradient_wire)),
+                  drawn.keeps_errors ? "-errors" : "", codes_parameters ? "-parameters" : "");
+  return drawn;
+}
+
 ProgramCase recorded_case(int number) {
   // The first sixteen of every 64 cases have one pipeline stage (draw_ranks()).
   ProgramCase drawn = program_case(number / 16 * 64 + number % 16);

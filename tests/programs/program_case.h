@@ -18,6 +18,7 @@ struct CaseHomes {
   CaseTier parameters = CaseTier::kHost;
   CaseTier gradients = CaseTier::kHost;
   CaseTier optimizer = CaseTier::kHost;
+  CaseTier errors = CaseTier::kHost;  // of coded gradients
   CaseTier activations = CaseTier::kHost;
   bool recompute = false;
   bool names_activations = false;
@@ -27,6 +28,9 @@ struct CaseHomes {
 enum class CaseType : std::uint8_t { kFp32, kBf16, kFp16 };
 enum class CaseMoments : std::uint8_t { kFp32, kBf16, kInt8 };
 enum class CaseSchedule : std::uint8_t { k1F1B, kGpipe, kInterleaved };
+
+// The form that numbers have between data-parallel ranks.
+enum class CaseWire : std::uint8_t { kPlain, kInt8, kInt4 };
 
 struct CaseModel {
   bool is_gpt2 = false;
@@ -88,6 +92,9 @@ struct ProgramCase {
   std::array<std::optional<int>, 3> budget_percent;  // by CaseTier
   bool is_evaluation = false;                        // on the training's program as its base
   bool measures_noise = false;
+  CaseWire gradient_wire = CaseWire::kPlain;
+  CaseWire parameter_wire = CaseWire::kPlain;
+  bool keeps_errors = false;
   // Patterns of the tensors that train; empty: all.
   std::vector<std::string> trainable;
   // The order of the compute, if it comes from outside; empty: the schedule's own.
@@ -116,6 +123,12 @@ inline constexpr int kNoiseCases = 160;
 // Returns a drawn step, also always the same, of one rank that measures the gradient noise.
 // Otherwise it is the step of case 4 * number.
 ProgramCase noise_case(int number);
+
+inline constexpr int kCodedCases = 360;
+
+// Returns a drawn step, also always the same, of data-parallel ranks that exchange codes. Otherwise
+// it is the step of a case whose ranks have ZeRO stage 1, 2 or 3.
+ProgramCase coded_case(int number);
 
 inline constexpr int kRecordedCases = 128;
 

@@ -53,29 +53,21 @@ INSTANTIATE_TEST_SUITE_P(Parts, ProgramFingerprints, testing::Range(0, kParts));
 
 // The programs that are kept could all run.
 TEST(ProgramCases, AreRightPrograms) {
-  for (int number = 0; number < kProgramCases; ++number) {
-    const ProgramCase drawn = program_case(number);
-    const std::vector<std::string> problems = problems_of(compile_case(drawn));
-    EXPECT_TRUE(problems.empty()) << drawn.name << ": " << problems.front();
-  }
-  for (int number = 0; number < kFrozenCases; ++number) {
-    const ProgramCase drawn = frozen_case(number);
-    const std::vector<std::string> problems = problems_of(compile_case(drawn));
-    EXPECT_TRUE(problems.empty()) << drawn.name << " with "
-                                  << fmt::format("{}", fmt::join(drawn.trainable, " ")) << ": "
-                                  << problems.front();
-  }
-  for (int number = 0; number < kIslandCases + kNoiseCases; ++number) {
-    const ProgramCase drawn =
-        number < kIslandCases ? island_case(number) : noise_case(number - kIslandCases);
-    const std::vector<std::string> problems = problems_of(compile_case(drawn));
-    EXPECT_TRUE(problems.empty()) << drawn.name << ": " << problems.front();
-  }
-  for (int number = 0; number < kRecordedCases; ++number) {
-    const ProgramCase drawn = recorded_case(number);
-    const std::vector<std::string> problems = problems_of(compile_case(drawn));
-    EXPECT_TRUE(problems.empty()) << drawn.name << ": " << problems.front();
-  }
+  const auto check = [](int cases, ProgramCase (*draw)(int)) {
+    for (int number = 0; number < cases; ++number) {
+      const ProgramCase drawn = draw(number);
+      const std::vector<std::string> problems = problems_of(compile_case(drawn));
+      EXPECT_TRUE(problems.empty())
+          << fmt::format("{} {}: {}", drawn.name, fmt::join(drawn.trainable, " "),
+                         problems.empty() ? std::string() : problems.front());
+    }
+  };
+  check(kProgramCases, program_case);
+  check(kFrozenCases, frozen_case);
+  check(kIslandCases, island_case);
+  check(kNoiseCases, noise_case);
+  check(kCodedCases, coded_case);
+  check(kRecordedCases, recorded_case);
 }
 
 // The orders from outside interleave micro-batches and use units twice, and do so often.
@@ -110,6 +102,7 @@ TEST(ProgramCases, BringWhatTheyAreFor) {
   for (int number = 0; number < kProgramCases; ++number) count(program_case(number));
   for (int number = 0; number < kIslandCases; ++number) count(island_case(number));
   for (int number = 0; number < kNoiseCases; ++number) count(noise_case(number));
+  for (int number = 0; number < kCodedCases; ++number) count(coded_case(number));
   for (const std::string& word : all_words()) EXPECT_GE(cases_with[word], 80) << word;
 }
 

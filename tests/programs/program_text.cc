@@ -33,6 +33,7 @@ std::string word_of(Account account) {
                                                         {Account::kGradients, "gradients"},
                                                         {Account::kOptimizerState, "optimizer"},
                                                         {Account::kActivations, "activations"},
+                                                        {Account::kErrors, "errors"},
                                                         {Account::kStaging, "staging"},
                                                         {Account::kWorkspace, "workspace"},
                                                         {Account::kSlack, "slack"}};
@@ -40,14 +41,21 @@ std::string word_of(Account account) {
 }
 
 const std::map<Lane, std::string>& lane_words() {
-  static const std::map<Lane, std::string> kWords = {
-      {Lane::kCompute, "compute"},       {Lane::kUpload, "upload"},
-      {Lane::kDownload, "download"},     {Lane::kRead, "read"},
-      {Lane::kWrite, "write"},           {Lane::kCollective, "data ranks"},
-      {Lane::kIsland, "island ranks"},   {Lane::kInterIsland, "inter-island ranks"},
-      {Lane::kTensor, "tensor ranks"},   {Lane::kSend, "to next stage"},
-      {Lane::kReceive, "from previous"}, {Lane::kSendBack, "to previous stage"},
-      {Lane::kReceiveBack, "from next"}, {Lane::kUpdate, "update"}};
+  static const std::map<Lane, std::string> kWords = {{Lane::kCompute, "compute"},
+                                                     {Lane::kUpload, "upload"},
+                                                     {Lane::kDownload, "download"},
+                                                     {Lane::kRead, "read"},
+                                                     {Lane::kWrite, "write"},
+                                                     {Lane::kCollective, "data ranks"},
+                                                     {Lane::kIsland, "island ranks"},
+                                                     {Lane::kInterIsland, "inter-island ranks"},
+                                                     {Lane::kTensor, "tensor ranks"},
+                                                     {Lane::kSend, "to next stage"},
+                                                     {Lane::kReceive, "from previous"},
+                                                     {Lane::kSendBack, "to previous stage"},
+                                                     {Lane::kReceiveBack, "from next"},
+                                                     {Lane::kUpdate, "update"},
+                                                     {Lane::kCode, "code"}};
   return kWords;
 }
 
@@ -63,11 +71,15 @@ const std::map<OpKind, std::string>& kind_words() {
                                                        {OpKind::kAllReduce, "all-reduce"},
                                                        {OpKind::kReduceScatter, "reduce-scatter"},
                                                        {OpKind::kAllGather, "all-gather"},
+                                                       {OpKind::kAllToAll, "all-to-all"},
                                                        {OpKind::kGatherSums, "gather sums"},
                                                        {OpKind::kSend, "send"},
                                                        {OpKind::kReceive, "receive"},
                                                        {OpKind::kAccumulate, "accumulate"},
                                                        {OpKind::kRoundGradient, "round gradient"},
+                                                       {OpKind::kEncode, "encode"},
+                                                       {OpKind::kDecode, "decode"},
+                                                       {OpKind::kDecodeSum, "decode sum"},
                                                        {OpKind::kNormPartials, "norm partials"},
                                                        {OpKind::kKeepGradient, "keep gradient"},
                                                        {OpKind::kFirstBackward, "first backward"},
@@ -214,6 +226,7 @@ std::vector<ProgramCase> drawn_cases() {
   for (int number = 0; number < kFrozenCases; ++number) cases.push_back(frozen_case(number));
   for (int number = 0; number < kIslandCases; ++number) cases.push_back(island_case(number));
   for (int number = 0; number < kNoiseCases; ++number) cases.push_back(noise_case(number));
+  for (int number = 0; number < kCodedCases; ++number) cases.push_back(coded_case(number));
   for (int number = 0; number < kRecordedCases; ++number) cases.push_back(recorded_case(number));
   constexpr int kMicroBatches = 70;
   for (ProgramCase& drawn : periodic_cases(kMicroBatches)) cases.push_back(std::move(drawn));

@@ -172,6 +172,16 @@ TEST_F(DsConfigFile, SettingsThatNothingUsesAreNamed) {
               ElementsAre(HasSubstr("nvme_path has no effect")));
 }
 
+TEST_F(DsConfigFile, QuantizedMovementIsCoded) {
+  const StepOptions coded =
+      parse(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true,
+                                      "zero_quantized_gradients": true}})")
+          .step;
+  EXPECT_EQ(coded.parameter_wire, WireForm::kInt8);
+  EXPECT_EQ(coded.gradient_wire, WireForm::kInt4);
+  EXPECT_TRUE(coded.keeps_errors());
+}
+
 TEST_F(DsConfigFile, SecondaryShardsAreIslands) {
   const auto step_of = [&](const char* zero) {
     return parse(fmt::format(R"({{"zero_optimization": {{"stage": 3, {}}}}})", zero)).step;
@@ -244,8 +254,8 @@ TEST_F(DsConfigFile, WhatCannotBeMeantIsRefusedByName) {
   EXPECT_THAT(refusal(R"({"optimizer": {"type": "AdamW", "params": {"betas": 0.9}}})"),
               HasSubstr("give two numbers"));
   EXPECT_THAT(refusal(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("choose WarmupLR"));
-  EXPECT_THAT(refusal(R"({"zero_optimization": {"zero_quantized_weights": true}})"),
-              HasSubstr("zero_quantized_weights is true, which is not supported; give false"));
+  EXPECT_THAT(refusal(R"({"zero_optimization": {"zero_quantized_nontrainable_weights": true}})"),
+              HasSubstr("zero_quantized_nontrainable_weights is true, which is not supported"));
   EXPECT_THAT(refusal(R"({"elasticity": {"enabled": true}})"), HasSubstr("elasticity"));
   EXPECT_THAT(refusal("{}", {"--ds-config", "/nowhere.json"}), HasSubstr("ds-config"));
 }

@@ -165,21 +165,17 @@ Arguments every_flag() {
                      "layer-major", "--experts-per-group",
                      "16",          "--zero-stage",
                      "3",           "--gradient-reduction",
-                     "step",        "--tensor-parallel",
-                     "2",           "--sequence-parallel",
-                     "off",         "--pipeline-parallel",
-                     "2",           "--pipeline-schedule",
-                     "gpipe",       "--virtual-stages",
-                     "1",           "--local-ranks",
-                     "4",           "--collective-timeout",
-                     "12.5"};
+                     "step"};
   std::istringstream of_run(
       "--run-dir run --eval-every 6 --log-every 8 --checkpoint-every 9 --keep-last 2 --resume "
       "auto --progress off --trace-steps 2:4 --record-hashes --live 8427 --overwrite-later "
       "--eval-samples 7 --save-dtype float16 --keep-best --early-stopping-patience 3 "
       "--ignore-config-keys mup rope_scaling.x --dry-run --router-aux-loss-coef 0.01 "
       "--router-z-loss-coef 0 --json --stage-speeds 1 0.5 --hierarchical-collectives off "
-      "--zero-partition hsdp --island-ranks 2 --gradient-noise-scale");
+      "--zero-partition hsdp --island-ranks 2 --gradient-noise-scale --tensor-parallel 2 "
+      "--sequence-parallel off --pipeline-parallel 2 --pipeline-schedule gpipe --virtual-stages 1 "
+      "--local-ranks 4 --collective-timeout 12.5 --gradient-wire-dtype int8 "
+      "--parameter-wire-dtype int8 --error-feedback on --place-gradient-errors nvme");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
 }
@@ -244,6 +240,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.tiers.places[StateClass::kGradients], Placement::kHost);
   EXPECT_EQ(options.tiers.places[StateClass::kOptimizer], Placement::kNvme);
   EXPECT_EQ(options.tiers.places[StateClass::kActivations], Placement::kNvme);
+  EXPECT_EQ(options.tiers.places[StateClass::kErrors], Placement::kNvme);
   EXPECT_EQ(options.tiers.io_engine, IoEngineKind::kPosix);
   EXPECT_EQ(options.tiers.lookahead, 0);
   EXPECT_EQ(options.tiers.threads, 5);
@@ -253,6 +250,8 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.zero_stage, 3);
   EXPECT_EQ(options.step.zero_partition, ZeroPartition::kHsdp);
   EXPECT_EQ(options.step.island_ranks, 2);
+  EXPECT_EQ(options.step.gradient_wire, WireForm::kInt8);
+  EXPECT_EQ(options.step.error_feedback, true);
   EXPECT_TRUE(options.batch.measures_gradient_noise);
   EXPECT_EQ(options.step.tensor_parallel, 2);
   EXPECT_EQ(options.step.sequence_parallel, false);
@@ -575,6 +574,7 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
       "gradient-noise-scale max-steps num-train-epochs stop-after-step optimizer learning-rate "
       "min-learning-rate warmup-steps lr-scheduler-type weight-decay adam-beta1 adam-beta2 "
       "adam-epsilon max-grad-norm optimizer-state-dtype master-weights gradient-dtype precision "
+      "gradient-wire-dtype parameter-wire-dtype error-feedback place-gradient-errors "
       "device device-memory host-memory nvme place-parameters place-gradients place-optimizer "
       "place-activations io-engine lookahead threads recompute micro-batch-order "
       "experts-per-group zero-stage zero-partition island-ranks gradient-reduction "

@@ -53,6 +53,16 @@ inline ModelRuntimeOptions gpu_options(const ModelRuntimeOptions& plain,
   return options;
 }
 
+// Lets the ranks exchange codes, of parameters too where the mesh allows it. Returns whether they
+// exchange any.
+inline bool add_codes(ModelRuntimeOptions& options, const RankMesh& mesh) {
+  if (mesh.shape.data == 1 || mesh.stage == 0) return false;
+  options.wire = {.gradients = WireForm::kInt4, .keeps_errors = true};
+  const bool divides_parameters = mesh.stage == 3 && mesh.partition == ZeroPartition::kAll;
+  if (divides_parameters) options.wire.parameters = WireForm::kInt8;
+  return true;
+}
+
 // Expects a run with device memory to equal the same run on the CPU device.
 inline void expect_equal_runs(const RankedRun& run, const RankedRun& expected) {
   EXPECT_EQ(run.curves, expected.curves);

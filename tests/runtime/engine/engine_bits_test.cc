@@ -99,7 +99,10 @@ std::vector<Switch> placements() {
        }},
   };
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
-    for (const StateClassInfo& info : kStateClasses) list.push_back(one_state(info, tier));
+    for (const StateClassInfo& info : kStateClasses) {
+      if (info.use == StateUse::kReduce) continue;  // only ranks have it
+      list.push_back(one_state(info, tier));
+    }
     list.push_back({"all_on_" + std::string(name_of(tier)),
                     [tier](ModelRuntimeOptions& options) {
                       options.placement.unified = false;

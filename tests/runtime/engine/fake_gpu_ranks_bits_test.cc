@@ -80,6 +80,21 @@ TEST_P(FakeGpuRanksBits, WithTheOtherOrderAndGradientsOfTwoBytes) {
   expect_equal_runs(train(gpu_options(plain, backend_, Tier::kDevice, Tier::kHost)), expected);
 }
 
+// Codes are made on the device for what is there, and on the host for gradients that are summed
+// there.
+TEST_P(FakeGpuRanksBits, WithCodes) {
+  ModelRuntimeOptions plain = cpu_options("llama");
+  if (!add_codes(plain, GetParam())) return;
+  const RankedRun expected = train(plain);
+  for (const Tier errors : {Tier::kDevice, Tier::kHost}) {
+    for (const Tier rest : {Tier::kDevice, Tier::kHost}) {
+      ModelRuntimeOptions options = gpu_options(plain, backend_, rest, Tier::kHost);
+      options.placement.homes[StateClass::kErrors] = errors;
+      expect_equal_runs(train(options), expected);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanksBits, testing::ValuesIn(kRankMeshes),
                          [](const auto& mesh) { return std::string(mesh.param.name); });
 

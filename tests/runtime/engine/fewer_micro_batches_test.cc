@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -188,6 +189,24 @@ TEST_P(FewerMicroBatches, MayDifferBetweenRanks) {
       put_on_drive(options);
       if (stage == 3) all_on(options, true, Tier::kNvme);
       EXPECT_EQ(train_ranks_with_shares(options, {.data = 2}, steps), expected);
+    }
+  }
+}
+
+TEST_P(FewerMicroBatches, MayDifferBetweenRanksInIslands) {
+  const std::vector<Shares> steps = {{3, 1, 2, 1}, {1, 2, 1, 3}};
+  ModelRuntimeOptions options = options_of(GetParam(), 3);
+  options.chunk_elements = 8 * kBlockElements;
+  put_on_drive(options);
+  const Curve expected = train_ranks_with_shares(options, {.data = 4}, steps);
+  options.zero_stage = 3;
+  for (const ZeroPartition partition : {ZeroPartition::kHpz, ZeroPartition::kHsdp}) {
+    for (const bool is_on_drive : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(partition), is_on_drive));
+      ModelRuntimeOptions divided = options;
+      divided.zero_partition = partition;
+      if (is_on_drive) all_on(divided, true, Tier::kNvme);
+      EXPECT_EQ(train_ranks_with_shares(divided, {.data = 4, .islands = 2}, steps), expected);
     }
   }
 }

@@ -31,7 +31,7 @@ std::set<std::string_view> names_up_to(Enum last) {
 }
 
 TEST(Program, NamesAreDistinct) {
-  EXPECT_EQ(names_up_to(Lane::kUpdate).size(), kLaneCount);
+  EXPECT_EQ(names_up_to(Lane::kCode).size(), kLaneCount);
   EXPECT_EQ(names_up_to(OpKind::kUpdate).size(), static_cast<std::size_t>(OpKind::kUpdate) + 1);
   EXPECT_EQ(names_up_to(Message::kUpdated).size(), static_cast<std::size_t>(Message::kUpdated) + 1);
   EXPECT_EQ(names_up_to(Part::kDrain).size(), kPartCount);

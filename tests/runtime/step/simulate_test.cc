@@ -41,9 +41,10 @@ TEST(Simulate, EachLaneHasItsRate) {
   profile.drive.read_bytes_per_s = 5;
   profile.drive.write_bytes_per_s = 6;
   profile.links.fill({.bytes_per_s = 8});
-  profile.update_bytes_per_s = 10;
+  profile.update_bytes_per_s = 10;  // of all update threads; one of them makes codes
+  profile.update_cores = 4;
   profile.drive.disk_bytes_per_s = 100;
-  const std::array rates = {2., 3., 4., 5., 6., 8., 8., 8., 8., 8., 8., 8., 8., 10.};
+  const std::array rates = {2., 3., 4., 5., 6., 8., 8., 8., 8., 8., 8., 8., 8., 10., 2.5};
   static_assert(rates.size() == kLaneCount);
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     HandMadeProgram made;

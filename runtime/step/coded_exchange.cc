@@ -1,0 +1,89 @@
+#include "runtime/step/coded_exchange.h"
+
+#include <utility>
+
+#include "kernels/wire_ops.h"
+
+namespace terrace {
+namespace {
+
+static_assert(kBlockElements % kWireBlock == 0,
+              "a rank's part of a chunk has whole blocks of codes");
+
+Op code_op(OpKind kind, Account account, std::int32_t chunk, const Range& source,
+           const Range& target) {
+  Op op{.kind = kind, .lane = Lane::kCode};
+  op.chunk = chunk;
+  op.account = account;
+  op.reads = {as(Role::kSource, source)};
+  op.writes = {as(Role::kTarget, target)};
+  op.cost.bytes = static_cast<double>(source.size_bytes + target.size_bytes);
+  return op;
+}
+
+// Returns an op that passes codes between ranks. Each rank sends and receives one part to and from
+// every other rank.
+Op exchange_op(const StepModel& model, OpKind kind, const Range& source, const Range& target) {
+  Op op{.kind = kind, .lane = Lane::kCollective};
+  op.reads = {as(Role::kSource, source)};
+  op.writes = {as(Role::kTarget, target)};
+  const auto ranks = static_cast<double>(model.zero.ranks);
+  op.cost.bytes = static_cast<double>(target.size_bytes) * (ranks - 1) / ranks;
+  return op;
+}
+
+// Returns a new buffer beside `range` for the codes of all ranks' parts of a chunk.
+Range codes_beside(Draft& draft, const StepModel& model, const Range& range, std::string name,
+                   std::size_t part_bytes) {
+  const std::size_t bytes = part_bytes * static_cast<std::size_t>(model.zero.ranks);
+  const BufferId codes = draft.add_buffer(std::move(name), bytes, draft.tier_of(range),
+                                          Account::kStaging, Life::kTransient);
+  return {codes, 0, bytes};
+}
+
+}  // namespace
+
+bool codes_on_device(const Program& program, const Op& op) {
+  const auto written = static_cast<std::size_t>(op.writes.front().buffer);
+  return op.lane == Lane::kCode && program.buffers.at(written).tier == Tier::kDevice;
+}
+
+Range reduce_coded(Mover& mover, Draft& draft, const StepModel& model, const CodedSum& sum) {
+  const auto elements = static_cast<std::int64_t>(sum.whole.size_bytes / sizeof(float));
+  const std::size_t part = coded_bytes(model.wire.gradients, elements / model.zero.ranks);
+  const Range sent = codes_beside(draft, model, sum.whole,
+                                  draft.name("codes of {}.{}", sum.whole.buffer, sum.chunk), part);
+  const Range received = codes_beside(
+      draft, model, sum.whole, draft.name("codes for {}.{}", sum.whole.buffer, sum.chunk), part);
+  Op encode = code_op(OpKind::kEncode, Account::kGradients, sum.chunk, sum.whole, sent);
+  if (sum.errors.buffer != kNoBuffer) {
+    encode.reads.push_back(as(Role::kErrors, sum.errors));
+    encode.writes.push_back(as(Role::kErrors, sum.errors));
+    encode.cost.bytes += 2 * static_cast<double>(sum.errors.size_bytes);
+  }
+  mover.add(std::move(encode));
+  Op exchange = exchange_op(model, OpKind::kAllToAll, sent, received);
+  exchange.chunk = sum.chunk;
+  exchange.account = Account::kGradients;
+  mover.add(std::move(exchange));
+  mover.add(code_op(OpKind::kDecodeSum, Account::kGradients, sum.chunk, received, sum.target));
+  return sum.target;
+}
+
+void gather_coded(Mover& mover, Draft& draft, const StepModel& model, const CodedGather& gather) {
+  const auto elements =
+      static_cast<std::int64_t>(gather.own.size_bytes / model.parameter_bytes(gather.group));
+  const std::size_t part = coded_bytes(model.wire.parameters, elements);
+  const Range codes =
+      codes_beside(draft, model, gather.whole,
+                   draft.name("codes of {}.{}", gather.whole.buffer, gather.chunk), part);
+  const Range own_codes{codes.buffer, part * static_cast<std::size_t>(model.zero.rank), part};
+  mover.add(code_op(OpKind::kEncode, Account::kParameters, gather.chunk, gather.own, own_codes));
+  Op exchange = exchange_op(model, OpKind::kAllGather, own_codes, codes);
+  exchange.chunk = gather.chunk;
+  exchange.account = Account::kParameters;
+  mover.add(std::move(exchange));
+  mover.add(code_op(OpKind::kDecode, Account::kParameters, gather.chunk, codes, gather.whole));
+}
+
+}  // namespace terrace
