@@ -38,10 +38,12 @@ constexpr const char* kEvaluations = "evaluations";
 constexpr const char* kAutomatic = "automatic";
 constexpr const char* kRankMicroBatches = "rank_micro_batches";
 constexpr const char* kNoise = "gradient_noise";
+constexpr const char* kErrors = "gradient_errors";
 constexpr const char* kRemedy = kEarlierCheckpointRemedy;
 // The second version has content that readers of the first version would misunderstand: the state
 // of an optimizer other than the first rule, or frozen parameters. A checkpoint with neither is
-// written in the first version.
+// written in the first version. Errors of coded gradients need no other version: a reader that does
+// not know them trains on correctly, as if no codes had lost anything so far.
 constexpr const char* kFirstSchema = "terrace.checkpoint/1";
 constexpr const char* kSecondSchema = "terrace.checkpoint/2";
 constexpr const char* kSchemas = "terrace.checkpoint/";  // of any version
@@ -231,37 +233,6 @@ WeightTypes parse_weight_types(const json& listed) {
   return types;
 }
 
-}  // namespace
-
-std::vector<const UnitLayout*> CheckpointedModel::units() const {
-  std::vector<const UnitLayout*> order;
-  const auto add = [&order](const UnitLayout& unit) {
-    if (unit.trains() && std::ranges::find(order, &unit) == order.end()) order.push_back(&unit);
-  };
-  for (const std::int32_t index : first_changed) add(layout.at(static_cast<std::size_t>(index)));
-  for (const UnitLayout& unit : layout) add(unit);
-  return order;
-}
-
-std::uint64_t checkpoint_bytes(const CheckpointedModel& model) {
-  constexpr std::uint64_t kBytesOfTensor = 256;      // in a header: name, shape, offsets
-  constexpr std::uint64_t kBytesOfFile = 16 * 1024;  // alignment, its part of the manifest, blocks
-  constexpr std::uint64_t kBytesOfChecksum = 16;
-  constexpr std::uint64_t kBytesOfRest = 64 * 1024;  // config.json and the manifest's other keys
-  std::uint64_t bytes = kBytesOfRest;
-  for (const UnitLayout& unit : model.layout) {
-    if (!unit.trains()) continue;
-    const auto data = static_cast<std::uint64_t>(unit.trained_count()) * sizeof(float);
-    const std::uint64_t pieces = data / kHashPieceBytes + 2;
-    const std::uint64_t file =
-        data + pieces * kBytesOfChecksum + kBytesOfFile + unit.tensors.size() * kBytesOfTensor;
-    bytes += file * state_fields(model.rule.slots.size()).size();
-  }
-  return bytes;
-}
-
-namespace {
-
 void check_room(const std::string& run_dir, const std::string& path, const CheckpointedModel& model,
                 FileSystem& disk) {
   const std::uint64_t needed = checkpoint_bytes(model);
@@ -292,6 +263,7 @@ json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& mo
   if (model.config.adapter.is_there())
     manifest[kAdapter] = json::parse(to_json(model.config.adapter));
   if (progress.gradient_noise) manifest[kNoise] = json::parse(to_json(*progress.gradient_noise));
+  if (model.errors != nullptr) manifest[kErrors] = json::parse(to_json(model.errors->of));
   if (progress.is_automatic) manifest[kAutomatic] = true;
   if (!progress.rank_micro_batches.empty()) {
     manifest[kRankMicroBatches] = progress.rank_micro_batches;
@@ -316,6 +288,11 @@ void write_files(const std::string& path, const CheckpointProgress& progress,
     for (const StateField field : fields) {
       const std::string name = file_name(field, unit, model.rule);
       manifest["files"].push_back(json::parse(to_json(ListedFile{name, hashes.at(name)})));
+    }
+  }
+  if (model.errors != nullptr) {
+    for (const ListedFile& file : write_error_files(path, *model.errors, disk)) {
+      manifest["files"].push_back(json::parse(to_json(file)));
     }
   }
   const std::string config_text = config_json_to_save(model.config);
@@ -485,6 +462,10 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     for (const json& file : manifest.at("files")) {
       listed_.push_back(parse_listed_file(file.dump()));
     }
+    if (manifest.contains(kErrors)) {
+      gradient_errors_ = parse_gradient_errors(manifest.at(kErrors).dump());
+      check_error_files(*gradient_errors_, listed_);
+    }
   } catch (const std::exception& problem) {
     throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()), kRemedy);
   }
@@ -494,18 +475,22 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     throw CorruptData(fmt::format("{} is the checkpoint of step {}", directory, progress_.step),
                       "rename it back, or to a name without a step");
   }
-  const std::string config = path_in(directory, kConfig);
+  load_model(name, std::move(adapter));
+}
+
+void Checkpoint::load_model(const std::string& name, AdapterOptions adapter) {
+  const std::string config = path_in(directory_, kConfig);
   const auto listed = std::ranges::find(listed_, kConfig, &ListedFile::name);
   if (listed == listed_.end()) {
-    throw CorruptData(fmt::format("{}/{} does not list {}", directory, kManifest, kConfig),
+    throw CorruptData(fmt::format("{}/{} does not list {}", directory_, kManifest, kConfig),
                       kRemedy);
   }
   open_listed(*listed, {directory_, disk_, cache_, kRemedy});
-  model_ = parse_saved_config(read_whole_file(disk, config), config);
+  model_ = parse_saved_config(read_whole_file(disk_, config), config);
   model_.name = name;
   model_.adapter = std::move(adapter);
   if (model_.adapter.is_there()) {
-    model_ = with_adapter_sizes(std::move(model_), path_in(directory, kManifest));
+    model_ = with_adapter_sizes(std::move(model_), path_in(directory_, kManifest));
   }
 }
 
@@ -568,6 +553,12 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout, const FrozenSearch&
       files_[{unit.index, field}] = checked(std::move(found->second), found->first, unit);
     }
   }
+}
+
+std::unique_ptr<OpenFile> Checkpoint::open_errors(std::int32_t rank) {
+  const auto file = std::ranges::find(listed_, error_file_name(rank), &ListedFile::name);
+  TERRACE_CHECK(file != listed_.end());
+  return open_listed(*file, {directory_, disk_, cache_, kRemedy});
 }
 
 const SafetensorsFile& Checkpoint::file_of(StateField field, const UnitLayout& unit) const {

@@ -11,6 +11,7 @@
 
 #include "optim/loss_scale.h"
 #include "optim/update_rules.h"
+#include "runtime/checkpoint/error_files.h"
 #include "runtime/checkpoint/evaluation_history.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/frozen_parameters.h"
@@ -73,6 +74,7 @@ struct CheckpointedModel {
   // The units that are written before the others, by their index. They need not be all units, nor
   // train.
   std::vector<std::int32_t> first_changed = {};
+  const CheckpointedErrors* errors = nullptr;  // null where the run keeps none
 
   // Returns the units that train, in the order in which they are written.
   std::vector<const UnitLayout*> units() const;
@@ -83,10 +85,10 @@ struct CheckpointedModel {
 inline constexpr std::int64_t kCheckpointPieceElements = 1 << 20;
 
 // Returns the bytes that a checkpoint takes, rounded up: the bytes of its tensors, and a bound for
-// its names and checksums.
+// its names and checksums, and the files of errors.
 std::uint64_t checkpoint_bytes(const CheckpointedModel& model);
 
-// Fetches the state unit by unit, field by field, front to back, and writes
+// Fetches the state unit by unit, field by field, front to back, and then the errors, and writes
 // run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a crash at
 // any moment leaves either the whole checkpoint or none, and earlier ones untouched. The write is
 // not begun where the file system says that it has no room for checkpoint_bytes(). If it throws, it
@@ -156,12 +158,19 @@ class Checkpoint final : public StateSource {
   // parameters train.
   std::unique_ptr<StateSource> take_frozen() { return std::move(frozen_); }
 
+  // Returns whose errors of coded gradients there are; none in most checkpoints.
+  const std::optional<GradientErrors>& gradient_errors() const { return gradient_errors_; }
+  // Opens the file of a rank that has errors. Its reads are verified as read() is.
+  std::unique_ptr<OpenFile> open_errors(std::int32_t rank);
+
   // Throws CorruptData, which names file, offset and length, for a piece that is not as it was
   // written; IoError.
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
 
  private:
+  // Reads config.json, which the manifest lists. Gives the model this name and adapter.
+  void load_model(const std::string& name, AdapterOptions adapter);
   bool is_frozen(const ParameterTensor& tensor) const;
   void open_frozen(const FrozenSearch& search);
   std::unique_ptr<SafetensorsFile> checked(std::unique_ptr<OpenFile> opened,
@@ -174,6 +183,7 @@ class Checkpoint final : public StateSource {
   std::uint64_t fingerprint_ = 0;
   ModelConfig model_;
   const UpdateRule* rule_ = nullptr;
+  std::optional<GradientErrors> gradient_errors_;
   std::vector<ListedFile> listed_;
   PieceCache cache_;
   // By unit and field; a unit that is frozen has none.

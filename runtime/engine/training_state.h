@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -41,6 +42,12 @@ class TrainingState {
   std::uint64_t parameters_hash() const { return units_.parameters_hash(); }
   // Reads elements [begin, begin + out.size()) of a unit's sequence, in whatever groups they are.
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
+  // See UnitState, for these three.
+  std::size_t errors_bytes() const { return units_.errors_bytes(); }
+  void read_errors(std::size_t first, std::span<std::byte> out) { units_.read_errors(first, out); }
+  void write_errors(FunctionRef<void(std::size_t first, std::span<std::byte> part)> source) {
+    units_.write_errors(source);
+  }
 
  private:
   UnitState& units_;

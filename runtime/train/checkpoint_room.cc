@@ -164,7 +164,7 @@ SavingNeed saving_need(const SavingRun& run) {
   need.interval = run.options.run.checkpoint_every;
   need.keep_last = run.options.run.keep_last;
   need.steps = run.steps;
-  need.checkpoint_bytes = checkpoint_bytes(run.model);
+  need.checkpoint_bytes = checkpoint_bytes(run.model) + run.error_bytes;
   need.result_bytes = result_bytes(run.model, run.result_types);
   if (!run_dir.empty()) {
     need.removable = need.keep_last > 0 ? std::ssize(later_checkpoints(run_dir, 0))

@@ -54,7 +54,8 @@ struct SavingRun {
   CheckpointedModel model;
   WeightTypes result_types;
   RunSteps steps = {};
-  std::uint64_t nvme_bytes = 0;  // that the drives of --nvme will have, of all ranks of the host
+  std::uint64_t nvme_bytes = 0;   // that the drives of --nvme will have, of all ranks of the host
+  std::uint64_t error_bytes = 0;  // of errors of coded gradients, in each checkpoint
 };
 SavingNeed saving_need(const SavingRun& run);
 

@@ -10,6 +10,7 @@
 #include "runtime/plan/shared_plans.h"
 #include "runtime/train/budget_search.h"
 #include "runtime/train/dry_run_document.h"
+#include "runtime/train/gradient_errors.h"
 #include "runtime/train/plan_explanation.h"
 #include "runtime/train/rank_limits.h"
 #include "runtime/train/rank_plans.h"
@@ -28,6 +29,7 @@ class DryRun {
         ranks_(setting.ranks),
         console_(console),
         engine_(setting.engine),
+        saving_(setting.saving),
         search_(setting.engine, ranks_),
         is_json_(setting.options.run.json) {}
 
@@ -39,6 +41,7 @@ class DryRun {
       const ConsolePhase phase(seen, "planning the step");
       plan();
       if (!fits_ && !is_json_) return rethrow_refusal();
+      saving_.checkpoint_bytes += errors_in_checkpoint(plan_.model);
       check_plans_of_ranks(engine_, plan_, ranks_);
       if (is_json_) find_least();
     }
@@ -139,8 +142,8 @@ class DryRun {
   void find_obstacles() {
     RoomNeed need = room_need(engine_, plan_, setting_.machine, ranks_);
     need.budgets = budgets_on_host(setting_.options.tiers, setting_.machine, ranks_);
-    for (StartObstacle& obstacle : start_obstacles(setting_.options, need, setting_.saving,
-                                                   setting_.machine, setting_.total_steps)) {
+    for (StartObstacle& obstacle :
+         start_obstacles(setting_.options, need, saving_, setting_.machine, setting_.total_steps)) {
       obstacles_.push_back(std::move(obstacle));
     }
   }
@@ -178,8 +181,8 @@ class DryRun {
   void print_saving() {
     const TrainOptions& options = setting_.options;
     try {
-      const SavingPlan saving = plan_saving(setting_.saving);
-      console_.say(describe_saving(setting_.saving, saving, options.run.run_dir));
+      const SavingPlan saving = plan_saving(saving_);
+      console_.say(describe_saving(saving_, saving, options.run.run_dir));
       for (const std::string& doubt : saving.doubts) console_.say(doubt);
     } catch (const OutOfMemory&) {
       return;
@@ -190,6 +193,7 @@ class DryRun {
   const RankGroup& ranks_;
   TrainConsole& console_;
   ModelRuntimeOptions engine_;  // with the budgets that were planned with last
+  SavingNeed saving_;           // with the errors that the plan has
   BudgetSearch search_;
   const bool is_json_;
   bool fits_ = true;

@@ -17,9 +17,9 @@ struct DryRunSetting {
       engine;  // with the budgets asked for, and this machine's for the others
   const MachineShare& machine;
   const RankGroup& ranks;
-  std::string data;       // describe_data() and describe_documents()
-  std::string documents;  // documents_json()
-  SavingNeed saving;
+  std::string data;              // describe_data() and describe_documents()
+  std::string documents;         // documents_json()
+  SavingNeed saving;             // without errors of coded gradients, which the plan decides
   std::int64_t total_steps = 0;  // of the run
   std::int64_t tokens_per_step = 0;
 };

@@ -81,10 +81,39 @@ void RankedState::read(StateField field, std::int32_t unit, std::int64_t begin,
   });
 }
 
+void RankedState::read_errors(std::int32_t rank, std::uint64_t begin, std::span<std::byte> out) {
+  if (ranks_ == nullptr) return state_.read_errors(begin, out);
+  TERRACE_CHECK_EQ(ranks_->rank(), 0);
+  if (out.empty()) return;
+  Request request{kErrors, rank, static_cast<std::int64_t>(begin), std::ssize(out)};
+  share(request);
+  if (rank == 0) {
+    state_.read_errors(begin, out);
+  } else {
+    ranks_->recv(view(out), rank, {});
+  }
+}
+
 void RankedState::end_reads() {
   if (ranks_ == nullptr) return;
   Request request;
   share(request);
+}
+
+void RankedState::send_elements(const Request& request) {
+  for_each_part(request, [&](const Part& part) {
+    if (part.rank != ranks_->rank()) return;
+    piece_.resize(static_cast<std::size_t>(part.count));
+    state_.read(static_cast<StateField>(request.field), request.unit, part.begin, piece_);
+    ranks_->send(view(std::span(piece_)), 0, {});
+  });
+}
+
+void RankedState::send_errors(const Request& request) {
+  if (request.unit != ranks_->rank()) return;
+  errors_.resize(static_cast<std::size_t>(request.count));
+  state_.read_errors(static_cast<std::size_t>(request.begin), errors_);
+  ranks_->send(view(std::span(errors_)), 0, {});
 }
 
 void RankedState::serve_reads() {
@@ -92,12 +121,11 @@ void RankedState::serve_reads() {
     Request request;
     share(request);
     if (request.count == 0) return;
-    for_each_part(request, [&](const Part& part) {
-      if (part.rank != ranks_->rank()) return;
-      piece_.resize(static_cast<std::size_t>(part.count));
-      state_.read(static_cast<StateField>(request.field), request.unit, part.begin, piece_);
-      ranks_->send(view(std::span(piece_)), 0, {});
-    });
+    if (request.field == kErrors) {
+      send_errors(request);
+    } else {
+      send_elements(request);
+    }
   }
 }
 

@@ -18,6 +18,7 @@
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/hf_export.h"
+#include "runtime/train/gradient_errors.h"
 
 namespace terrace {
 
@@ -30,6 +31,22 @@ namespace {
 constexpr auto kWaitSlice = std::chrono::milliseconds(200);
 
 }  // namespace
+
+RunSaver::RunSaver(const SavedRun& run, const RankGroup& ranks, RankedState& state,
+                   TrainConsole& console, Log& log)
+    : run_(run), ranks_(ranks), state_(state), console_(console), log_(log) {
+  const std::optional<GradientErrors> errors = gradient_errors_of(state.model());
+  if (!errors) return;
+  errors_ = {*errors, [this](std::int32_t rank, std::uint64_t begin, std::span<std::byte> out) {
+               read_errors(rank, begin, out);
+             }};
+}
+
+void RunSaver::read_errors(std::int32_t rank, std::uint64_t begin, std::span<std::byte> out) {
+  is_reading_ = true;
+  state_.read_errors(rank, begin, out);
+  is_reading_ = false;
+}
 
 void RunSaver::read_finite(std::int64_t step, StateField field, const UnitLayout& unit,
                            std::int64_t begin, std::span<float> out) {
@@ -130,6 +147,8 @@ void RunSaver::start_writing(const CheckpointProgress& progress) {
                                      .model = checkpointed(),
                                      .staging_bytes = std::min(run_.staging_bytes, most_bytes),
                                      .disk = run_.disk};
+  // The writing thread reads no errors.
+  TERRACE_CHECK(!errors_);
   const auto fetch = [this, step = progress.step](StateField field, const UnitLayout& unit,
                                                   std::int64_t begin, std::span<float> out) {
     read_finite(step, field, unit, begin, out);
@@ -145,6 +164,17 @@ void RunSaver::start_writing(const CheckpointProgress& progress) {
       });
 }
 
+void RunSaver::begin_or_write(const CheckpointProgress& progress) {
+  if (!errors_) {
+    try {
+      return start_writing(progress);
+    } catch (const OutOfMemory&) {  // less is free than the system said
+    }
+  }
+  write(progress);
+  remove_old();
+}
+
 void RunSaver::begin_save(const CheckpointProgress& progress) {
   // The steps do not wait for a drive that needs longer than the time between two automatic
   // checkpoints.
@@ -157,12 +187,7 @@ void RunSaver::begin_save(const CheckpointProgress& progress) {
   begun_step_ = progress.step;
   if (!ranks_.is_first()) return state_.serve_reads();
   try {
-    try {
-      start_writing(progress);
-    } catch (const OutOfMemory&) {  // less is free than the system said
-      write(progress);
-      remove_old();
-    }
+    begin_or_write(progress);
   } catch (const IoError&) {
     take_problem(progress.step, std::current_exception(), is_reading_);
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,14 +47,14 @@ struct SavedRun {
 
 // Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
 // several ranks, all make the same calls in the same order, and only when the engine is drained.
-// State that is not finite is not saved: no step runs after the last update, so nothing else would
-// notice that it has spoiled the state.
+// Errors of coded gradients are saved too, where the ranks keep some. State that is not finite is
+// not saved: no step runs after the last update, so nothing else would notice that it has spoiled
+// the state.
 class RunSaver {
  public:
   // Borrows everything.
   RunSaver(const SavedRun& run, const RankGroup& ranks, RankedState& state, TrainConsole& console,
-           Log& log)
-      : run_(run), ranks_(ranks), state_(state), console_(console), log_(log) {}
+           Log& log);
 
   // Returns whether this run has saved the checkpoint of the step or has gone on from it.
   bool has(std::int64_t step) const { return saved_step_ == step; }
@@ -69,6 +70,7 @@ class RunSaver {
   // Does the same as try_save(), but writes beside the next steps, through SavedRun::staging_bytes
   // of memory. With a gate, the state is read beside the steps too. Without one it is read before
   // this returns, which takes as long as the drive needs if that memory is smaller than the state.
+  // Errors of coded gradients make it write all before it returns.
   // A later failure is reported or thrown by the next call. An automatic checkpoint is skipped
   // where another one is still being written, and any failure to write it goes to the log.
   void begin_save(const CheckpointProgress& progress);
@@ -98,12 +100,14 @@ class RunSaver {
 
  private:
   CheckpointedModel checkpointed() const {
-    return {run_.model, run_.layout, run_.rule, run_.first_changed};
+    return {run_.model, run_.layout, run_.rule, run_.first_changed, errors_ ? &*errors_ : nullptr};
   }
   CheckpointProgress with_frozen(const CheckpointProgress& progress);
-  // write() and start_writing() are called on the first rank.
+  // These three are called on the first rank.
   void write(const CheckpointProgress& progress);
   void start_writing(const CheckpointProgress& progress);
+  // Starts to write beside the steps, or writes at once where that is not possible.
+  void begin_or_write(const CheckpointProgress& progress);
   // Keeps the problem where the drive of the files is full or the checkpoint is automatic, and
   // throws any other problem.
   void take_problem(std::int64_t step, const std::exception_ptr& problem, bool is_of_reading);
@@ -112,11 +116,13 @@ class RunSaver {
   void finish_begun();
   void read_finite(std::int64_t step, StateField field, const UnitLayout& unit, std::int64_t begin,
                    std::span<float> out);
+  void read_errors(std::int32_t rank, std::uint64_t begin, std::span<std::byte> out);
   std::int64_t elements() const;  // of all tensors that train
 
   SavedRun run_;
   const RankGroup& ranks_;
   RankedState& state_;
+  std::optional<CheckpointedErrors> errors_;  // none where no rank keeps errors
   TrainConsole& console_;
   Log& log_;
   std::int64_t saved_step_ = -1;    // of the latest checkpoint in the run directory

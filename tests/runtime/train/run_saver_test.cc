@@ -156,7 +156,7 @@ class RunSaverTest : public testing::Test {
   }
 
   const TemporaryDirectory directory_;
-  const ModelRuntimeOptions options_ = tiny_options(tiny_model("llama", true, true), DType::kF32);
+  ModelRuntimeOptions options_ = tiny_options(tiny_model("llama", true, true), DType::kF32);
   const std::vector<UnitLayout> layout_ = parameter_layout(options_.model);
   const BestRecord best_{{}};
   std::int64_t keep_last_ = 0;
@@ -226,6 +226,25 @@ TEST_F(RunSaverTest, WhatIsWrittenAtOnceForWantOfMemoryLeavesNoMoreThanKeepLast)
     EXPECT_FALSE(is_checkpoint(directory_.path("checkpoint-1")));
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// The other rank answers reads only until the call returns, so nothing is left to be read then.
+TEST_F(RunSaverTest, ACheckpointWithErrorsIsCompleteBeforeTheNextStep) {
+  options_.zero_stage = 1;
+  options_.wire = {.gradients = WireForm::kInt8, .keeps_errors = true};
+  disk_.release();
+  const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
+    saver.begin_save(after(3));
+    if (rank == 0) {
+      const Checkpoint checkpoint(directory_.path("checkpoint-3"));
+      EXPECT_EQ(checkpoint.gradient_errors().value_or(GradientErrors()).data_ranks, kRanks);
+    }
+    saver.save(after(4));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_TRUE(is_checkpoint(directory_.path("checkpoint-4")));
+  EXPECT_THAT(console_.lines(), ElementsAre("saved " + directory_.path("checkpoint-3"),
+                                            "saved " + directory_.path("checkpoint-4")));
 }
 
 // Checkpoints that the user asked for are kept, and so is the automatic one that the run was told
