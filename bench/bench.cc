@@ -76,7 +76,7 @@ constexpr auto kBenches = std::to_array<Bench>({
      .run = bench_collective,
      .names = names_of_collective,
      .cost = cost_of_collective,
-     .on_host = {.threads = true, .bytes = true, .hosts = true, .seconds = true}},
+     .on_host = {.threads = true, .bytes = true, .hosts = true, .sizes = true, .seconds = true}},
     {.name = "simulator",
      .summary = "the simulator's predictions of ten step configurations (a part of step)",
      .run = bench_step_predictions,

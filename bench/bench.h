@@ -22,6 +22,13 @@ struct MachineSpeed;  // bench/bench_cost.h
 
 inline constexpr std::int64_t kOverlapSequence = 512;
 
+// Sizes that grow by a factor: the first one, and as many more as are not above the last one.
+struct SizeRange {
+  std::size_t first = 8;
+  std::size_t last = 8;
+  std::size_t factor = 2;
+};
+
 struct BenchOptions {
   // The device that is measured in place of the CPU; null: the CPU. For benchmarks that set
   // Bench::on_device.
@@ -43,6 +50,7 @@ struct BenchOptions {
   int local_ranks = 1;
   // For bench collective with ranks on several hosts.
   HierarchicalUse hierarchical = HierarchicalUse::kAuto;
+  std::optional<SizeRange> sizes;  // for bench collective; unset: the sizes that it has by itself
   // For bench overlap: tokens of a step, a multiple of kOverlapSequence; 0: several sizes. For
   // bench step on a device: measures only the steps with this number of tokens; 0: all.
   std::int64_t tokens = 0;
@@ -131,6 +139,7 @@ struct BenchTakes {
   bool grid = false;
   bool ranks = false;  // --zero-stage, --local-ranks
   bool hosts = false;  // --hierarchical-collectives
+  bool sizes = false;
   bool tokens = false;
   bool preset = false;
   bool seconds = false;  // its measurements can be cut to length

@@ -14,6 +14,7 @@ Rounds BenchRecord::rounds(int most, double share) {
   return {.most = most,
           .end = end_,
           .own_end = end_.part(share),
+          .measurement_s = 0,
           .agreed = {},
           .cut_short = &cut_short_};
 }

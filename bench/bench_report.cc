@@ -31,6 +31,11 @@ ordered_json options_json(const BenchOptions& options) {
       {"seconds", options.seconds}, {"drives", std::max<std::size_t>(1, options.nvme.size())},
       {"small", options.small},     {"grid", options.grid}};
   if (options.bytes != 0) json["size_bytes"] = options.bytes;
+  if (options.sizes) {
+    json["sizes"] = {{"first_bytes", options.sizes->first},
+                     {"last_bytes", options.sizes->last},
+                     {"factor", options.sizes->factor}};
+  }
   if (options.tokens != 0) json["tokens"] = options.tokens;
   if (!options.only.empty()) json["only"] = options.only;
   if (options.time_limit_s) json["time_limit_s"] = *options.time_limit_s;

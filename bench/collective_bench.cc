@@ -13,10 +13,10 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "bench/bench_list.h"
-#include "bench/call_count.h"
 #include "bench/collective_case.h"
 #include "bench/collective_plan.h"
 #include "bench/collective_processes.h"
+#include "bench/timed_calls.h"
 #include "memory/host/streaming_copy.h"
 #include "memory/host/worker_arena.h"
 #include "optim/stream_pass.h"
@@ -62,6 +62,7 @@ class BareCollectives {
   }
 
  private:
+  static constexpr std::size_t kLineBytes = 64;
   using Copy = void(std::span<std::byte> target, std::span<const std::byte> source);
 
   std::size_t count() const { return ranks_.size(); }
@@ -87,6 +88,10 @@ class BareCollectives {
   }
 
   std::vector<BareWay> sums(CollectiveKind kind, std::size_t bytes) {
+    if (bytes / count() % kLineBytes != 0) {
+      return {{"a plain loop over the same bytes",
+               [this, kind, bytes](std::size_t thread) { sum_few(kind, bytes, thread); }}};
+    }
     std::vector<BareWay> ways;
     for (const bool asks_ahead : {true, false}) {
       for (const bool past_cache : {true, false}) {
@@ -99,6 +104,26 @@ class BareCollectives {
       }
     }
     return ways;
+  }
+
+  // Adds a part that is too small for whole cache lines.
+  void sum_few(CollectiveKind kind, std::size_t bytes, std::size_t thread) {
+    const bool in_place = kind == CollectiveKind::kAllReduce;
+    const std::size_t part = bytes / count() / sizeof(float);
+    const auto numbers = [part](std::span<std::byte> all, std::size_t place) {
+      return std::span(reinterpret_cast<float*>(all.data()) + place * part, part);
+    };
+    for (std::size_t i = 0; i < part; ++i) {
+      float sum = 0;
+      for (RankBuffers& rank : ranks_) {
+        sum += numbers(in_place ? rank.target(bytes) : rank.source(bytes), thread)[i];
+      }
+      if (in_place) {
+        for (RankBuffers& rank : ranks_) numbers(rank.target(bytes), thread)[i] = sum;
+      } else {
+        numbers(ranks_[thread].target(bytes), 0)[i] = sum;
+      }
+    }
   }
 
   void sum(CollectiveKind kind, std::size_t bytes, std::size_t thread, const StreamForm& form) {
@@ -137,7 +162,7 @@ class ThreadRanks {
     bare_ = std::make_unique<BareCollectives>(buffers_);
   }
 
-  double collective(const MeasuredCollective& measured, CallCount& calls) {
+  double collective(const MeasuredCollective& measured, TimedCalls& calls) {
     return rate(measured, calls,
                 [&](std::size_t rank) { buffers_[rank].call(*communicators_[rank], measured); });
   }
@@ -145,17 +170,17 @@ class ThreadRanks {
     return bare_->ways_of(measured.what->kind, measured.bytes);
   }
   // Returns the rate of a way, in the same unit.
-  double bare(const MeasuredCollective& measured, const BareWay& way, CallCount& calls) {
+  double bare(const MeasuredCollective& measured, const BareWay& way, TimedCalls& calls) {
     return rate(measured, calls, way.run);
   }
 
  private:
   int size() const { return static_cast<int>(communicators_.size()); }
 
-  double rate(const MeasuredCollective& measured, CallCount& calls,
+  double rate(const MeasuredCollective& measured, TimedCalls& calls,
               const std::function<void(std::size_t)>& body) {
-    const int count = calls.of([&] { return on_all(1, body); });
-    return bus_rate(measured, size(), on_all(count, body));
+    return bus_rate(measured, size(),
+                    calls.seconds_of_call([&](int count) { return on_all(count, body); }));
   }
 
   double on_all(int iterations, const std::function<void(std::size_t)>& body) {
@@ -193,7 +218,7 @@ class ThreadMeasurements {
       : plan_(plan), measured_(measured_collectives(kThreads, plan, bytes)) {
     std::vector<Measurement> measurements;
     for (const MeasuredCollective& one : measured_) {
-      CallCount& calls = calls_.emplace_back(one.iterations, seconds);
+      TimedCalls& calls = calls_.emplace_back(one.iterations, seconds);
       measurements.emplace_back([&] { return ranks.collective(one, calls); });
     }
     for (const CollectiveCase& what : collective_cases()) {
@@ -205,7 +230,7 @@ class ThreadMeasurements {
     for (BareLimit& limit : limits_) {
       limit.first = measurements.size();
       for (const BareWay& way : limit.ways) {
-        CallCount& calls = calls_.emplace_back(limit.measured.iterations, seconds);
+        TimedCalls& calls = calls_.emplace_back(limit.measured.iterations, seconds);
         measurements.emplace_back([&] { return ranks.bare(limit.measured, way, calls); });
       }
     }
@@ -236,7 +261,7 @@ class ThreadMeasurements {
   const CollectivePlan& plan_;
   const std::vector<MeasuredCollective> measured_;
   std::vector<BareLimit> limits_;
-  std::deque<CallCount> calls_;              // of each measurement
+  std::deque<TimedCalls> calls_;             // of each measurement
   std::optional<InterleavedRounds> rounds_;  // refer to the three above
 };
 
@@ -283,10 +308,12 @@ BenchCost cost_of_collective(const BenchOptions& options, const MachineSpeed& sp
   // There are ten collectives and at least as many ways; a call moves some multiple of its size.
   constexpr double kMeasurements = 24;
   constexpr double kMoves = 2;
+  constexpr double kMeetingSeconds = 5e-6;  // of a call, in which ranks wait for each other
   const CollectivePlan plan = plan_of_threads(options);
   BenchCost cost;
   for (const std::size_t bytes : wanted_collective_sizes(kThreads, plan)) {
-    const double call_s = kMoves * static_cast<double>(bytes) / speed.copy_bytes_per_s;
+    const double call_s =
+        kMeetingSeconds + kMoves * static_cast<double>(bytes) / speed.copy_bytes_per_s;
     cost.seconds += kMeasurements * options.repetitions * plan.iterations(bytes) * call_s;
   }
   return cost;

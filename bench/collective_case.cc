@@ -15,14 +15,16 @@ namespace {
 double part_of_others(double ranks) { return (ranks - 1) / ranks; }
 
 constexpr auto kCases = std::to_array<CollectiveCase>(
-    {{CollectiveKind::kAllReduce, "all_reduce", [](double n) { return 2 * part_of_others(n); }},
-     {CollectiveKind::kReduceScatter, "reduce_scatter", part_of_others},
-     {CollectiveKind::kAllGather, "all_gather", part_of_others},
-     {CollectiveKind::kAllToAll, "all_to_all", part_of_others},
-     {CollectiveKind::kBroadcast, "broadcast", [](double) { return 1.0; }}});
+    {{CollectiveKind::kAllReduce, "all_reduce", "2(n-1)/n",
+      [](double n) { return 2 * part_of_others(n); }},
+     {CollectiveKind::kReduceScatter, "reduce_scatter", "(n-1)/n", part_of_others},
+     {CollectiveKind::kAllGather, "all_gather", "(n-1)/n", part_of_others},
+     {CollectiveKind::kAllToAll, "all_to_all", "(n-1)/n", part_of_others},
+     {CollectiveKind::kBroadcast, "broadcast", "1", [](double) { return 1.0; }}});
 
 // Names a size without the bytes that whole lines for every rank have added, less than a KiB.
 std::string size_name(std::size_t bytes) {
+  if (bytes < kKiB) return fmt::format("{}b", bytes);
   const std::size_t kib = bytes / kKiB;
   constexpr std::size_t kOfMiB = kMiB / kKiB;
   return kib % kOfMiB == 0 ? fmt::format("{}mib", kib / kOfMiB) : fmt::format("{}kib", kib);
@@ -128,6 +130,7 @@ BenchResult collective_result(std::string_view prefix, const MeasuredCollective&
       number_detail("size", "bytes", size),
       number_detail("count", "elements", static_cast<double>(count)),
       {"time", "s", value.mapped([=](double bus) { return size * factor / bus * 1e-9; })},
+      number_detail("bus_factor", "times", factor),
       {"algbw", "GB/s", value.mapped([=](double bus) { return bus / factor; })},
       {"busbw", "GB/s", value}};
   result.notes = {{"type", std::string(name_of(measured.dtype))},

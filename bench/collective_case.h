@@ -22,6 +22,7 @@ namespace terrace {
 struct CollectiveCase {
   CollectiveKind kind;
   std::string_view name;
+  std::string_view bus_factor_is;  // in terms of the number of ranks, n
   double (*bus_factor)(double ranks);
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -10,10 +11,10 @@
 
 #include "base/error.h"
 #include "bench/bench_only.h"
-#include "bench/call_count.h"
 #include "bench/collective_case.h"
 #include "bench/network_probe.h"
 #include "bench/rounds.h"
+#include "bench/timed_calls.h"
 #include "memory/host/streaming_copy.h"
 #include "parallel/mpi/mpi_session.h"
 #include "parallel/sockets/socket_session.h"
@@ -48,7 +49,7 @@ class ProcessMeasurements {
     std::vector<Measurement> measurements;
     for (const bool is_limit : {false, true}) {
       for (const MeasuredCollective& one : measured_) {
-        CallCount& calls = calls_.emplace_back(one.iterations, seconds);
+        TimedCalls& calls = calls_.emplace_back(one.iterations, seconds);
         measurements.emplace_back([this, is_limit, &one, &calls] {
           if (!is_limit) return rate(ranks_.ours, one, calls);
           return ranks_.library != nullptr ? rate(*ranks_.library, one, calls)
@@ -61,7 +62,14 @@ class ProcessMeasurements {
   ProcessMeasurements(const ProcessMeasurements&) = delete;
   ProcessMeasurements& operator=(const ProcessMeasurements&) = delete;
 
+  // Returns the longest that a call of a measurement has taken so far, in the mean.
+  double longest_call_s() const { return longest_call_s_; }
+  // Says how long a call is expected to take, as long as none is measured.
+  void expect_call_s(double seconds) { expected_call_s_ = seconds; }
+
   void take(Rounds rounds, BenchRecord& record) {
+    // A rank that ended within a call would end the whole job as a failure.
+    rounds.measurement_s = longest_call_s_ > 0 ? longest_call_s_ : expected_call_s_;
     rounds.agreed = [&](bool wants_end) { return any_wants_end(ranks_.ours, wants_end); };
     rounds_->take(rounds, [&](const std::vector<Samples>& samples) {
       if (ranks_.is_first) put_results(samples, record);
@@ -69,17 +77,18 @@ class ProcessMeasurements {
   }
 
  private:
-  // Returns the seconds of one call, of as many as take long enough.
-  double seconds_of_one(Communicator& world, CallCount& calls, const std::function<void()>& call) {
-    const int count =
-        calls.of([&] { return longest_of(ranks_.ours, seconds_of_calls(world, 1, call)); });
-    return seconds_of_calls(world, count, call);
+  // Returns the seconds of one call, on the rank where they are the most.
+  double seconds_of_one(Communicator& world, TimedCalls& calls, const std::function<void()>& call) {
+    const double seconds = calls.seconds_of_call(
+        [&](int count) { return longest_of(ranks_.ours, seconds_of_calls(world, count, call)); });
+    longest_call_s_ = std::max(longest_call_s_, seconds);
+    return seconds;
   }
-  double rate(Communicator& world, const MeasuredCollective& one, CallCount& calls) {
+  double rate(Communicator& world, const MeasuredCollective& one, TimedCalls& calls) {
     return bus_rate(one, world.size(),
                     seconds_of_one(world, calls, [&] { ranks_.buffers.call(world, one); }));
   }
-  double copy_rate(const MeasuredCollective& one, CallCount& calls) {
+  double copy_rate(const MeasuredCollective& one, TimedCalls& calls) {
     const double seconds = seconds_of_one(ranks_.ours, calls, [&] {
       streaming_copy(ranks_.buffers.target(one.bytes), ranks_.buffers.source(one.bytes));
     });
@@ -108,8 +117,10 @@ class ProcessMeasurements {
   const Ranks ranks_;
   const ProcessJob& job_;
   const std::vector<MeasuredCollective> measured_;
-  std::deque<CallCount> calls_;              // of each measurement
+  std::deque<TimedCalls> calls_;             // of each measurement
   std::optional<InterleavedRounds> rounds_;  // refer to the two above
+  double longest_call_s_ = 0;
+  double expected_call_s_ = 0;
 };
 
 void measure_sizes(const ProcessJob& job, ProcessMeasurements::Ranks ranks) {
@@ -121,6 +132,10 @@ void measure_sizes(const ProcessJob& job, ProcessMeasurements::Ranks ranks) {
       const std::size_t left = collective_measurements(sizes.size() - i);
       const double seconds = -longest_of(ranks.ours, -seconds_of_measurement(job.record, left));
       all[i] = std::make_unique<ProcessMeasurements>(ranks, job, sizes[i], seconds);
+      if (i > 0) {
+        const double times = static_cast<double>(sizes[i]) / static_cast<double>(sizes[i - 1]);
+        all[i]->expect_call_s(times * all[i - 1]->longest_call_s());
+      }
     }
     all[i]->take(rounds, job.record);
   });
@@ -137,8 +152,7 @@ void measure_processes(const ProcessJob& job, Communicator& ours, Communicator* 
   const std::string network = name_network(ours, hosts);
   if (is_first) job.log.info(fmt::format("bench collective: data passes over {}", network));
   if (library != nullptr && is_wanted(job.plan.options(), kMessageLatency)) {
-    BenchResult latency = message_latency(ours, *library, network, job.plan.rounds());
-    if (is_first) job.record.put(std::move(latency));
+    measure_message_latency({ours, *library, network, job.plan.rounds()}, job.record);
   }
   const std::vector<std::size_t> sizes = wanted_collective_sizes(job.prefix, job.plan);
   if (sizes.empty()) return;
@@ -151,8 +165,11 @@ void measure_processes(const ProcessJob& job, Communicator& ours, Communicator* 
 template <typename Session, typename Body>
 void measure_in(Session& session, const BenchOptions& options, Log& log, Body body) {
   try {
-    const CollectivePlan plan(options, session.size());
-    body(plan, *session.make_world("bench", {.hierarchical = options.hierarchical}));
+    const auto world = session.make_world("bench", {.hierarchical = options.hierarchical});
+    const CollectivePlan own(options, session.size());
+    const double fewest = -longest_of(*world, -static_cast<double>(own.sizes().size()));
+    const CollectivePlan plan(options, session.size(), static_cast<std::size_t>(fewest));
+    body(plan, *world);
   } catch (const TimeIsUp& over) {
     if (session.rank() == 0) log.info(fmt::format("bench collective: {}", over.what()));
   }

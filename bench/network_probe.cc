@@ -8,34 +8,31 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "bench/rounds.h"
+#include "bench/timed_calls.h"
 #include "parallel/network_traffic.h"
 
 namespace terrace {
 namespace {
 
-// Returns the seconds of a message, as the first rank measures them.
-double message_s(Communicator& ranks) {
-  constexpr int kRoundTrips = 500;
+// Returns the mean seconds of a round trip, as the first rank measures them.
+double round_trip_s(Communicator& ranks, int trips) {
   std::array<double, 1> message = {1};
   const TensorView data = view(std::span<double>(message));
   const int last = ranks.size() - 1;
-  const auto exchange = [&](int times) {
-    for (int i = 0; i < times; ++i) {
-      if (ranks.rank() == 0) {
-        ranks.send(data, last, {});
-        ranks.recv(data, last, {});
-      } else if (ranks.rank() == last) {
-        ranks.recv(data, 0, {});
-        ranks.send(data, 0, {});
-      }
-    }
-  };
   ranks.all_reduce(view(std::span<float>()), ReduceOp::kMax, {});
-  exchange(kRoundTrips / 10);
   const SystemClock clock;
   const std::int64_t begin = clock.now_ns();
-  exchange(kRoundTrips);
-  return static_cast<double>(clock.now_ns() - begin) / 1e9 / (2 * kRoundTrips);
+  for (int i = 0; i < trips; ++i) {
+    if (ranks.rank() == 0) {
+      ranks.send(data, last, {});
+      ranks.recv(data, last, {});
+    } else if (ranks.rank() == last) {
+      ranks.recv(data, 0, {});
+      ranks.send(data, 0, {});
+    }
+  }
+  return static_cast<double>(clock.now_ns() - begin) / 1e9 / trips;
 }
 
 }  // namespace
@@ -51,19 +48,36 @@ std::string name_network(Communicator& world, int hosts) {
   return network.empty() ? "a network that the system has no counters for" : network;
 }
 
-BenchResult message_latency(Communicator& ours, Communicator& library, const std::string& network,
-                            int rounds) {
-  BenchResult result{.name = kMessageLatency,
-                     .unit = BenchUnit::kSeconds,
-                     .value = {},
-                     .limit = {},
-                     .limit_is = "the MPI library's message between the same ranks",
-                     .notes = {{"network", network}}};
-  for (int round = 0; round < rounds; ++round) {
-    result.value.add(message_s(ours));
-    result.limit.add(message_s(library));
-  }
-  return result;
+void measure_message_latency(const MeasuredMessages& messages, BenchRecord& record) {
+  constexpr int kRoundTrips = 500;
+  constexpr double kShareOfTime = 0.1;
+  constexpr double kRanksMeasured = 2;  // ours and the library's
+  Communicator& ours = messages.ours;
+  const bool is_first = ours.rank() == 0;
+  const double seconds =
+      -longest_of(ours, -kShareOfTime * record.end().seconds_left() / messages.rounds) /
+      kRanksMeasured;
+  const TimedCalls calls(kRoundTrips, seconds);
+  const auto message_s = [&](Communicator& ranks) {
+    round_trip_s(ranks, 1);  // makes the connection
+    return calls.seconds_of_call([&](int trips) {
+      const double mean = round_trip_s(ranks, trips);
+      return longest_of(ours, is_first ? mean : 0);
+    }) / 2;
+  };
+  const std::vector<Measurement> measurements = {[&] { return message_s(ours); },
+                                                 [&] { return message_s(messages.library); }};
+  Rounds rounds = record.rounds(messages.rounds, kShareOfTime);
+  rounds.agreed = [&](bool wants_end) { return any_wants_end(ours, wants_end); };
+  interleave(measurements, rounds, [&](const std::vector<Samples>& samples) {
+    if (!is_first) return;
+    record.put({.name = kMessageLatency,
+                .unit = BenchUnit::kSeconds,
+                .value = samples[0],
+                .limit = samples[1],
+                .limit_is = "the MPI library's message between the same ranks",
+                .notes = {{"network", messages.network}}});
+  });
 }
 
 }  // namespace terrace

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "bench/bench.h"
+#include "bench/bench_record.h"
 #include "parallel/communicator.h"
 
 namespace terrace {
@@ -14,10 +15,18 @@ std::string name_network(Communicator& world, int hosts);
 
 inline constexpr const char* kMessageLatency = "mpi_message_8b";
 
-// Returns the time of a message of 8 bytes between the first rank and the last, which are on two
-// hosts if there are several: half of a round trip, beside the library's own. `network` goes into
-// the result as a note. All ranks call it; the first has the result.
-BenchResult message_latency(Communicator& ours, Communicator& library, const std::string& network,
-                            int rounds);
+// The messages whose time is measured.
+struct MeasuredMessages {
+  Communicator& ours;
+  Communicator& library;
+  const std::string& network;  // goes into the result as a note
+  int rounds = 1;
+};
+
+// Measures the time of a message of 8 bytes between the first rank and the last, which are on two
+// hosts if there are several: half of a round trip, beside the library's own. With a time limit it
+// takes a tenth of the time that is left. All ranks call it; the first one's record gets the
+// result. Throws TimeIsUp.
+void measure_message_latency(const MeasuredMessages& messages, BenchRecord& record);
 
 }  // namespace terrace

@@ -38,7 +38,9 @@ class RoundsLeft {
     const double left_s = std::min(rounds_.end.seconds_left(), rounds_.own_end.seconds_left());
     return !any_ends(last_round_s > 0 && left_s < last_round_s);
   }
-  bool begins_measurement() { return !any_ends(rounds_.end.is_over()); }
+  bool begins_measurement() {
+    return !any_ends(rounds_.end.seconds_left() <= rounds_.measurement_s);
+  }
 
  private:
   bool any_ends(bool wants_end) {

@@ -26,6 +26,8 @@ struct Rounds {
   Deadline end = {};
   // No further round begins that is not expected to end before it.
   Deadline own_end = {};
+  // How long a measurement takes at least, if that is known. None begins that would end too late.
+  double measurement_s = 0;
   // Tells whether any rank wants to end, for ranks that measure together and have to end in the
   // same round. Empty: there is one rank.
   std::function<bool(bool wants_end)> agreed = {};

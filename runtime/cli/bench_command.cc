@@ -109,6 +109,11 @@ std::vector<DrivePlace> look_at_drives(const Bench& bench, const BenchOptions& o
 }
 
 constexpr int kExitNothingMeasured = 1;
+// How long after the time limit a measurement may end by itself. Processes that measure together
+// get more time to end together: if one of them leaves the others alone, its launcher calls the job
+// a failure, whatever was measured.
+constexpr double kGraceSeconds = 1;
+constexpr double kGraceOfProcessesSeconds = 15;
 
 // A log that remembers the last line in which a benchmark said what it is doing.
 class PhaseLog final : public Log {
@@ -143,6 +148,7 @@ class BenchCommandRun {
       : bench_(bench),
         command_(std::move(command)),
         is_first_rank_(launch.rank == 0),
+        grace_s_(launch.size == 1 ? kGraceSeconds : kGraceOfProcessesSeconds),
         record_(command_.options.time_limit_s ? Deadline::after(*command_.options.time_limit_s)
                                               : Deadline(),
                 command_.options.only) {}
@@ -160,6 +166,7 @@ class BenchCommandRun {
   const Bench& bench_;
   BenchCommand command_;
   const bool is_first_rank_;
+  const double grace_s_;
   BenchRecord record_;
   ConsoleLog log_;
   PhaseLog phases_{log_};
@@ -255,6 +262,7 @@ void BenchCommandRun::measure() {
 int BenchCommandRun::run(const std::vector<std::string>& arguments) {
   std::optional<EarlyEnd> early_end;
   early_end.emplace(EarlyEnd::Options{.deadline = record_.end(),
+                                      .grace_s = grace_s_,
                                       .last_words = [this](int signal) { return print(signal); },
                                       .directories = bench_directories(command_.options)});
   prepare(arguments);

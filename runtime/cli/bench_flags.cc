@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "memory/host/host_limits.h"
+#include "parallel/launch_environment.h"
 #include "runtime/config/device_flag.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/thread_count.h"
@@ -24,6 +25,7 @@ enum : std::size_t {
   kRepetitions,
   kSeconds,
   kSize,
+  kSizes,
   kNoGrid,
   kZeroStage,
   kLocalRanks,
@@ -59,6 +61,10 @@ constexpr auto kBenchFlags = std::to_array<BenchFlag>({
      &BenchTakes::seconds},
     {{"size", "Measurement", "SIZE", "Size of the working set (what the benchmark needs)"},
      &BenchTakes::bytes},
+    {{"sizes", "Measurement", "FIRST:LAST[:FACTOR]",
+      "Sizes from FIRST to LAST, each FACTOR (2) times the one before; LAST may be auto: what an "
+      "eighth of the free memory has room for, at most 1 GiB"},
+     &BenchTakes::sizes},
     {{"no-grid", "Measurement", "",
       "Skip the search over block sizes and queue depths at the start", FlagArity::kSwitch},
      &BenchTakes::grid},
@@ -119,6 +125,40 @@ bool is_on(const FlagValues& values, std::size_t flag) {
   return values[flag] && values[flag]->on_off();
 }
 
+// Returns the largest size of --sizes FIRST:auto. Each rank has two buffers of it, and all ranks
+// are taken to be on this host.
+std::size_t largest_size_here(const BenchOptions& options) {
+  constexpr std::size_t kShareOfMemory = 8;
+  constexpr std::size_t kBuffers = 2;
+  const int processes = detect_launch(environment_variables()).size;
+  const auto ranks = static_cast<std::size_t>(std::max(processes, options.threads));
+  const std::size_t room = read_host_limits().usable_bytes() / kShareOfMemory / kBuffers / ranks;
+  return std::min(room, std::size_t{kGiB});
+}
+
+SizeRange read_sizes(const FlagValue& value, const BenchOptions& options) {
+  constexpr std::int64_t kFactorMax = 1024;
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  for (std::size_t end = 0; end != std::string::npos; begin = end + 1) {
+    end = value.name().find(':', begin);
+    parts.push_back(value.name().substr(begin, end - begin));
+  }
+  if (parts.size() < 2 || parts.size() > 3) {
+    value.refuse("not FIRST:LAST or FIRST:LAST:FACTOR", "give for example 8:64MiB or 8:auto:4");
+  }
+  const auto part = [&](std::size_t at) { return FlagValue(value.where(), {parts[at]}); };
+  SizeRange range;
+  range.first = part(0).size();
+  range.last = parts[1] == "auto" ? largest_size_here(options) : part(1).size();
+  if (parts.size() == 3) range.factor = static_cast<std::size_t>(part(2).integer(2, kFactorMax));
+  if (range.last < range.first) {
+    value.refuse(fmt::format("the last size, {}, is below the first", format_size(range.last)),
+                 "raise LAST or lower FIRST");
+  }
+  return range;
+}
+
 void read_measurement(const FlagValues& values, BenchOptions& options) {
   constexpr int kRepetitionsMax = 1000;
   constexpr double kSecondsMax = 86400;
@@ -152,6 +192,7 @@ BenchOptions read_options(const FlagValues& values) {
   if (values[kThreads] && values[kThreads]->text() != "auto") {
     options.threads = read_threads(*values[kThreads]);
   }
+  if (values[kSizes]) options.sizes = read_sizes(*values[kSizes], options);
   if (values[kZeroStage]) options.zero_stage = static_cast<int>(values[kZeroStage]->integer(0, 3));
   if (values[kLocalRanks]) {
     options.local_ranks = static_cast<int>(values[kLocalRanks]->integer(1, kRanksMax));
@@ -173,6 +214,12 @@ void refuse_flags(const std::string& name, const BenchTakes& takes, const FlagVa
     throw ConfigError(fmt::format("{}: --{} has no effect here", name, kBenchFlags[flag].spec.name),
                       fmt::format("leave it out; it is a flag of {}", takers_of(flag)));
   }
+}
+
+void check_sizes(const std::string& name, const BenchOptions& options) {
+  if (!options.sizes || options.bytes == 0) return;
+  throw ConfigError(fmt::format("{}: --size and --sizes are both given", name),
+                    "leave one of the two out");
 }
 
 void check_tokens(const std::string& name, const BenchOptions& options) {
@@ -224,6 +271,7 @@ BenchCommand read_bench_command(const Bench& bench, const std::vector<std::strin
   const bool on_device = command.device.kind == DeviceKind::kCuda;
   refuse_flags(on_device ? fmt::format("{} --device {}", name, device_text(command.device)) : name,
                on_device ? *bench.on_device : bench.on_host, values, on_device);
+  check_sizes(name, command.options);
   if (!on_device) check_tokens(name, command.options);
   if (values[kCompare]) command.compare = values[kCompare]->texts();
   if (command.compare.size() > 2) {

@@ -24,7 +24,6 @@ namespace {
 
 constexpr int kExitCannotWrite = 1;
 constexpr int kOfSignals = 128;
-constexpr double kGraceSeconds = 1;
 
 // Returns the signals among these three that had their default action, ending the program, when it
 // began.
@@ -48,10 +47,10 @@ int checked(int descriptor, const char* operation) {
 
 // Returns how many milliseconds poll(2) may wait, the grace time included; -1 where there is no
 // deadline.
-int wait_ms(const Deadline& deadline) {
+int wait_ms(const Deadline& deadline, double grace_s) {
   if (!deadline.is_set()) return -1;
   constexpr double kMost = 1e9;
-  const double left_s = std::max(0.0, deadline.seconds_left() + kGraceSeconds);
+  const double left_s = std::max(0.0, deadline.seconds_left() + grace_s);
   return static_cast<int>(std::min(kMost, std::ceil(left_s * 1e3)));
 }
 
@@ -86,7 +85,8 @@ EarlyEnd::~EarlyEnd() {
 void EarlyEnd::watch() {
   while (true) {
     std::array<pollfd, 2> waits = {{{signals_, POLLIN, 0}, {stop_, POLLIN, 0}}};
-    const int ready = ::poll(waits.data(), waits.size(), wait_ms(options_.deadline));
+    const int ready =
+        ::poll(waits.data(), waits.size(), wait_ms(options_.deadline, options_.grace_s));
     if (ready < 0) continue;  // interrupted
     if (waits[1].revents != 0) return;
     if (ready == 0) end(0);

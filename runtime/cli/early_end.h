@@ -11,12 +11,13 @@
 namespace terrace {
 
 // Ends the program before it is done. On SIGINT, SIGTERM or SIGHUP it exits with 128 + N. Work that
-// does not check the deadline itself is ended one second after it, with the exit code that the last
+// does not check the deadline itself is ended some time after it, with the exit code that the last
 // words return. A signal that was ignored when the program began stays ignored.
 class EarlyEnd {
  public:
   struct Options {
     Deadline deadline = {};
+    double grace_s = 1;  // for work that does not check the deadline
     // Prints the results so far, on a thread of its own. `signal`: the signal's number, or 0.
     // Returns the exit code for the case that no signal ends the program.
     std::function<int(int signal)> last_words;

@@ -178,13 +178,15 @@ std::string headline_section(const ReportRun& run) {
 
 namespace {
 
-// Returns the curves of a model with experts.
-std::string router_figures(const ReportRun& run, const RunCurves& curves) {
+// Returns the curves of figures that only some runs have.
+std::string rare_figures(const ReportRun& run, const RunCurves& curves) {
   struct Figure {
     const char *column, *title, *unit;
   };
   constexpr auto kFigures = std::to_array<Figure>(
-      {{"router_aux_loss", "Balance loss of routers", "before its coefficient"},
+      {{"gradient_noise_scale", "Gradient noise scale", "samples"},
+       {"micro_batches", "Micro-batches of a rank", "in a step"},
+       {"router_aux_loss", "Balance loss of routers", "before its coefficient"},
        {"router_z_loss", "Z-loss of routers", "before its coefficient"},
        {"experts_touched", "Experts in use", "of a layer, in a micro-batch"},
        {"expert_share_max", "Busiest expert", "share of a layer's choices in a micro-batch"}});
@@ -210,7 +212,7 @@ std::string curves_section(const ReportRun& run, const std::string& id, const Pi
   const bool scale_changes = std::ranges::any_of(
       scales, [&](double scale) { return std::isfinite(scale) && scale != scales.front(); });
   if (scale_changes) figures += curves.simple("loss_scale", "Loss scale", "", true);
-  figures += router_figures(run, curves);
+  figures += rare_figures(run, curves);
   if (run.metrics.has("mfu")) {
     figures += curves.simple("mfu", "Model FLOPs utilisation", "share of the stated speed", true);
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -14,29 +15,34 @@ namespace {
 
 constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
-void flatten_row(const nlohmann::json& row, const std::string& prefix,
-                 std::map<std::string, double>& values) {
-  for (const auto& [key, value] : row.items()) {
+bool has_only_numbers(const nlohmann::json& list) {
+  return std::ranges::all_of(list, [](const nlohmann::json& one) { return one.is_number(); });
+}
+
+void flatten_row(const nlohmann::json& json, const std::string& prefix, MetricsRow& row) {
+  for (const auto& [key, value] : json.items()) {
     if (value.is_object()) {
-      flatten_row(value, prefix + key + "/", values);
+      flatten_row(value, prefix + key + "/", row);
     } else if (value.is_number()) {
-      values[prefix + key] = value.get<double>();
+      row.values[prefix + key] = value.get<double>();
     } else if (value.is_null()) {
-      values[prefix + key] = kNoValue;
+      row.values[prefix + key] = kNoValue;
     } else if (value.is_boolean()) {
-      values[prefix + key] = value.get<bool>() ? 1 : 0;
+      row.values[prefix + key] = value.get<bool>() ? 1 : 0;
+    } else if (value.is_array() && has_only_numbers(value)) {
+      row.lists[prefix + key] = value.get<std::vector<double>>();
     }
   }
 }
 
-// Returns the numbers of a row; none for a line that is not a row.
-std::map<std::string, double> values_of_line(const std::string& line) {
-  std::map<std::string, double> values;
-  if (nests_deeper(line)) return values;
-  const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
-  if (!row.is_object() || !row.contains("step") || !row["step"].is_number()) return values;
-  flatten_row(row, "", values);
-  return values;
+// Returns a row without values for a line that is not a row.
+MetricsRow row_of_line(const std::string& line) {
+  MetricsRow row;
+  if (nests_deeper(line)) return row;
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number()) return row;
+  flatten_row(json, "", row);
+  return row;
 }
 
 }  // namespace
@@ -59,8 +65,20 @@ std::vector<std::string> MetricsTable::columns_of(std::string_view prefix) const
   return names;
 }
 
-void MetricsTable::add(const std::map<std::string, double>& values) {
-  for (const auto& [name, value] : values) {
+ListSums MetricsTable::list_sums(std::string_view name) const {
+  const auto found = lists_.find(name);
+  return found == lists_.end() ? ListSums() : found->second;
+}
+
+void MetricsTable::add(const MetricsRow& row) {
+  for (const auto& [name, list] : row.lists) {
+    ListSums& all = lists_[name];
+    if (all.sums.size() != list.size()) {
+      all = {.sums = std::vector<double>(list.size()), .first_row = all.sums.empty() ? 0 : rows_};
+    }
+    for (std::size_t i = 0; i < list.size(); ++i) all.sums[i] += list[i];
+  }
+  for (const auto& [name, value] : row.values) {
     std::vector<double>& column = columns_[name];
     column.resize(rows_, kNoValue);
     column.push_back(value);
@@ -82,12 +100,12 @@ MetricsTable read_metrics(const std::string& path, std::vector<std::string>& rem
   bool is_last_torn = false;
   for (std::string line; std::getline(stream, line);) {
     if (line.empty()) continue;
-    const std::map<std::string, double> values = values_of_line(line);
-    is_last_torn = values.empty();
+    const MetricsRow row = row_of_line(line);
+    is_last_torn = row.values.empty();
     if (is_last_torn) {
       ++dropped;
     } else {
-      table.add(values);
+      table.add(row);
     }
   }
   if (is_last_torn) {

@@ -31,6 +31,8 @@ constexpr auto kSamples = std::to_array<Sample>({
     {"terrace_gradient_norm", "Gradient norm of the last step, before clipping.", "grad_norm"},
     {"terrace_learning_rate", "Learning rate of the last step.", "learning_rate"},
     {"terrace_loss_scale", "Scale of the loss in the last step.", "loss_scale"},
+    {"terrace_gradient_noise_scale_samples", "Gradient noise scale, averaged up to the last step.",
+     "gradient_noise_scale"},
     {"terrace_router_aux_loss", "Balance loss of the routers in the last step.", "router_aux_loss"},
     {"terrace_router_z_loss", "Z-loss of the routers in the last step.", "router_z_loss"},
     {"terrace_experts_touched", "Experts of a layer that a micro-batch used, in the mean.",

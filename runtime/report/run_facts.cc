@@ -1,5 +1,6 @@
 #include "runtime/report/run_facts.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -107,6 +108,29 @@ std::optional<ComputeWaits> waits_of(const ordered_json& json) {
                       .causes = numbers_of(part_of(json, "compute_waited_s"))};
 }
 
+std::optional<RanksOfRun> mesh_of(const ordered_json& json) {
+  const auto count = [&](const char* key) {
+    return static_cast<std::int64_t>(std::clamp(number_at(json, key).value_or(1), 1.0, 1e9));
+  };
+  const RanksOfRun mesh = {.ranks = count("ranks"),
+                           .data = count("data"),
+                           .islands = count("islands"),
+                           .tensor = count("tensor"),
+                           .pipeline = count("pipeline")};
+  return mesh.ranks > 1 ? std::optional(mesh) : std::nullopt;
+}
+
+std::optional<SharesOfRanks> shares_of(const ordered_json& json) {
+  SharesOfRanks shares = {.micro_batches = {}, .origin = text_at(json, "origin")};
+  const ordered_json& list = part_of(json, "micro_batches");
+  if (!list.is_array() || list.empty()) return std::nullopt;
+  for (const ordered_json& one : list) {
+    if (!one.is_number()) return std::nullopt;
+    shares.micro_batches.push_back(one.get<double>());
+  }
+  return shares;
+}
+
 }  // namespace
 
 RunFacts read_run_facts(const std::string& path, std::vector<std::string>& remarks) {
@@ -133,6 +157,8 @@ RunFacts read_run_facts(const std::string& path, std::vector<std::string>& remar
   facts.program = text_at(run, "program");
   if (part_of(run, "reasons").is_object()) facts.reasons = run["reasons"].dump();
   facts.memory = memory_of(part_of(run, "memory"));
+  facts.mesh = mesh_of(part_of(run, "mesh"));
+  facts.shares = shares_of(part_of(run, "rank_shares"));
   facts.prediction = prediction_of(part_of(run, "prediction"));
   facts.measured = measured_of(part_of(run, "measured"));
   facts.waits = waits_of(part_of(run, "waits"));

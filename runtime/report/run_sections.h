@@ -29,6 +29,9 @@ struct PictureRoom {
 std::string headline_section(const ReportRun& run);
 std::string curves_section(const ReportRun& run, const std::string& id, const PictureRoom& room);
 std::string time_section(const ReportRun& run, const std::string& id, const PictureRoom& room);
+// Returns how a run with several ranks divided its work among them, and how long they waited for
+// each other. It is a part of time_section(), and empty for a run with one rank.
+std::string ranks_part(const ReportRun& run, const std::string& id);
 std::string memory_section(const ReportRun& run, const std::string& id);
 // Compares predictions with measurements, and links with their limits.
 std::string prediction_section(const ReportRun& run, const std::string& id);

@@ -117,7 +117,7 @@ std::string time_section(const ReportRun& run, const std::string& id, const Pict
     html += limit_sentence(summary, lanes) + lanes_table(summary, lanes, id);
     html += compute_waits_table(run);
   }
-  return html + timeline_part(run, id, room);
+  return html + ranks_part(run, id) + timeline_part(run, id, room);
 }
 
 }  // namespace terrace::report

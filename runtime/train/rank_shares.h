@@ -55,4 +55,9 @@ std::vector<std::int64_t> measure_shares(const DividedStep& step, ModelRuntime& 
 // (measured)".
 std::string describe_shares(const std::vector<std::int64_t>& by_rank, const std::string& origin);
 
+// Returns what is known of the shares when the step is planned, as a line that begins with a
+// newline: the numbers or, if they will be measured, the most that a rank may get. Empty without
+// --rank-shares.
+std::string describe_planned_shares(const TrainOptions& options, const DividedStep& step);
+
 }  // namespace terrace

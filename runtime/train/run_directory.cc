@@ -116,6 +116,14 @@ void add_to_run_file(const std::string& run_dir, const std::string& key,
   write_durable_file(run_file(run_dir), dump(run) + "\n");
 }
 
+nlohmann::ordered_json mesh_json(const MeshShape& mesh) {
+  return {{"ranks", mesh.ranks()},
+          {"data", mesh.data},
+          {"islands", mesh.islands},
+          {"tensor", mesh.tensor},
+          {"pipeline", mesh.pipeline}};
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const TrainOptions& options, Log& log, std::chrono::milliseconds wait) {
@@ -234,6 +242,10 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command, co
   run["program"] = plan.summary;
   if (!plan.reasons.empty()) run["reasons"] = nlohmann::ordered_json::parse(plan.reasons);
   if (!plan.figures.empty()) run.update(nlohmann::ordered_json::parse(plan.figures));
+  if (plan.mesh.ranks() > 1) run["mesh"] = mesh_json(plan.mesh);
+  if (!plan.rank_shares.empty()) {
+    run["rank_shares"] = nlohmann::ordered_json::parse(plan.rank_shares);
+  }
   if (plan.data_hash) run["training_data_hash"] = fmt::format("{:016x}", *plan.data_hash);
   const SaveInterval& every = command.options.run.checkpoint_every;
   if (every.is_automatic && every.steps > 0) run[kAutomaticStepsKey] = every.steps;

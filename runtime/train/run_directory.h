@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "parallel/mesh.h"
 #include "runtime/train/trainer.h"
 
 namespace terrace {
@@ -52,6 +53,8 @@ struct RunPlan {
   std::string summary;
   std::string reasons = {};  // reasons_json()
   std::string figures = {};  // plan_figures_json(): keys that run.json gets beside the others
+  MeshShape mesh = {};
+  std::string rank_shares = {};                           // StepFeed::shares_json()
   std::optional<std::uint64_t> data_hash = std::nullopt;  // Dataset::training_hash()
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/train/step_feed.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/config/accumulation_schedule.h"
@@ -14,7 +15,8 @@ StepFeed::StepFeed(const TrainOptions& options, RankSamples& samples, const Rank
       samples_(samples),
       ranks_(ranks),
       log_(log),
-      divided_(divided_step(options, ranks.data_ranks())) {
+      divided_(divided_step(options, ranks.data_ranks())),
+      planned_shares_(describe_planned_shares(options, divided_)) {
   if (batch_.adapts_accumulation) {
     batch_.accumulation_schedule = {first_phase(batch_, ranks.data_ranks())};
   }
@@ -30,12 +32,22 @@ void StepFeed::go_on_from(const CheckpointProgress& progress, bool is_own) {
 }
 
 void StepFeed::divide(ModelRuntime& engine, TrainConsole& console) {
-  if (is_measured_ && divided_.by_rank.empty()) {
-    divided_.by_rank = measure_shares(divided_, engine, samples_, ranks_);
-    console.say(describe_shares(divided_.by_rank, "measured"));
-  } else if (!divided_.by_rank.empty()) {
-    console.say(describe_shares(divided_.by_rank, is_measured_ ? "as before" : "by --rank-shares"));
+  if (!is_measured_) {
+    shares_origin_ = "by --rank-shares";
+    return;
   }
+  shares_origin_ = divided_.by_rank.empty() ? "measured" : "as before";
+  if (divided_.by_rank.empty()) {
+    divided_.by_rank = measure_shares(divided_, engine, samples_, ranks_);
+  }
+  console.say(describe_shares(divided_.by_rank, shares_origin_));
+}
+
+std::string StepFeed::shares_json() const {
+  if (divided_.by_rank.empty()) return "";
+  const nlohmann::ordered_json json = {{"micro_batches", divided_.by_rank},
+                                       {"origin", shares_origin_}};
+  return json.dump();
 }
 
 StepPart StepFeed::part_of(std::int64_t step) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/log.h"
@@ -45,14 +46,20 @@ class StepFeed {
   // time is theirs.
   bool has_steps_of_the_plan() const;
 
+  // Returns what the plan says of --rank-shares: see describe_planned_shares().
+  std::string describe_planned() const { return planned_shares_; }
+
   // Continues after the last sample that a checkpoint has used, and with the gradient noise that
   // its run has measured. If the checkpoint is the run's own, also takes over the numbers of
   // micro-batches that were measured for it.
   void go_on_from(const CheckpointProgress& progress, bool is_own);
   // With --rank-shares, sets how many micro-batches each data-parallel rank has: from the given
-  // proportions, from the checkpoint, or by measuring. Says on the console what they are. Called by
-  // all ranks before the first step.
+  // proportions, from the checkpoint, or by measuring. Says on the console what they are, unless
+  // the plan has said so already. Called by all ranks before the first step.
   void divide(ModelRuntime& engine, TrainConsole& console);
+  // Returns the numbers that divide() has set and where they come from, as a JSON object for
+  // run.json. Empty without --rank-shares.
+  std::string shares_json() const;
   // Adds to a checkpoint's progress what go_on_from() takes from it.
   void add_to(CheckpointProgress& progress) const;
 
@@ -76,6 +83,8 @@ class StepFeed {
   const RankGroup& ranks_;
   Log& log_;
   DividedStep divided_;
+  const std::string planned_shares_;
+  std::string shares_origin_;  // of divided_.by_rank, in words; set by divide()
   GradientNoiseState noise_;
   std::int64_t next_sample_ = 0;
   bool had_no_targets_ = false;  // in some step

@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <numeric>
 
 #include "bench/bench_record.h"
-#include "bench/call_count.h"
+#include "bench/timed_calls.h"
 
 // Tests of how the time of a benchmark is dealt out.
 namespace terrace {
@@ -59,23 +60,54 @@ TEST(DealRounds, WhatIsLeftGoesToThePartsThatStillFit) {
   EXPECT_EQ(rounds_of, (std::vector<int>{1, 5}));
 }
 
-TEST(CallCount, FitsTheTimeOfAMeasurement) {
+TEST(TimedCalls, FitTheTimeOfAMeasurement) {
   const double never = std::numeric_limits<double>::infinity();
-  int measured = 0;
-  const auto call = [&measured](double seconds) {
-    return [&measured, seconds] {
-      ++measured;
+  std::vector<int> counts;
+  const auto calls_of = [&counts](double seconds) {
+    return [&counts, seconds](int count) {
+      counts.push_back(count);
       return seconds;
     };
   };
-  EXPECT_EQ(CallCount(300, never).of(call(1)), 300);
-  EXPECT_EQ(measured, 0);
-  CallCount calls(300, 0.5);
-  EXPECT_EQ(calls.of(call(0.01)), 50);
-  EXPECT_EQ(calls.of(call(9)), 50);
-  EXPECT_EQ(measured, 1);
-  EXPECT_EQ(CallCount(300, 0.5).of(call(1e-6)), 300);
-  EXPECT_EQ(CallCount(300, 0.5).of(call(100)), 1);
+  EXPECT_EQ(TimedCalls(300, never).seconds_of_call(calls_of(1)), 1);
+  EXPECT_EQ(counts, (std::vector<int>{300})) << "as planned, in one go";
+  counts.clear();
+  EXPECT_NEAR(TimedCalls(300, 0.5).seconds_of_call(calls_of(0.01)), 0.01, 1e-12);
+  EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0), 50);
+  counts.clear();
+  TimedCalls(300, 0.5).seconds_of_call(calls_of(1e-6));
+  EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0), 300);
+  counts.clear();
+  TimedCalls(300, 0.5).seconds_of_call(calls_of(100));
+  EXPECT_EQ(counts, (std::vector<int>{1}));
+}
+
+// On a busy machine a call takes a microsecond if both ranks happen to run, and else the time until
+// the other one runs again.
+TEST(TimedCalls, DoNotBelieveAFirstCallThatWasQuickByChance) {
+  double spent = 0;
+  bool is_first = true;
+  TimedCalls(1000, 0.1).seconds_of_call([&](int count) {
+    const double seconds = is_first ? 1e-6 : 0.01;
+    is_first = false;
+    spent += count * seconds;
+    return seconds;
+  });
+  EXPECT_LT(spent, 0.2);
+}
+
+TEST(InterleavedRounds, BeginNoMeasurementThatWouldEndTooLate) {
+  constexpr double kLeftSeconds = 1e4;  // far longer than the test
+  int taken = 0;
+  InterleavedRounds rounds({[&taken] { return static_cast<double>(++taken); }});
+  const auto ignore = [](const std::vector<Samples>&) {};
+  Rounds with_time = {.most = 1, .end = Deadline::after(kLeftSeconds)};
+  with_time.measurement_s = 2 * kLeftSeconds;
+  EXPECT_THROW(rounds.take(with_time, ignore), TimeIsUp);
+  EXPECT_EQ(taken, 0);
+  with_time.measurement_s = kLeftSeconds / 2;
+  rounds.take(with_time, ignore);
+  EXPECT_EQ(taken, 1);
 }
 
 TEST(Percentile, IsTheLeastThatSoManyDoNotExceed) {

@@ -387,6 +387,58 @@ TEST(BenchCommand, CollectivesAreNamedByTheirSizes) {
   }
 }
 
+// The columns are those of nccl-tests: busbw is algbw times a factor of the collective.
+TEST(BenchCommand, CollectivesHaveRatesOverSizes) {
+  const std::vector<std::string> arguments = {"collective", "--small", "--sizes", "8:5KiB:8",
+                                              "--threads",  "2",       "--only",  "*_fp32_*"};
+  std::vector<std::string> as_json = arguments;
+  as_json.emplace_back("--json");
+  const Outcome outcome = run_bench(as_json);
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  const json document = json::parse(outcome.output);
+  EXPECT_EQ(document.at("options").at("sizes").at("factor"), 8);
+  std::vector<std::string> of_all_reduce;
+  for (const json& result : document.at("results")) {
+    const std::string name = result.at("name");
+    const auto detail = [&](const char* key) {
+      return result.at("details").at(key).at("value").get<double>();
+    };
+    const bool is_all_reduce = name.starts_with("thread_all_reduce_");
+    if (is_all_reduce) of_all_reduce.push_back(name);
+    const bool is_whole = is_all_reduce || name.starts_with("thread_broadcast_");
+    EXPECT_EQ(detail("bus_factor"), is_whole ? 1 : 0.5) << name;
+    EXPECT_NEAR(detail("busbw"), detail("bus_factor") * detail("algbw"), 1e-9 * detail("busbw"));
+    EXPECT_EQ(detail("size"), 4 * detail("count"));
+  }
+  EXPECT_THAT(of_all_reduce,
+              testing::ElementsAre("thread_all_reduce_fp32_8b", "thread_all_reduce_fp32_64b",
+                                   "thread_all_reduce_fp32_512b", "thread_all_reduce_fp32_4kib"));
+
+  const Outcome table = run_bench(arguments);
+  ASSERT_EQ(table.code, 0) << table;
+  EXPECT_THAT(table.output,
+              testing::HasSubstr("thread_reduce_scatter_fp32, n = 2 ranks: busbw = algbw x (n-1)/n "
+                                 "= algbw x 0.500\n"));
+  EXPECT_THAT(table.output, testing::ContainsRegex("\n +4096 +1024 +fp32 +sum +[0-9.e-]+ "));
+  EXPECT_THAT(table.output, testing::Not(testing::HasSubstr("the limit is")));
+}
+
+TEST(BenchCommand, RefusesSizesThatAreNoRange) {
+  for (const auto& [sizes, says] :
+       std::vector<std::pair<std::string, std::string>>{{"8", "not FIRST:LAST"},
+                                                        {"8:16:2:2", "not FIRST:LAST"},
+                                                        {"64:8", "is below the first"},
+                                                        {"8:1KiB:1", "--sizes"},
+                                                        {":8", "--sizes"}}) {
+    const Outcome outcome = run_bench({"collective", "--small", "--sizes", sizes});
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, testing::HasSubstr(says));
+  }
+  const Outcome both = run_bench({"collective", "--size", "1KiB", "--sizes", "8:1KiB"});
+  EXPECT_EQ(both.code, 2) << both;
+  EXPECT_THAT(both.errors, testing::HasSubstr("--size and --sizes are both given"));
+}
+
 TEST(BenchCommand, RefusesWhatMeansNothingOnADevice) {
   struct Refused {
     std::vector<std::string> arguments;

@@ -66,6 +66,18 @@ TEST_F(Diff, SwitchesDoNotChangeWhatIsRecorded) {
   training_.expect_same("plain", "unrecorded", "final");
 }
 
+TEST_F(Diff, IslandsDoNotChangeWhatIsRecorded) {
+  const Arguments ranks =
+      Arguments{"--record-hashes", "--max-steps", "4", "--local-ranks", "4", "--zero-stage", "3"};
+  training_.train("all", ranks);
+  for (const char* partition : {"hpz", "hsdp"}) {
+    training_.train(partition,
+                    ranks + Arguments{"--zero-partition", partition, "--island-ranks", "2"});
+    expect_equal("all", partition, 4);
+    training_.expect_same(partition, "all", "final");
+  }
+}
+
 // One byte of the text, and so one token, differs.
 TEST_F(Diff, NamesTheInputThatDiffersAndThenTheEmbedding) {
   std::string text = generated_text(1000, 3);

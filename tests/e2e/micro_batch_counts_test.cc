@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,21 @@ TEST(RankShares, HaveTheSamplesOfOneRankAndTheSameBitsInEveryStage) {
   expect_near(training.rows("shared"), training.rows("alone"), 1e-4);
 }
 
+TEST(RankShares, HaveTheSameBitsInIslands) {
+  const TinyTraining training;
+  const Arguments of_four =
+      kNineSteps +
+      Arguments{
+          "--local-ranks", "4", "--rank-shares", "3,1,2,2", "--gradient-accumulation-steps", "2",
+          "--zero-stage",  "3"};
+  training.train("all", of_four);
+  for (const char* partition : {"hpz", "hsdp"}) {
+    training.train(partition,
+                   of_four + Arguments{"--zero-partition", partition, "--island-ranks", "2"});
+    training.expect_same(partition, "all", "final");
+  }
+}
+
 TEST(RankShares, AreMeasuredOnceAndKept) {
   const TinyTraining training;
   const Arguments automatic = kNineSteps + shares("auto", "4");
@@ -102,6 +118,37 @@ TEST(RankShares, AreMeasuredOnceAndKept) {
   const Outcome second = training.train("run", automatic + Arguments{"--resume", "auto"});
   EXPECT_THAT(second.output, HasSubstr(line + measured + " (as before)"));
   EXPECT_EQ(training.rows("run").size(), 9U);
+}
+
+TEST(RankShares, AreInThePlanInRunJsonAndInTheReport) {
+  const TinyTraining training;
+  const auto recorded = [&](const std::string& run) {
+    return nlohmann::json::parse(training.directory().read(run + "/run.json")).at("rank_shares");
+  };
+  const Arguments explained = {"--dry-run", "--explain", "embedding"};
+  const Arguments given = kNineSteps + shares("3,1", "2");
+  const std::string line = "micro-batches of each step by data-parallel rank: 3, 1 (by --rank-shar";
+  EXPECT_THAT(training.train("given", given + explained).output, HasSubstr(line));
+  training.train("given", given);
+  EXPECT_EQ(recorded("given").at("micro_batches"), (std::vector<int>{3, 1}));
+  EXPECT_EQ(recorded("given").at("origin"), "by --rank-shares");
+
+  const Arguments automatic = kNineSteps + shares("auto", "4");
+  EXPECT_THAT(training.train("run", automatic + explained).output,
+              HasSubstr("8 over all data-parallel ranks, at most 7 for one"));
+  training.train("run", automatic + Arguments{"--stop-after-step", "4"});
+  const std::vector<int> measured = recorded("run").at("micro_batches");
+  ASSERT_EQ(measured.size(), 2U);
+  EXPECT_EQ(measured[0] + measured[1], 8);
+  EXPECT_EQ(recorded("run").at("origin"), "measured");
+  training.train("run", automatic + Arguments{"--resume", "auto"});
+  EXPECT_EQ(recorded("run").at("micro_batches"), measured);
+  EXPECT_EQ(recorded("run").at("origin"), "as before");
+  const Outcome report =
+      run_program({"report", training.path("run"), "--output", training.path("report.html")});
+  EXPECT_EQ(report.code, 0) << report;
+  EXPECT_THAT(training.directory().read("report.html"),
+              HasSubstr("Micro-batches of each step by data-parallel rank (as before)"));
 }
 
 TEST(RankShares, WhatCannotBeIsRefused) {

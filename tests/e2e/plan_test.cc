@@ -126,6 +126,21 @@ TEST_F(Plan, SimulatesTheStagesOfAPipeline) {
   EXPECT_THAT(text.output, HasSubstr("tensor"));
 }
 
+TEST_F(Plan, NamesTheIslandsBesideTheMesh) {
+  const Arguments stage_3 = {"--max-steps", "1", "--nodes", "2", "--zero-stage", "3"};
+  const Outcome whole = run(stage_3);
+  EXPECT_THAT(whole.output, HasSubstr("stage, ZeRO stage 3\n"));
+  const Arguments hpz = stage_3 + Arguments{"--zero-partition", "hpz"};
+  const int islands = document(hpz)["mesh"]["islands"];
+  const int ranks = document(hpz)["mesh"]["data"];
+  ASSERT_GT(islands, 1);
+  const Outcome divided = run(hpz);
+  EXPECT_THAT(divided.output,
+              HasSubstr(fmt::format("ZeRO stage 3, parameters sharded in each of {} islands of {} "
+                                    "data-parallel ranks",
+                                    islands, ranks / islands)));
+}
+
 // fp16 has a rate of its own, and fp32 masters of 4 bytes where bf16 has 2 more bytes.
 TEST_F(Plan, Fp16) {
   const Arguments common = {"--max-steps", "1", "--micro-batch-size", "8"};

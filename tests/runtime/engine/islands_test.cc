@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "runtime/model/adapter_targets.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 #include "tests/runtime/engine/resumed_ranks.h"
 
@@ -86,6 +87,28 @@ TEST_P(IslandStates, RoundNarrowSlotsAsOtherRanksDo) {
       const RankedRun run = train_ranks(options, kShape, 3);
       EXPECT_EQ(run.curves[0], plain.curves[0]);
       EXPECT_EQ(run.state, plain.state);
+    }
+  }
+}
+
+// An adapter trains few elements of each unit. The others are frozen: numbers, or codes of nf4.
+TEST_P(IslandStates, TrainAdaptersOverPlainAndQuantizedBases) {
+  for (const bool is_quantized : {false, true}) {
+    SCOPED_TRACE(is_quantized);
+    ModelRuntimeOptions options = island_options(DType::kBF16);
+    options.model = with_adapter(options.model, {.rank = 5, .alpha = 12, .targets = {}}, {});
+    options.optimizer.max_grad_norm = 0.02;
+    if (is_quantized) options.base_quantization = QuantizedForm::kNf4;
+    const RankedRun plain = train_ranks(options, kShape.data, 0);
+    options.zero_partition = GetParam();
+    const TemporaryDirectory drive;
+    for (const bool on_drive : {false, true}) {
+      if (on_drive) all_on(options, true, Tier::kNvme);
+      options.nvme.directories = {{drive.path(), std::nullopt}};
+      const RankedRun run = train_ranks(options, kShape, 3);
+      for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
+      EXPECT_EQ(run.state, plain.state);
+      EXPECT_GT(run.run.traffic.of(Lane::kIsland), 0);
     }
   }
 }

@@ -95,6 +95,7 @@ TEST_F(ReportPage, TextsOfARunNeverBecomeMarkup) {
                   "\"{0}\":\"{0}\"}},\"command_line\":[\"{0}\"],\"program\":\"{0}\","
                   "\"prediction\":{{\"step_s\":1,\"bottleneck\":\"{0}\"}},"
                   "\"memory\":[{{\"name\":\"{0}\",\"peak_bytes\":5,\"accounts\":{{\"{0}\":5}}}}],"
+                  "\"rank_shares\":{{\"micro_batches\":[1,2],\"origin\":\"{0}\"}},"
                   "\"waits\":{{\"steps\":2,\"seconds\":1,\"compute_waited_s\":{{\"{0}\":0.5}}}},"
                   "\"reasons\":{{\"tiers\":[{{\"name\":\"{0}\"}}],\"units\":[{{\"name\":\"{0}\","
                   "\"states\":[{{\"state\":\"{0}\",\"home\":\"{0}\",\"cause\":\"{0}\"}}],"
@@ -127,6 +128,59 @@ TEST_F(ReportPage, OneFileIsEnough) {
   EXPECT_THAT(with_facts, HasSubstr("metrics.jsonl is missing"));
   EXPECT_THAT(with_facts, HasSubstr("There are no rows to draw."));
   page({"rows", "facts"});
+}
+
+// Returns a row of a step of two seconds, with the waits of its ranks.
+std::string row_with_waits(int step, const std::string& waited, const std::string& waited_for) {
+  return fmt::format(
+      "{{\"step\":{},\"loss\":3,\"step_s\":2,\"busy_s\":{{\"compute\":1}},"
+      "\"collective_wait_s\":[{}],\"collective_wait_by_cause_s\":[{}]}}\n",
+      step, waited, waited_for);
+}
+
+TEST_F(ReportPage, SaysWhichRankTheOthersWaitFor) {
+  directory_.write("run/metrics.jsonl", row_with_waits(1, "0.5,0,0.5,0.25", "0.25,1,0,0") +
+                                            row_with_waits(2, "0.5,0,0.5,0.75", "0.75,1,0,0"));
+  directory_.write("run/config.toml", "zero_partition = \"hpz\"\n");
+  directory_.write("run/run.json",
+                   "{\"mesh\":{\"ranks\":4,\"data\":4,\"islands\":2,\"tensor\":1,\"pipeline\":1},"
+                   "\"rank_shares\":{\"micro_batches\":[3,1,2,2],\"origin\":\"measured\"}}");
+  const std::string html = page({"run"});
+  for (const char* const said :
+       {"<h4>Ranks</h4>", "4 ranks: 4 data-parallel x 1 tensor-parallel x 1 pipeline stage.",
+        "2 islands of 2 data-parallel ranks, and parameters are sharded in each of them.",
+        "Micro-batches of each step by data-parallel rank (measured)",
+        "<data value=\"0.375\">37.5 %</data>",
+        "The ranks&#39; collectives wait for other ranks 19 % of the time, for no one rank most"}) {
+    EXPECT_THAT(html, HasSubstr(said));
+  }
+  // The other three ranks waited for rank 1 for 2 s in all, of 4 s.
+  const std::size_t at = html.find("Waits between ranks");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_THAT(html.substr(at, 3000), HasSubstr("<data value=\"2\">2 s</data>"));
+  EXPECT_THAT(html.substr(at, 3000), HasSubstr("16.7 %"));
+}
+
+TEST_F(ReportPage, ManyRanksShareARow) {
+  std::string waits = "1";
+  for (int rank = 1; rank < 1000; ++rank) waits += ",0.5";
+  directory_.write("run/metrics.jsonl", row_with_waits(1, waits, waits));
+  const std::string html = page({"run"});
+  EXPECT_THAT(html, HasSubstr("the other 985, added up"));
+  EXPECT_LT(html.size(), 100'000U);
+  directory_.write("alone/metrics.jsonl", rows(2));
+  EXPECT_THAT(page({"alone"}), Not(HasSubstr("<h4>Ranks</h4>")));
+}
+
+TEST_F(ReportPage, DrawsTheGradientNoiseScaleWhereItIsMeasured) {
+  directory_.write("run/metrics.jsonl",
+                   "{\"step\":1,\"loss\":3,\"gradient_noise_scale\":5.5,\"micro_batches\":2}\n"
+                   "{\"step\":2,\"loss\":2,\"gradient_noise_scale\":6.5,\"micro_batches\":4}\n");
+  const std::string html = page({"run"});
+  EXPECT_THAT(html, HasSubstr("Gradient noise scale"));
+  EXPECT_THAT(html, HasSubstr("Micro-batches of a rank"));
+  directory_.write("other/metrics.jsonl", rows(2));
+  EXPECT_THAT(page({"other"}), Not(HasSubstr("Gradient noise scale")));
 }
 
 TEST_F(ReportPage, BudgetsFarAboveThePeakDoNotHideTheAccounts) {

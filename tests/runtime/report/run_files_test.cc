@@ -47,6 +47,21 @@ TEST_F(RunFiles, RowsBecomeColumns) {
   EXPECT_TRUE(table.column("none").empty());
 }
 
+TEST_F(RunFiles, ListsAreAddedUpFromTheLastChangeOfTheirLengthOn) {
+  const MetricsTable table = metrics(
+      "{\"step\":1}\n"
+      "{\"step\":2,\"waits\":[1,2,4],\"same\":[1,0.5]}\n"
+      "{\"step\":3,\"waits\":[0.5,0.25],\"names\":[\"a\"]}\n"
+      "{\"step\":4,\"same\":[1,0.5]}\n"
+      "{\"step\":5,\"waits\":[0.5,0.25]}\n");
+  EXPECT_EQ(table.rows(), 5U);
+  EXPECT_THAT(table.list_sums("waits").sums, ElementsAre(1, 0.5));
+  EXPECT_EQ(table.list_sums("waits").first_row, 2U);
+  EXPECT_THAT(table.list_sums("same").sums, ElementsAre(2, 1));
+  EXPECT_EQ(table.list_sums("same").first_row, 0U) << "rows before the first list count";
+  EXPECT_THAT(table.list_sums("names").sums, IsEmpty());
+}
+
 TEST_F(RunFiles, ATornLastRowIsLeftOut) {
   const MetricsTable table = metrics("{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo");
   EXPECT_EQ(table.rows(), 1U);
@@ -75,6 +90,7 @@ TEST_F(RunFiles, FactsOfAWrongTypeAreMissing) {
                        R"({"version":7,"host":[1],"command_line":["a",3,"b"],"memory":[5,{"name":)"
                        R"("host","peak_bytes":10,"budget_bytes":null,"accounts":{"staging":4}}],)"
                        R"("prediction":{"step_s":"fast"},"waits":{"seconds":0},"reasons":"none",)"
+                       R"("mesh":{"ranks":"two"},"rank_shares":{"micro_batches":[1,"x"]},)"
                        R"("measured":{"step_s":0.5,"steps":3}})"),
       remarks_);
   EXPECT_THAT(remarks_, IsEmpty());
@@ -86,6 +102,8 @@ TEST_F(RunFiles, FactsOfAWrongTypeAreMissing) {
   EXPECT_FALSE(facts.memory[0].budget_bytes.has_value());
   EXPECT_FALSE(facts.prediction.has_value());
   EXPECT_FALSE(facts.waits.has_value());
+  EXPECT_FALSE(facts.mesh.has_value());
+  EXPECT_FALSE(facts.shares.has_value());
   EXPECT_EQ(facts.reasons, "");
   EXPECT_EQ(facts.measured->step_s, 0.5);
 }
