@@ -74,19 +74,21 @@ timely() {
   "$@"
 }
 
-# In continuous integration the build has until minute 74; what it has compiled by then is in the cache.
-tsan_tests() {
-  local seconds=$((74 * 60 - SECONDS)) state=0
+# sanitizer_tests PRESET TARGET MINUTES NAME: builds the tests of a preset and runs them. In continuous integration
+# the build has until this minute; otherwise its tests are left out, and what it has compiled is in the cache.
+sanitizer_tests() {
+  local preset=$1 target=$2 minutes=$3 name=$4 state=0 begin=$SECONDS
+  local seconds=$((minutes * 60 - SECONDS))
   if [[ ${CI:-} != true ]]; then seconds=0; fi  # timeout: no limit
-  printf '\n== build tsan\n'
-  timeout "$seconds" ./tools/build.sh tsan tests_threads || state=$?
+  printf '\n== build %s\n' "$preset"
+  timeout "$seconds" ./tools/build.sh "$preset" "$target" || state=$?
   if ((state == 124)); then
-    printf '\n== build tsan: not ended in time, its tests are left out\n'
-    table+=("$(printf '%6d s  %-6s  %s' "$seconds" "none" "build tsan: not ended in time")")
+    printf '\n== build %s: not ended in time, its tests are left out\n' "$preset"
+    table+=("$(printf '%6d s  %-6s  %s' $((SECONDS - begin)) "none" "build $preset: not ended in time")")
     return
   fi
-  part "build tsan" test "$state" = 0
-  part "tests under ThreadSanitizer" run_ctest tsan
+  part "build $preset" test "$state" = 0
+  part "$name" run_ctest "$preset"
 }
 
 # Builds the program and runs the tests on the GPU (without one they say so), and the CPU tests that are close
@@ -137,16 +139,17 @@ if $runs_all; then
 fi
 part "tests ($release_tests)" run_ctest "$release_tests"
 if $runs_all; then
-  part "build debug" ./tools/build.sh debug tests_sanitized
-  part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest debug
   if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} || -x $cuda_home/bin/nvcc ]]; then
     part "build cuda, and its tests" cuda_tests
   else
     printf '\n== build cuda: left out, there is no nvcc here\n'
   fi
+  timely 70 "build debug, and its tests" sanitizer_tests debug tests_sanitized 72 \
+    "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   # This reads the unity sources that the debug build has put together.
   timely 62 "clang-tidy" gate "clang-tidy" clang-tidy-19 ./tools/check_tidy.sh
-  timely 62 "tests under ThreadSanitizer, and their build" tsan_tests
+  timely 62 "tests under ThreadSanitizer, and their build" sanitizer_tests tsan tests_threads 74 \
+    "tests under ThreadSanitizer"
   timely 70 "fuzzers" gate "fuzzers" clang++-19 ./tools/fuzz.sh
 fi
 if $runs_python; then
