@@ -23,7 +23,9 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
       units_(bytes_, computation.model, computation.units),
       norms_(bytes_, computation.model, {computation.optimizer, computation.name_of_option},
              gradients_),
-      exchanges_(bytes_, computation.model, ranks) {}
+      exchanges_(bytes_, computation.model, ranks) {
+  if (!model_.wire.are_plain()) code_workers_.emplace(1);
+}
 
 bool StepBodies::is_on_host(const Op& op) const {
   if (op.lane != Lane::kCode) return op.lane == Lane::kUpdate;
@@ -37,7 +39,7 @@ const LaneKernels& StepBodies::kernels_of(const Op& op) const {
 KernelContext StepBodies::context_for(const Op& op, NativeStream stream) const {
   KernelContext context;
   context.workers = op.lane == Lane::kUpdate ? &update_workers_ : &compute_workers_;
-  if (op.lane == Lane::kCode) context.workers = &code_workers_;
+  if (op.lane == Lane::kCode) context.workers = &*code_workers_;
   context.stream = stream;
   context.products = kernels_of(op).products;
   context.attention = kernels_of(op).attention;

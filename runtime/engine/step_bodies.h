@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "memory/host/worker_arena.h"
 #include "runtime/engine/compute_backend.h"
 #include "runtime/engine/exchange_bodies.h"
@@ -89,8 +91,8 @@ class StepBodies final : public OpBodies {
   const LaneKernels host_kernels_;
   WorkerArena& compute_workers_;
   WorkerArena& update_workers_;
-  mutable WorkerArena code_workers_{
-      1};  // serves the code lane: one thread, which leaves cores to compute
+  // Serves the code lane, if ranks exchange codes: one thread, which leaves cores to compute.
+  mutable std::optional<WorkerArena> code_workers_;
   const StepRanks ranks_;
   const UpdateChecksums update_checksums_;
   GivenUpUpdates gradients_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/wire_ops.h"
+#include "runtime/step/rank_exchange.h"
 
 namespace terrace {
 namespace {
@@ -12,23 +13,9 @@ static_assert(kBlockElements % kWireBlock == 0,
 
 Op code_op(OpKind kind, Account account, std::int32_t chunk, const Range& source,
            const Range& target) {
-  Op op{.kind = kind, .lane = Lane::kCode};
-  op.chunk = chunk;
-  op.account = account;
-  op.reads = {as(Role::kSource, source)};
-  op.writes = {as(Role::kTarget, target)};
+  Op op = data_op(kind, account, chunk, source, target);
+  op.lane = Lane::kCode;
   op.cost.bytes = static_cast<double>(source.size_bytes + target.size_bytes);
-  return op;
-}
-
-// Returns an op that passes codes between ranks. Each rank sends and receives one part to and from
-// every other rank.
-Op exchange_op(const StepModel& model, OpKind kind, const Range& source, const Range& target) {
-  Op op{.kind = kind, .lane = Lane::kCollective};
-  op.reads = {as(Role::kSource, source)};
-  op.writes = {as(Role::kTarget, target)};
-  const auto ranks = static_cast<double>(model.zero.ranks);
-  op.cost.bytes = static_cast<double>(target.size_bytes) * (ranks - 1) / ranks;
   return op;
 }
 
@@ -62,9 +49,8 @@ Range reduce_coded(Mover& mover, Draft& draft, const StepModel& model, const Cod
     encode.cost.bytes += 2 * static_cast<double>(sum.errors.size_bytes);
   }
   mover.add(std::move(encode));
-  Op exchange = exchange_op(model, OpKind::kAllToAll, sent, received);
-  exchange.chunk = sum.chunk;
-  exchange.account = Account::kGradients;
+  Op exchange = data_op(OpKind::kAllToAll, Account::kGradients, sum.chunk, sent, received);
+  exchange.cost.bytes = sent_bytes(model.zero.ranks, received.size_bytes);
   mover.add(std::move(exchange));
   mover.add(code_op(OpKind::kDecodeSum, Account::kGradients, sum.chunk, received, sum.target));
   return sum.target;
@@ -79,9 +65,8 @@ void gather_coded(Mover& mover, Draft& draft, const StepModel& model, const Code
                    draft.name("codes of {}.{}", gather.whole.buffer, gather.chunk), part);
   const Range own_codes{codes.buffer, part * static_cast<std::size_t>(model.zero.rank), part};
   mover.add(code_op(OpKind::kEncode, Account::kParameters, gather.chunk, gather.own, own_codes));
-  Op exchange = exchange_op(model, OpKind::kAllGather, own_codes, codes);
-  exchange.chunk = gather.chunk;
-  exchange.account = Account::kParameters;
+  Op exchange = data_op(OpKind::kAllGather, Account::kParameters, gather.chunk, own_codes, codes);
+  exchange.cost.bytes = sent_bytes(model.zero.ranks, codes.size_bytes);
   mover.add(std::move(exchange));
   mover.add(code_op(OpKind::kDecode, Account::kParameters, gather.chunk, codes, gather.whole));
 }

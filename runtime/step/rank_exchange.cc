@@ -6,17 +6,13 @@
 namespace terrace {
 namespace {
 
-// Returns the bytes that one of `ranks` ranks sends in a gather or a reduce-scatter of a whole of
-// this size.
-double sent_bytes(std::int32_t ranks, std::size_t whole_bytes) {
-  return static_cast<double>(whole_bytes) * (ranks - 1) / ranks;
-}
-
 // Returns one of `parts` equal parts of a range.
 Range part_of(const Range& whole, std::int32_t parts, std::int32_t number) {
   const std::size_t bytes = whole.size_bytes / static_cast<std::size_t>(parts);
   return {whole.buffer, whole.offset + bytes * static_cast<std::size_t>(number), bytes};
 }
+
+}  // namespace
 
 Op data_op(OpKind kind, Account account, std::int32_t chunk, const Range& source,
            const Range& target) {
@@ -28,7 +24,9 @@ Op data_op(OpKind kind, Account account, std::int32_t chunk, const Range& source
   return op;
 }
 
-}  // namespace
+double sent_bytes(std::int32_t ranks, std::size_t whole_bytes) {
+  return static_cast<double>(whole_bytes) * (ranks - 1) / ranks;
+}
 
 Range own_shard(const StepModel& model, const Range& whole) {
   return part_of(whole, model.zero.ranks, model.zero.rank);

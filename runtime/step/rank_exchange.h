@@ -14,6 +14,13 @@ namespace terrace {
 
 // --- data-parallel ranks (ZeRO) -----------------------------------------------------------------
 
+// Returns an exchange of a chunk between all data-parallel ranks, without its cost.
+Op data_op(OpKind kind, Account account, std::int32_t chunk, const Range& source,
+           const Range& target);
+// Returns the bytes that one of `ranks` ranks sends if each rank sends a part of a whole of this
+// size to every other.
+double sent_bytes(std::int32_t ranks, std::size_t whole_bytes);
+
 // Returns this rank's part of a range that holds a whole chunk.
 Range own_shard(const StepModel& model, const Range& whole);
 // Gathers the parts of all ranks; `own` may lie in `whole`.
