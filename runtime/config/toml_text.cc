@@ -55,6 +55,10 @@ std::string toml_size(std::size_t size_bytes) { return toml_string(size_text(siz
 
 std::string toml_bool(bool value) { return value ? "true" : "false"; }
 
+std::string toml_on_off(const std::optional<bool>& value) {
+  return value ? toml_string(*value ? "on" : "off") : std::string{};
+}
+
 std::string size_text(std::size_t size_bytes) {
   struct Unit {
     const char* name;

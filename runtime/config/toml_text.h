@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,8 @@ std::string toml_number(double value);
 std::string toml_numbers(std::span<const double> values);
 std::string toml_size(std::size_t size_bytes);  // in the largest unit of 1024 that divides it
 std::string toml_bool(bool value);
+// Returns "on" or "off", in quotes; nothing if there is no value.
+std::string toml_on_off(const std::optional<bool>& value);
 
 // Returns the same size without quotes: "4GiB".
 std::string size_text(std::size_t size_bytes);

@@ -13,7 +13,6 @@ namespace {
 
 constexpr auto kInits = std::to_array<std::string_view>({"auto", "weights", "random"});
 constexpr auto kLoraTypes = std::to_array<std::string_view>({"lora", "dora"});
-constexpr auto kOffOn = std::to_array<std::string_view>({"off", "on"});
 constexpr auto kQuantizations = std::to_array<std::string_view>({"none", "nf4", "int8"});
 constexpr auto kPackings = std::to_array<std::string_view>({"none", "documents", "windows"});
 constexpr auto kLosses = std::to_array<std::string_view>({"completion", "all"});
@@ -106,13 +105,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      }},
     {{"lora-rslora", "Tuning", "on|off",
       "Multiply by alpha / sqrt(rank) instead: rank-stabilised LoRA (off)"},
-     [](TrainOptions& o, const FlagValue& v) {
-       o.model.lora.is_rank_stabilized = v.choice(kOffOn) == 1;
-     },
-     [](const TrainOptions& o) {
-       const std::optional<bool>& is_on = o.model.lora.is_rank_stabilized;
-       return is_on ? toml_string(kOffOn.at(*is_on ? 1 : 0)) : std::string{};
-     }},
+     [](TrainOptions& o, const FlagValue& v) { o.model.lora.is_rank_stabilized = v.on_off(); },
+     [](const TrainOptions& o) { return toml_on_off(o.model.lora.is_rank_stabilized); }},
     {{"lora-dropout", "Tuning", "P",
       "The probability with which an element of an adapter's input is dropped in training (as in "
       "--adapter, otherwise 0)"},

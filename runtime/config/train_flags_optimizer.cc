@@ -17,7 +17,6 @@ constexpr auto kMasters = std::to_array<std::string_view>({"auto", "split", "fp3
 constexpr auto kGradientTypes = std::to_array<std::string_view>({"fp32", "bf16"});
 // In the order of WireForm.
 constexpr auto kParameterWires = std::to_array<std::string_view>({"plain", "int8"});
-constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
 // In the order of Precision.
 constexpr auto kPrecisions = std::to_array<std::string_view>({"bf16", "fp32", "fp16"});
 
@@ -141,11 +140,8 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
     {{"error-feedback", "Precision", "on|off",
       "Whether each rank keeps what int8 and int4 lose of its gradients, and adds it to its next "
       "ones: 1 byte per parameter, in any tier (on with int4)"},
-     [](TrainOptions& o, const FlagValue& v) { o.step.error_feedback = v.choice(kSwitches) == 1; },
-     [](const TrainOptions& o) {
-       const std::optional<bool>& is_on = o.step.error_feedback;
-       return is_on ? toml_string(kSwitches.at(*is_on ? 1 : 0)) : std::string{};
-     }},
+     [](TrainOptions& o, const FlagValue& v) { o.step.error_feedback = v.on_off(); },
+     [](const TrainOptions& o) { return toml_on_off(o.step.error_feedback); }},
 });
 
 // Returns the index of the hyperparameter in the rule; none if it belongs to another rule.

@@ -16,7 +16,6 @@ constexpr auto kOrders =
     std::to_array<std::string_view>({"auto", "layer-major", "micro-batch-major"});
 constexpr auto kReductions = std::to_array<std::string_view>({"step", "micro-batch"});
 constexpr auto kSchedules = std::to_array<std::string_view>({"gpipe", "1f1b", "interleaved"});
-constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
 // The names of the types, then torch's names.
 constexpr auto kSaveTypeNames = std::to_array<std::string_view>(
     {"auto", "fp32", "bf16", "fp16", "float32", "bfloat16", "float16"});
@@ -143,13 +142,8 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) { return toml_integer(o.step.tensor_parallel); }},
     {{"sequence-parallel", "Step program", "on|off",
       "Whether they also split the rows of norms and hidden states (on with tensor parallelism)"},
-     [](TrainOptions& o, const FlagValue& v) {
-       o.step.sequence_parallel = v.choice(kSwitches) == 1;
-     },
-     [](const TrainOptions& o) {
-       const std::optional<bool>& is_on = o.step.sequence_parallel;
-       return is_on ? toml_string(kSwitches.at(*is_on ? 1 : 0)) : std::string{};
-     }},
+     [](TrainOptions& o, const FlagValue& v) { o.step.sequence_parallel = v.on_off(); },
+     [](const TrainOptions& o) { return toml_on_off(o.step.sequence_parallel); }},
     {{"pipeline-parallel", "Step program", "N",
       "Ranks that split the layers into pipeline stages (1)"},
      [](TrainOptions& o, const FlagValue& v) {
