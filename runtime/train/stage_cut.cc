@@ -69,15 +69,15 @@ StageWork work_of_stage(const TierPlan& plan, const StepObserver& observer) {
     if (plan.model.has_unit(u)) flops += unit.forward_flops + unit.backward_flops;
   }
   return {flops * plan.training.program.micro_batches, observer.measured_steps(),
-          observer.compute_s()};
+          observer.work_s()};
 }
 
 std::vector<double> measured_speeds(std::span<const StageWork> work, const MeshShape& shape) {
   std::vector<double> speeds(static_cast<std::size_t>(shape.pipeline), 0.0);
   for (std::size_t rank = 0; rank < work.size(); ++rank) {
     const StageWork& of = work[rank];
-    if (of.steps == 0 || of.compute_s <= 0 || of.flops <= 0) return {};
-    const double speed = of.flops * static_cast<double>(of.steps) / of.compute_s;
+    if (of.steps == 0 || of.work_s <= 0 || of.flops <= 0) return {};
+    const double speed = of.flops * static_cast<double>(of.steps) / of.work_s;
     double& slowest =
         speeds.at(static_cast<std::size_t>(position_of(shape, static_cast<int>(rank)).pipeline));
     slowest = slowest == 0 ? speed : std::min(slowest, speed);
@@ -114,8 +114,8 @@ TrainOutcome train_in_parts(const TrainCommand& command, Communicator* world, Tr
                                   options.step.tensor_parallel, options.step.pipeline_parallel);
   const std::vector<double> speeds = measured_speeds(of_all_ranks(*world, part.work), shape);
   console.say(speeds.empty()
-                  ? std::string("the stages computed for too short a time to be measured")
-                  : fmt::format("measured: the pipeline stages compute at the relative speeds {}; "
+                  ? std::string("the stages worked for too short a time to be measured")
+                  : fmt::format("measured: the pipeline stages work at the relative speeds {}; "
                                 "the model is cut by them, and the run goes on",
                                 fmt::join(speeds, ", ")));
   TrainCommand second = with_speeds(command, speeds);

@@ -18,12 +18,12 @@
 // speeds. docs/pipeline.md explains it.
 namespace terrace {
 
-// The work that a rank's stage has in one step, in operations, and the time that it computed for
-// it.
+// The work that a rank's stage has in one step, in operations, and the time that the rank took for
+// it: for its updates and movements too, where these made its compute lane stand still.
 struct StageWork {
   double flops = 0;
   std::int64_t steps = 0;
-  double compute_s = 0;  // in all these steps
+  double work_s = 0;  // in all these steps; without the time in which it waited for other ranks
 };
 
 // Returns the work of a rank in the steps that its observer has seen, without the first.
@@ -44,7 +44,7 @@ TrainOutcome train_in_parts(const TrainCommand& command, Communicator* world, Tr
 
 // Returns the speeds of the stages relative to the fastest one, in thousandths. `work`: of all
 // ranks by rank. The slowest rank of a stage decides. Returns nothing if some rank has not
-// computed.
+// worked.
 std::vector<double> measured_speeds(std::span<const StageWork> work, const MeshShape& shape);
 
 }  // namespace terrace

@@ -39,9 +39,11 @@ class StepObserver {
   // See StepWaits.
   void leave_out_until_next_run() { waits_.leave_out_until_next_run(); }
   const StepWaits& waits() const { return waits_; }
-  // Return how many steps were added, and how long their ops computed, without the first.
+  // Return how many steps were added, and how long this rank was at work in them, both without the
+  // first: its compute lane was busy, or stood still for another lane on which this rank alone
+  // works. It was not at work while it waited for other ranks.
   std::int64_t measured_steps() const { return std::max<std::int64_t>(0, steps_ - 1); }
-  double compute_s() const { return compute_s_; }
+  double work_s() const { return work_s_; }
   // Completes trace.json, and returns a line that says where it is; empty where there is none.
   std::string finish();
 
@@ -52,7 +54,8 @@ class StepObserver {
   StepEnergy energy_;
   std::optional<TraceFile> trace_;
   std::int64_t steps_ = 0;
-  double compute_s_ = 0;
+  double work_s_ = 0;
+  double stood_still_s_ = 0;  // for lanes on which this rank alone works, in all runs
 };
 
 // Returns the file of hashes of a rank; null where no hashes are to be recorded. Throws ConfigError

@@ -15,17 +15,17 @@ using testing::IsEmpty;
 TEST(StageCut, TakesTheSlowestRankOfEachStage) {
   const MeshShape shape = {.data = 2, .tensor = 1, .pipeline = 2};
   std::array<StageWork, 4> work = {{
-      {.flops = 100, .steps = 5, .compute_s = 10},  // 50 a second
-      {.flops = 100, .steps = 5, .compute_s = 4},
-      {.flops = 200, .steps = 5, .compute_s = 2},
-      {.flops = 200, .steps = 5, .compute_s = 5},  // 200 a second
+      {.flops = 100, .steps = 5, .work_s = 10},  // 50 a second
+      {.flops = 100, .steps = 5, .work_s = 4},
+      {.flops = 200, .steps = 5, .work_s = 2},
+      {.flops = 200, .steps = 5, .work_s = 5},  // 200 a second
   }};
   EXPECT_THAT(measured_speeds(work, shape), ElementsAre(0.25, 1));
-  work[0].compute_s = 1;
+  work[0].work_s = 1;
   EXPECT_THAT(measured_speeds(work, shape), ElementsAre(0.625, 1));
-  work[1].compute_s = 1e9;
+  work[1].work_s = 1e9;
   EXPECT_THAT(measured_speeds(work, shape), ElementsAre(0.001, 1));
-  work[2].compute_s = 0;
+  work[2].work_s = 0;
   EXPECT_THAT(measured_speeds(work, shape), IsEmpty());
 }
 
