@@ -44,7 +44,7 @@ class Patience {
     constexpr int kYielding = 4000;
     ++looks_;
     if (looks_ > kYielding) {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      pause();
     } else if (looks_ > kBusy) {
       std::this_thread::yield();
     }
@@ -53,8 +53,20 @@ class Patience {
 
  private:
   static constexpr int kLooksPerClock = 16;
+
+  // Sleeps for a small part of the time that it has slept already: a long wait gets hardly longer,
+  // and takes hardly any time of a processor.
+  void pause() {
+    constexpr std::chrono::microseconds kLeast(50);
+    constexpr std::chrono::microseconds kMost(1000);
+    const auto next = std::clamp<Clock::duration>(slept_ / 32, kLeast, kMost);
+    std::this_thread::sleep_for(next);
+    slept_ += next;
+  }
+
   const Clock::time_point deadline_;
   int looks_ = 0;
+  Clock::duration slept_{0};
 };
 
 template <typename T>
