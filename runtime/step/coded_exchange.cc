@@ -31,8 +31,9 @@ Range codes_beside(Draft& draft, const StepModel& model, const Range& range, std
 }  // namespace
 
 bool codes_on_device(const Program& program, const Op& op) {
+  if (op.lane != Lane::kCode) return false;
   const auto written = static_cast<std::size_t>(op.writes.front().buffer);
-  return op.lane == Lane::kCode && program.buffers.at(written).tier == Tier::kDevice;
+  return program.buffers.at(written).tier == Tier::kDevice;
 }
 
 Range reduce_coded(Mover& mover, Draft& draft, const StepModel& model, const CodedSum& sum) {

@@ -164,13 +164,18 @@ void RunSaver::start_writing(const CheckpointProgress& progress) {
       });
 }
 
-void RunSaver::begin_or_write(const CheckpointProgress& progress) {
-  if (!errors_) {
-    try {
-      return start_writing(progress);
-    } catch (const OutOfMemory&) {  // less is free than the system said
-    }
+bool RunSaver::has_started_writing(const CheckpointProgress& progress) {
+  if (errors_) return false;
+  try {
+    start_writing(progress);
+    return true;
+  } catch (const OutOfMemory&) {  // less is free than the system said
+    return false;
   }
+}
+
+void RunSaver::begin_or_write(const CheckpointProgress& progress) {
+  if (has_started_writing(progress)) return;
   write(progress);
   remove_old();
 }

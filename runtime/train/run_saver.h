@@ -103,9 +103,11 @@ class RunSaver {
     return {run_.model, run_.layout, run_.rule, run_.first_changed, errors_ ? &*errors_ : nullptr};
   }
   CheckpointProgress with_frozen(const CheckpointProgress& progress);
-  // These three are called on the first rank.
+  // These four are called on the first rank.
   void write(const CheckpointProgress& progress);
   void start_writing(const CheckpointProgress& progress);
+  // Starts to write beside the steps. Returns false where that is not possible.
+  bool has_started_writing(const CheckpointProgress& progress);
   // Starts to write beside the steps, or writes at once where that is not possible.
   void begin_or_write(const CheckpointProgress& progress);
   // Keeps the problem where the drive of the files is full or the checkpoint is automatic, and
