@@ -164,7 +164,7 @@ void RunSaver::start_writing(const CheckpointProgress& progress) {
       });
 }
 
-bool RunSaver::has_started_writing(const CheckpointProgress& progress) {
+bool RunSaver::try_start_writing(const CheckpointProgress& progress) {
   if (errors_) return false;
   try {
     start_writing(progress);
@@ -175,7 +175,7 @@ bool RunSaver::has_started_writing(const CheckpointProgress& progress) {
 }
 
 void RunSaver::begin_or_write(const CheckpointProgress& progress) {
-  if (has_started_writing(progress)) return;
+  if (try_start_writing(progress)) return;
   write(progress);
   remove_old();
 }

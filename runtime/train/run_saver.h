@@ -106,8 +106,9 @@ class RunSaver {
   // These four are called on the first rank.
   void write(const CheckpointProgress& progress);
   void start_writing(const CheckpointProgress& progress);
-  // Starts to write beside the steps. Returns false where that is not possible.
-  bool has_started_writing(const CheckpointProgress& progress);
+  // Does the same where a checkpoint can be written beside the steps and there is memory for it.
+  // Returns whether it does.
+  bool try_start_writing(const CheckpointProgress& progress);
   // Starts to write beside the steps, or writes at once where that is not possible.
   void begin_or_write(const CheckpointProgress& progress);
   // Keeps the problem where the drive of the files is full or the checkpoint is automatic, and

@@ -7,7 +7,7 @@ namespace terrace {
 namespace {
 
 // Returns how long the compute lane stood still for work that this rank does alone.
-double waited_for_itself_s(const StepWaits& waits) {
+double stood_still_s(const StepWaits& waits) {
   double waited_s = 0;
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     const Lane lane = static_cast<Lane>(l);
@@ -30,12 +30,12 @@ void StepObserver::measure(RunTotals& totals) {
 
 void StepObserver::add(const RunReport& report) {
   waits_.add(report);
-  const double stood_still_s = waited_for_itself_s(waits_);
+  const double stood_still_so_far_s = stood_still_s(waits_);
   if (report.part != Part::kDrain && ++steps_ > 1) {
-    work_s_ +=
-        report.busy_s.at(static_cast<std::size_t>(Lane::kCompute)) + stood_still_s - stood_still_s_;
+    work_s_ += report.busy_s.at(static_cast<std::size_t>(Lane::kCompute)) + stood_still_so_far_s -
+               stood_still_s_;
   }
-  stood_still_s_ = stood_still_s;
+  stood_still_s_ = stood_still_so_far_s;
   if (trace_) trace_->add(report, waits_);
 }
 

@@ -55,7 +55,7 @@ class StepObserver {
   std::optional<TraceFile> trace_;
   std::int64_t steps_ = 0;
   double work_s_ = 0;
-  double stood_still_s_ = 0;  // for lanes on which this rank alone works, in all runs
+  double stood_still_s_ = 0;  // up to the last run: for lanes on which this rank alone works
 };
 
 // Returns the file of hashes of a rank; null where no hashes are to be recorded. Throws ConfigError
